@@ -1,0 +1,1 @@
+"""Discovery: how a peer finds the others."""

@@ -1,0 +1,1 @@
+"""What peers say to each other: wire types, codec, transport, membership, rounds, state transfer."""

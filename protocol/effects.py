@@ -1,0 +1,76 @@
+"""The contract between cores and shells: a core takes inputs and returns effects. The whole framework.
+
+Rules for every core:
+- It imports no I/O, clock, task, thread, randomness or torch. `now` (seconds, any origin, monotonic) comes
+  with each input; a `random.Random` comes with the constructor.
+- It never iterates over a set: the same inputs give the same effects, whatever PYTHONHASHSEED is.
+- Timers are never cancelled. A timer that no longer matters is recognised by its token and ignored.
+- A bad message raises RemoteError before any state has changed.
+- Effects are carried out in order; `Persist` is on disk before the next effect leaves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from shoal.protocol.ids import PeerId
+from shoal.protocol.wire import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """What a core wants to be reminded of. `core` routes it, `token` tells a live timer from a stale one."""
+
+    core: str
+    name: str
+    token: int
+    subject: str = ""
+
+
+class Event:
+    """Base of what a core tells its own application; each core defines its events beside itself."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Deliver `message` to `to`; it may be lost, repeated or late, and the core must cope."""
+
+    to: PeerId
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Call `fire(timer)` once, `after` seconds from now."""
+
+    after: float
+    timer: Timer
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Hand `event` to the application."""
+
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Write `record` under `name` so that it survives a crash, before any later effect is carried out."""
+
+    name: str
+    record: Message
+
+
+Effect = Send | Wake | Tell | Persist
+
+
+class Machine(Protocol):
+    """A protocol core. Commands are extra methods of the same shape: they take `now`, they return effects."""
+
+    def receive(self, now: float, sender: PeerId, message: Message) -> list[Effect]: ...
+
+    def fire(self, now: float, timer: Timer) -> list[Effect]: ...

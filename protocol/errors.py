@@ -1,0 +1,40 @@
+"""Who is to blame is a type: ourselves, a peer, or the network between.
+
+    ShoalError
+    ├── LocalError       we, or our user: a bad file, flag or state. The message says what to do.
+    ├── RemoteError      a peer sent what it must not. Names the peer; our state is unchanged.
+    │   └── PayloadError   a chunk's bytes: wrong size, NaN or Inf
+    └── TransportError   nobody's fault: the connection broke or nobody answered. Worth a retry.
+"""
+
+from __future__ import annotations
+
+from shoal.protocol.ids import PeerId
+
+
+class ShoalError(Exception):
+    """Base of every error that Shoal raises on purpose."""
+
+
+class LocalError(ShoalError):
+    """Our own mistake or our user's; retrying without a change is useless."""
+
+
+class RemoteError(ShoalError):
+    """A peer broke the protocol. Nothing it sent has changed our state."""
+
+    def __init__(self, reason: str, peer: PeerId | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.peer = peer
+
+    def __str__(self) -> str:
+        return f"peer {self.peer}: {self.reason}" if self.peer else self.reason
+
+
+class PayloadError(RemoteError):
+    """The bytes of a chunk are not what its codec makes: wrong size, NaN or Inf."""
+
+
+class TransportError(ShoalError):
+    """The network failed; the same call may work later."""

@@ -1,0 +1,38 @@
+"""Calls between nodes that belong to no run: fetching a manifest."""
+
+from __future__ import annotations
+
+from shoal.protocol.ids import PeerId, RunId
+from shoal.protocol.wire import Message, message
+
+
+@message(70)
+class GetManifest(Message):
+    """Call: who has the manifest of this run? An empty `run_prefix` is refused."""
+
+    run_prefix: str  # hex; at least 8 characters, so that people can type it
+
+
+@message(71)
+class ManifestIs(Message):
+    """Answer: the canonical manifest, its author and the author's signature; empty if unknown."""
+
+    manifest: bytes
+    author: PeerId
+    signature: bytes
+    members: tuple[tuple[PeerId, tuple[str, ...]], ...]  # some members and their addresses
+
+
+@message(72)
+class Refused(Message):
+    """Answer to a call that this node does not serve."""
+
+    reason: str
+
+
+@message(73)
+class RunHello(Message):
+    """One way: `I am a member of this run and listen there`, before membership's own messages."""
+
+    run: RunId
+    addresses: tuple[str, ...]

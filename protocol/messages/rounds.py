@@ -1,0 +1,315 @@
+"""What the members of a round say to each other: matchmaking, all-reduce, commit.
+
+Every message names its round and part; a `part` is one chain of rounds (a fragment of the model, or the whole).
+JOIN, ROSTER, PREPARED and LEAVE are signed, because third parties are shown them.
+"""
+
+from __future__ import annotations
+
+from shoal.protocol.ids import Digest, PeerId
+from shoal.protocol.wire import Message, message, value
+
+
+@value
+class Ballot:
+    """A leader's claim to propose: totally ordered by (attempt, counter, leader), used for one proposal only."""
+
+    attempt: int
+    counter: int
+    leader: PeerId
+
+    @property
+    def order(self) -> tuple[int, int, str]:
+        return (self.attempt, self.counter, self.leader)
+
+
+@value
+class ChunkRef:
+    """One chunk of a result: the hash of its bytes, and who is in it (bit i: member i of the roster)."""
+
+    hash: Digest
+    mask: bytes
+
+
+@value
+class Proposal:
+    """What a round agrees on. Its digest is what PREPARED signs; `result` stands for the ordered ChunkRefs."""
+
+    round: int
+    part: int
+    attempt: int  # whose roster it was made with
+    base_history: Digest
+    base_root: Digest
+    result: Digest
+    members: tuple[PeerId, ...]  # that roster, in order
+    weights: tuple[int, ...]
+    voters: tuple[PeerId, ...]  # of `members`: who votes on the next round
+    samples: int  # tokens of the members that are counted in every chunk
+
+
+@value
+class PreparedValue:
+    """A proposal that a member has voted for, under which ballot, and the chunks it stands for."""
+
+    ballot: Ballot
+    proposal: Proposal
+    chunks: tuple[ChunkRef, ...]
+
+
+@message(38)
+class Leave(Message):
+    """The author votes no more; its last vote travels with it, like the answer to a poll."""
+
+    round: int
+    part: int
+    peer: PeerId
+    promised: Ballot
+    prepared: PreparedValue | None
+    signature: bytes
+
+
+@value
+class Vote:
+    """One PREPARED, as a certificate keeps it."""
+
+    peer: PeerId
+    signature: bytes
+
+
+@value
+class Certificate:
+    """Proof that a round committed: PREPARED from quorums of the previous voters and of the new ones."""
+
+    ballot: Ballot
+    proposal: Proposal
+    votes: tuple[Vote, ...]
+    leaves: tuple[Leave, ...]
+
+
+@message(20)
+class Join(Message):
+    """`I am ready for this round, at this base, and follow this leader`; one per (round, attempt).
+
+    It promises to answer no ballot of an earlier attempt, and carries what its author has prepared.
+    """
+
+    round: int
+    part: int
+    attempt: int
+    leader: PeerId
+    peer: PeerId
+    base_history: Digest
+    base_root: Digest
+    weight: int  # tokens behind the contribution
+    bandwidth: int  # bytes per second, 0 = not measured
+    reachable: bool  # can own chunks: others can send to it
+    prepared: PreparedValue | None
+    signature: bytes
+
+
+@message(21)
+class Noted(Message):
+    """The leader's answer to a JOIN: it counts, go on waiting."""
+
+    round: int
+    part: int
+    attempt: int
+
+
+@message(22)
+class Retry(Message):
+    """`I have moved on to this attempt`, to somebody who is still in an earlier one."""
+
+    round: int
+    part: int
+    attempt: int
+
+
+@message(23)
+class Call(Message):
+    """The leader to a member that is still training: hand in what you have."""
+
+    round: int
+    part: int
+
+
+@message(24)
+class Roster(Message):
+    """The group of an attempt, proven by its members' own JOINs, in order."""
+
+    round: int
+    part: int
+    attempt: int
+    leader: PeerId
+    joins: tuple[Join, ...]
+    leaves: tuple[Leave, ...]
+    signature: bytes
+
+
+@message(25)
+class Contribution(Message):
+    """A member's chunk, to the chunk's owner."""
+
+    bulk = True
+    round: int
+    part: int
+    attempt: int
+    chunk: int
+    epoch: tuple[int, int]
+    payload: bytes
+
+
+@message(26)
+class Final(Message):
+    """The owner's mean of a chunk, to everyone; provisional until PREPARE names its hash."""
+
+    bulk = True
+    round: int
+    part: int
+    attempt: int
+    chunk: int
+    epoch: tuple[int, int]
+    mask: bytes
+    payload: bytes
+
+
+@message(27)
+class Want(Message):
+    """`These are missing here, send them (again)`: contributions to an owner, results from one."""
+
+    round: int
+    part: int
+    attempt: int
+    contributions: tuple[int, ...]
+    results: tuple[int, ...]
+
+
+@value
+class Assignment:
+    """A chunk's new owner."""
+
+    chunk: int
+    owner: PeerId
+    epoch: tuple[int, int]  # (counter of the leader's ballot, sequence number)
+
+
+@message(28)
+class Reassign(Message):
+    """The leader gives a lost owner's chunks to others; lower epochs are refused from then on."""
+
+    round: int
+    part: int
+    ballot: Ballot
+    assignments: tuple[Assignment, ...]
+
+
+@message(29)
+class Have(Message):
+    """To a chunk's new owner: do not compute it again, this is what the old owner gave me."""
+
+    round: int
+    part: int
+    attempt: int
+    chunk: int
+    hash: Digest
+
+
+@message(30)
+class Fetch(Message):
+    """Send me the chunk of this hash."""
+
+    round: int
+    part: int
+    chunk: int
+    hash: Digest
+
+
+@message(31)
+class Fetched(Message):
+    """A chunk's bytes, asked for by hash."""
+
+    bulk = True
+    round: int
+    part: int
+    chunk: int
+    mask: bytes
+    payload: bytes
+
+
+@message(32)
+class Poll(Message):
+    """A new leader of the attempt asks for promises."""
+
+    round: int
+    part: int
+    ballot: Ballot
+
+
+@message(33)
+class Promise(Message):
+    """`I answer no lower ballot`, and what its author has prepared."""
+
+    round: int
+    part: int
+    ballot: Ballot
+    prepared: PreparedValue | None
+
+
+@message(34)
+class Prepare(Message):
+    """The leader proposes."""
+
+    round: int
+    part: int
+    ballot: Ballot
+    proposal: Proposal
+    chunks: tuple[ChunkRef, ...]
+
+
+@message(35)
+class Prepared(Message):
+    """`I hold these very bytes and answer no lower ballot`: a vote."""
+
+    round: int
+    part: int
+    ballot: Ballot
+    proposal: Digest
+    peer: PeerId
+    signature: bytes
+
+
+@message(36)
+class Refuse(Message):
+    """`I have promised a higher ballot`."""
+
+    round: int
+    part: int
+    promised: Ballot
+
+
+@message(37)
+class Commit(Message):
+    """The round is decided."""
+
+    certificate: Certificate
+    chunks: tuple[ChunkRef, ...]
+
+
+@message(39)
+class Ask(Message):
+    """`I hear nothing of this round any more: what have I missed?`"""
+
+    round: int
+    part: int
+    attempt: int
+
+
+@message(40)
+class VoteRecord(Message):
+    """What a vote depends on, as it is on disk before the vote leaves. Never sent."""
+
+    round: int
+    part: int
+    attempt: int  # the last one joined
+    promised: Ballot
+    prepared: PreparedValue | None

@@ -1,0 +1,22 @@
+"""What a member says of itself, gossiped by membership and shown by `shoal peers` and the page."""
+
+from __future__ import annotations
+
+from shoal.protocol.ids import Digest
+from shoal.protocol.wire import value
+
+
+@value
+class RunStatus:
+    """A member's standing in a run. `round`, `history` and `root` are those of its last applied commit."""
+
+    round: int
+    history: Digest
+    root: Digest
+    phase: str  # "syncing" | "training" | "matching" | "reducing" | "preparing" | "waiting"
+    step: int  # inner steps done in this round
+    samples: int  # tokens behind the committed state
+    loss: float | None  # training loss, mean over the last few inner steps
+    trains: bool  # False: a member of weight 0 that keeps state and votes
+    bandwidth: int  # bytes per second this member can send, 0 = not measured yet
+    reachability: str  # "public" | "nat" | "symmetric" | "unknown"

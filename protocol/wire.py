@@ -1,0 +1,234 @@
+"""The codec: every message is a frozen dataclass in one table, and its type hints are its schema.
+
+On the wire a message is a msgpack array: its tag, then its fields in order; a nested value is the array of its
+fields. Decoding is total and bounded: any bytes give a message or a RemoteError, and nothing is built beyond
+the limits below. Integers are 0 .. 2^63-1, floats are finite, digests are 32 bytes: what a field's type
+promises needs no second check by the cores.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar, dataclass_transform
+
+import msgpack
+
+from shoal.protocol.errors import RemoteError
+from shoal.protocol.ids import DIGEST_SIZE, Digest, PeerId, RunId
+
+MAX_STRING = 1024
+MAX_ITEMS = 65_536
+MAX_CONTROL_FRAME = 4 << 20
+MAX_BULK_FRAME = 16 << 20
+MAX_INT = 2**63 - 1
+
+Pack = Callable[[Any], Any]
+Unpack = Callable[[Any], Any]
+
+
+class Message:
+    """Base of everything in the table. `bulk` messages carry payloads and travel on streams of their own."""
+
+    __slots__ = ()
+    bulk: ClassVar[bool] = False
+
+
+T = TypeVar("T")
+M = TypeVar("M", bound=Message)
+
+_codecs: dict[type, tuple[Pack, Unpack]] = {}
+_tags: dict[type[Message], int] = {}
+_table: dict[int, type[Message]] = {}
+
+
+class _Malformed(ValueError):
+    """Raised while converting; `decode` turns it into a RemoteError."""
+
+
+@dataclass_transform(frozen_default=True)
+def value(cls: type[T]) -> type[T]:
+    """Make `cls` a frozen dataclass that may be a field of a message."""
+    made = dataclasses.dataclass(frozen=True, slots=True)(cls)
+    _codecs[made] = _record_codec(made)
+    return made
+
+
+@dataclass_transform(frozen_default=True)
+def message(tag: int) -> Callable[[type[M]], type[M]]:
+    """Make a class a message of the table, under a `tag` that is never reused."""
+
+    def register(cls: type[M]) -> type[M]:
+        made = value(cls)
+        if tag in _table:
+            raise TypeError(f"tag {tag} is already {_table[tag].__name__}")
+        _table[tag] = made
+        _tags[made] = tag
+        return made
+
+    return register
+
+
+def encode(message: Message) -> bytes:
+    """The canonical bytes of `message`: the same message always gives the same bytes."""
+    kind = type(message)
+    packed: bytes = msgpack.packb([_tags[kind], *_codecs[kind][0](message)])
+    return packed
+
+
+def decode(data: bytes | memoryview, sender: PeerId | None = None, limit: int = MAX_BULK_FRAME) -> Message:
+    """The message in `data`; RemoteError, naming `sender`, for anything else."""
+    if len(data) > limit:
+        raise RemoteError(f"message of {len(data)} bytes is over the limit of {limit}", sender)
+    try:
+        items = msgpack.unpackb(
+            data, strict_map_key=True, max_map_len=0, max_ext_len=0, max_array_len=MAX_ITEMS
+        )
+    except Exception as error:  # msgpack raises a dozen types; each means: not msgpack, or over a limit
+        raise RemoteError(f"message is not well-formed msgpack ({type(error).__name__})", sender) from error
+    if not isinstance(items, list) or not items or type(items[0]) is not int:
+        raise RemoteError("message has no tag", sender)
+    kind = _table.get(items[0])
+    if kind is None:
+        raise RemoteError(f"message has unknown tag {items[0]}", sender)
+    try:
+        decoded: Message = _codecs[kind][1](items[1:])
+    except _Malformed as error:
+        raise RemoteError(f"malformed {kind.__name__}: {error}", sender) from error
+    return decoded
+
+
+def table() -> dict[int, type[Message]]:
+    """The whole table, tag by tag (for docs and tests)."""
+    return dict(sorted(_table.items()))
+
+
+# -- one (pack, unpack) pair for each type hint -------------------------------------------------------------
+
+
+def _same(item: Any) -> Any:
+    return item
+
+
+def _unpack_int(item: Any) -> int:
+    if type(item) is not int or not 0 <= item <= MAX_INT:
+        raise _Malformed("expected an integer of 0 .. 2^63-1")
+    return item
+
+
+def _unpack_float(item: Any) -> float:
+    if type(item) not in (float, int) or not math.isfinite(item):
+        raise _Malformed("expected a finite number")
+    return float(item)
+
+
+def _unpack_bool(item: Any) -> bool:
+    if type(item) is not bool:
+        raise _Malformed("expected a boolean")
+    return item
+
+
+def _unpack_str(item: Any) -> str:
+    if type(item) is not str or len(item) > MAX_STRING:
+        raise _Malformed(f"expected a string of at most {MAX_STRING} characters")
+    return item
+
+
+def _unpack_bytes(item: Any) -> bytes:
+    if type(item) is not bytes:
+        raise _Malformed("expected bytes")
+    return item
+
+
+def _unpack_digest(item: Any) -> bytes:
+    if type(item) is not bytes or len(item) != DIGEST_SIZE:
+        raise _Malformed(f"expected {DIGEST_SIZE} bytes")
+    return item
+
+
+_codecs.update(
+    {
+        int: (_same, _unpack_int),
+        float: (_same, _unpack_float),
+        bool: (_same, _unpack_bool),
+        str: (_same, _unpack_str),
+        bytes: (_same, _unpack_bytes),
+    }
+)
+_new_types: dict[Any, tuple[Pack, Unpack]] = {
+    PeerId: (_same, _unpack_str),
+    Digest: (_same, _unpack_digest),
+    RunId: (_same, _unpack_digest),
+}
+
+
+def _codec(hint: Any) -> tuple[Pack, Unpack]:
+    if hint in _new_types:
+        return _new_types[hint]
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        (inner,) = (arg for arg in args if arg is not type(None))
+        return _optional_codec(*_codec(inner))
+    if origin is tuple and len(args) == 2 and args[1] is Ellipsis:
+        return _sequence_codec(*_codec(args[0]))
+    if origin is tuple:
+        return _fixed_codec([_codec(arg) for arg in args])
+    if hint in _codecs:
+        return _codecs[hint]
+    raise TypeError(f"{hint!r} cannot travel")
+
+
+def _optional_codec(pack: Pack, unpack: Unpack) -> tuple[Pack, Unpack]:
+    return (
+        lambda item: None if item is None else pack(item),
+        lambda item: None if item is None else unpack(item),
+    )
+
+
+def _sequence_codec(pack: Pack, unpack: Unpack) -> tuple[Pack, Unpack]:
+    def unpack_all(items: Any) -> tuple[Any, ...]:
+        if type(items) is not list:
+            raise _Malformed("expected a sequence")
+        return tuple([unpack(item) for item in items])
+
+    if pack is _same:
+        return list, unpack_all
+    return lambda items: [pack(item) for item in items], unpack_all
+
+
+def _fixed_codec(codecs: list[tuple[Pack, Unpack]]) -> tuple[Pack, Unpack]:
+    packs, unpacks = [pack for pack, _ in codecs], [unpack for _, unpack in codecs]
+
+    def unpack_all(items: Any) -> tuple[Any, ...]:
+        if type(items) is not list or len(items) != len(unpacks):
+            raise _Malformed(f"expected {len(unpacks)} items")
+        return tuple([unpack(item) for unpack, item in zip(unpacks, items, strict=True)])
+
+    return lambda items: [pack(item) for pack, item in zip(packs, items, strict=True)], unpack_all
+
+
+def _record_codec(cls: type) -> tuple[Pack, Unpack]:
+    names = [field.name for field in dataclasses.fields(cls)]
+    hints = typing.get_type_hints(cls)
+    codecs = [_codec(hints[name]) for name in names]
+    packs = [(name, pack) for name, (pack, _) in zip(names, codecs, strict=True)]
+    unpacks = [unpack for _, unpack in codecs]
+
+    def pack_record(record: Any) -> list[Any]:
+        return [pack(getattr(record, name)) for name, pack in packs]
+
+    def unpack_record(items: Any) -> Any:
+        if type(items) is not list or len(items) != len(unpacks):
+            raise _Malformed(f"expected {len(unpacks)} fields")
+        values = []
+        for name, unpack, item in zip(names, unpacks, items, strict=True):
+            try:
+                values.append(unpack(item))
+            except _Malformed as error:
+                raise _Malformed(f"{name}: {error}") from None
+        return cls(*values)
+
+    return pack_record, unpack_record
