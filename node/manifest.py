@@ -1,26 +1,35 @@
 """The run manifest: everything that the members of a run must agree on, and nothing else.
 
-A person writes TOML; on the wire it is canonical msgpack (keys sorted, no defaults left out), whose SHA-256 is
+A person writes TOML; on the wire it is canonical msgpack (keys sorted, no default left out), whose SHA-256 is
 the run id. Node-private settings (device, threads, paths, caps) never enter it. It only names things: models,
-data and methods come from registries, so that joining a run executes no code from the network.
+data and methods come from registries, so that joining a run executes no code from the network. Every field is
+bounded, so that whatever a stranger signs is refused or small.
 """
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgpack
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from shoal.node.explain import explain
 from shoal.protocol.errors import LocalError, RemoteError
-from shoal.protocol.ids import RunId
+from shoal.protocol.ids import PeerId, RunId
+from shoal.protocol.signing import Signer
 
-PROTOCOL = 1
+PROTOCOL: Final = 1
 MAX_MANIFEST = 64 << 10
+MAX_DEPTH = 8
+SIGNED_AS = b"shoal manifest v1\0"
+"""What a manifest's signature covers, before its bytes: no other signed thing begins like that."""
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
+Count = Annotated[int, Field(ge=0, le=2**53)]
+HexDigest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 
 
 class Spec(BaseModel):
@@ -54,7 +63,7 @@ class DataSpec(Spec):
     """Which text: `stdlib` is the running Python's standard library; `files` is named by its digest."""
 
     name: Literal["stdlib", "files"] = "stdlib"
-    digest: str = ""  # of `files`: what every member must have
+    digest: HexDigest = ""  # of `files`: what every member must have
 
 
 class MethodSpec(Spec):
@@ -64,10 +73,10 @@ class MethodSpec(Spec):
     inner_steps: Annotated[int, Field(ge=1, le=100_000)] = 20
     batch: Annotated[int, Field(ge=1, le=65_536)] = 16
     inner_lr: Annotated[float, Field(gt=0, le=10)] = 2e-3
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[Beta, Beta] = (0.9, 0.95)
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.1
     clip: Annotated[float, Field(gt=0)] = 1.0
-    warmup_steps: Annotated[int, Field(ge=0)] = 20
+    warmup_steps: Count = 20
     decay_share: Annotated[float, Field(ge=0, le=1)] = 0.3  # of the run, where it has a last round
     outer_lr: Annotated[float, Field(gt=0, le=10)] = 0.7
     outer_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
@@ -78,9 +87,9 @@ class RoundSpec(Spec):
 
     min_members: Annotated[int, Field(ge=1, le=10_000)] = 2
     start_members: Annotated[int, Field(ge=1, le=10_000)] = 2  # for round 1
-    last: Annotated[int, Field(ge=1)] | None = None  # None: the run has no last round
+    last: Annotated[int, Field(ge=1, le=2**53)] | None = None  # None: the run has no last round
     max_group: Annotated[int, Field(ge=1, le=1_000)] = 64  # owners, not members
-    max_weight: Annotated[int, Field(ge=1, le=2**40)] = 1 << 30  # tokens that one member may claim for a round
+    max_weight: Annotated[int, Field(ge=1, le=2**40)] = 1 << 30  # tokens that a member may claim for a round
     chunk_bytes: Annotated[int, Field(ge=4096, le=8 << 20)] = 1 << 20  # of fp32
 
 
@@ -110,6 +119,13 @@ class Manifest(Spec):
     codec: CodecSpec = CodecSpec()
     goal: GoalSpec = GoalSpec()
 
+    @field_validator("protocol", mode="before")
+    @classmethod
+    def _same_protocol(cls, value: object) -> object:
+        if type(value) is int and value != PROTOCOL:
+            raise ValueError(f"this version speaks protocol {PROTOCOL}, the run {value}: upgrade the older one")
+        return value
+
     def canonical(self) -> bytes:
         """The bytes that are hashed, signed and sent."""
         packed: bytes = msgpack.packb(_sorted(self.model_dump(mode="json")))
@@ -124,7 +140,8 @@ class Manifest(Spec):
 def load_manifest(path: Path) -> Manifest:
     """The manifest in a TOML file; LocalError says which key is wrong and what was meant."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            text = file.read(MAX_MANIFEST + 1).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise LocalError(f"cannot read the manifest {path}: {error}") from error
     return parse_manifest(text, str(path))
@@ -132,26 +149,45 @@ def load_manifest(path: Path) -> Manifest:
 
 def parse_manifest(text: str, origin: str = "manifest") -> Manifest:
     """The manifest in a TOML text."""
+    if len(text) > MAX_MANIFEST:
+        raise LocalError(f"{origin} is larger than {MAX_MANIFEST >> 10} KiB")
     try:
-        table = tomllib.loads(text)
+        table = _tuples(tomllib.loads(text))
+        return Manifest.model_validate(table)
     except tomllib.TOMLDecodeError as error:
         raise LocalError(f"{origin} is not TOML: {error}") from error
-    try:
-        return Manifest.model_validate(_tuples(table))
     except ValidationError as error:
-        raise LocalError(f"{origin}: {_explain(error)}") from error
+        raise LocalError(f"{origin}: {explain(error, Manifest)}") from error
+    except (ValueError, RecursionError) as error:
+        raise LocalError(f"{origin}: nested too deeply, or a number too long") from error
 
 
-def decode_manifest(data: bytes, run: RunId) -> Manifest:
+def decode_manifest(data: bytes, run: RunId, sender: PeerId | None = None) -> Manifest:
     """The manifest in canonical bytes from a peer; RemoteError unless it is the one that `run` names."""
     if len(data) > MAX_MANIFEST or hashlib.sha256(data).digest() != run:
-        raise RemoteError("the manifest it sent is not the one that the run id names")
+        raise RemoteError("the manifest it sent is not the one that the run id names", sender)
     try:
         manifest = Manifest.model_validate(_tuples(msgpack.unpackb(data, strict_map_key=True)))
+    except ValidationError as error:
+        reason = explain(error, Manifest)
+        raise RemoteError(f"this version does not understand the run's manifest: {reason}", sender) from error
     except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise RemoteError(f"the run's manifest is not one that this version understands: {error}") from error
+        raise RemoteError(f"the run's manifest is malformed: {error}", sender) from error
     if manifest.canonical() != data:
-        raise RemoteError("the manifest it sent is not in canonical form")
+        raise RemoteError("the manifest it sent is not in canonical form", sender)
+    return manifest
+
+
+def sign_manifest(manifest: Manifest, signer: Signer) -> bytes:
+    """The author's signature; `signer` is the author's, in the context of the manifest's run."""
+    return signer.sign(SIGNED_AS + manifest.canonical())
+
+
+def check_manifest(data: bytes, run: RunId, author: PeerId, signature: bytes, signer: Signer) -> Manifest:
+    """The manifest that `author` signed for `run`; RemoteError, naming the author, if it is not that."""
+    manifest = decode_manifest(data, run, author)
+    if not signer.verify(author, SIGNED_AS + data, signature):
+        raise RemoteError("the manifest's signature is forged or missing", author)
     return manifest
 
 
@@ -161,27 +197,10 @@ def _sorted(item: Any) -> Any:
     return [_sorted(each) for each in item] if isinstance(item, list) else item
 
 
-def _tuples(item: Any) -> Any:
-    """TOML and msgpack have lists only; the strict schema wants tuples."""
+def _tuples(item: Any, depth: int = 0) -> Any:
+    """TOML and msgpack have lists only; the strict schema wants tuples. ValueError if nested too deeply."""
+    if depth > MAX_DEPTH:
+        raise ValueError(f"nested more than {MAX_DEPTH} deep")
     if isinstance(item, dict):
-        return {key: _tuples(each) for key, each in item.items()}
-    return tuple(_tuples(each) for each in item) if isinstance(item, list) else item
-
-
-def _explain(error: ValidationError) -> str:
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        return f"unknown key '{where}'{_nearest(first['loc'])}"
-    return f"'{where}': {first['msg']}" if where else first["msg"]
-
-
-def _nearest(location: tuple[int | str, ...]) -> str:
-    spec: type[BaseModel] = Manifest
-    for part in location[:-1]:
-        annotation = spec.model_fields[str(part)].annotation
-        assert isinstance(annotation, type)
-        assert issubclass(annotation, BaseModel)
-        spec = annotation
-    close = difflib.get_close_matches(str(location[-1]), spec.model_fields, n=1, cutoff=0.0)
-    return f"; the nearest known key is '{close[0]}'" if close else ""
+        return {key: _tuples(each, depth + 1) for key, each in item.items()}
+    return tuple(_tuples(each, depth + 1) for each in item) if isinstance(item, list) else item

@@ -1,10 +1,10 @@
 """Who is to blame is a type: ourselves, a peer, or the network between.
 
-    ShoalError
-    ├── LocalError       we, or our user: a bad file, flag or state. The message says what to do.
-    ├── RemoteError      a peer sent what it must not. Names the peer; our state is unchanged.
-    │   └── PayloadError   a chunk's bytes: wrong size, NaN or Inf
-    └── TransportError   nobody's fault: the connection broke or nobody answered. Worth a retry.
+ShoalError
+├── LocalError       we, or our user: a bad file, flag or state. The message says what to do.
+├── RemoteError      a peer sent what it must not. Names the peer; our state is unchanged.
+│   └── PayloadError   a chunk's bytes: wrong size, NaN or Inf
+└── TransportError   nobody's fault: the connection broke or nobody answered. Worth a retry.
 """
 
 from __future__ import annotations

@@ -49,4 +49,4 @@ def check_signature(message: Message, author: PeerId, signer: Signer) -> None:
 
 
 def _replace_signature(message: S, signature: bytes) -> S:
-    return dataclasses.replace(message, signature=signature)  # type: ignore[type-var, call-arg]
+    return dataclasses.replace(message, signature=signature)  # type: ignore[type-var]

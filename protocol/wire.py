@@ -1,9 +1,9 @@
 """The codec: every message is a frozen dataclass in one table, and its type hints are its schema.
 
-On the wire a message is a msgpack array: its tag, then its fields in order; a nested value is the array of its
-fields. Decoding is total and bounded: any bytes give a message or a RemoteError, and nothing is built beyond
-the limits below. Integers are 0 .. 2^63-1, floats are finite, digests are 32 bytes: what a field's type
-promises needs no second check by the cores.
+On the wire a message is a msgpack array: its tag, then its fields in order; a nested value is the array of
+its fields. Decoding is total and bounded: any bytes give a message or a RemoteError, and nothing is built
+beyond the limits below. Integers are 0 .. 2^63-1, floats are finite, digests are 32 bytes: what a field's
+type promises needs no second check by the cores.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import DIGEST_SIZE, Digest, PeerId, RunId
 
 MAX_STRING = 1024
-MAX_ITEMS = 65_536
+MAX_ITEMS = 65_536  # of one sequence
+MAX_TOTAL = 4 * MAX_ITEMS  # of all sequences of a message together
 MAX_CONTROL_FRAME = 4 << 20
 MAX_BULK_FRAME = 16 << 20
 MAX_INT = 2**63 - 1
@@ -43,6 +44,21 @@ M = TypeVar("M", bound=Message)
 _codecs: dict[type, tuple[Pack, Unpack]] = {}
 _tags: dict[type[Message], int] = {}
 _table: dict[int, type[Message]] = {}
+
+
+class _Budget:
+    """Counts items while msgpack builds them: 16 MB of empty sequences would become a gigabyte of objects."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = MAX_TOTAL
+
+    def spend(self, items: list[Any]) -> list[Any]:
+        self.left -= 1 + len(items)
+        if self.left < 0:
+            raise ValueError("too many items")
+        return items
 
 
 class _Malformed(ValueError):
@@ -79,14 +95,18 @@ def encode(message: Message) -> bytes:
     return packed
 
 
+def encode_value(record: object) -> bytes:
+    """The canonical bytes of a value that is not a message, for hashing."""
+    packed: bytes = msgpack.packb(_codecs[type(record)][0](record))
+    return packed
+
+
 def decode(data: bytes | memoryview, sender: PeerId | None = None, limit: int = MAX_BULK_FRAME) -> Message:
     """The message in `data`; RemoteError, naming `sender`, for anything else."""
     if len(data) > limit:
         raise RemoteError(f"message of {len(data)} bytes is over the limit of {limit}", sender)
     try:
-        items = msgpack.unpackb(
-            data, strict_map_key=True, max_map_len=0, max_ext_len=0, max_array_len=MAX_ITEMS
-        )
+        items = msgpack.unpackb(data, max_map_len=0, max_ext_len=0, max_array_len=MAX_ITEMS, list_hook=_Budget().spend)
     except Exception as error:  # msgpack raises a dozen types; each means: not msgpack, or over a limit
         raise RemoteError(f"message is not well-formed msgpack ({type(error).__name__})", sender) from error
     if not isinstance(items, list) or not items or type(items[0]) is not int:

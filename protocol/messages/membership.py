@@ -1,0 +1,108 @@
+"""Membership (SWIM): probes, what they carry along, and the exchange that heals what gossip lost.
+
+Every message begins with the sender's own signed entry: whoever speaks introduces itself, and a newcomer needs
+no other ceremony. What a member says of itself (addresses, incarnation, status, goodbye) is signed, so relays
+cannot forge it; that a member does not answer is anybody's unsigned claim, refuted by a higher incarnation.
+"""
+
+from __future__ import annotations
+
+from shoal.protocol.ids import PeerId
+from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.wire import Message, message, value
+
+
+@message(1)
+class Entry(Message):
+    """What a member says of itself. The later of two entries has the higher (incarnation, version)."""
+
+    peer: PeerId
+    incarnation: int  # raised by the member alone, to refute a claim about it
+    version: int  # raised with every change of what follows
+    addresses: tuple[str, ...]
+    status: RunStatus
+    left: bool  # its goodbye
+    signature: bytes
+
+
+@value
+class Claim:
+    """`accuser` says that `peer`, in this incarnation, does not answer (suspect) or is dead."""
+
+    peer: PeerId
+    incarnation: int
+    dead: bool
+    accuser: PeerId
+
+
+@value
+class News:
+    """What is carried along: the latest entries and claims, freshest first."""
+
+    entries: tuple[Entry, ...]
+    claims: tuple[Claim, ...]
+
+
+@value
+class Row:
+    """One member as the sender of a summary knows it."""
+
+    peer: PeerId
+    incarnation: int
+    version: int
+    dead: bool
+
+
+@message(2)
+class Ping(Message):
+    """Are you there?"""
+
+    entry: Entry
+    number: int
+    news: News
+
+
+@message(3)
+class Ack(Message):
+    """I am: the answer to Ping `number`."""
+
+    entry: Entry
+    number: int
+    news: News
+
+
+@message(4)
+class PingFor(Message):
+    """Ping `target` for me, it does not answer me."""
+
+    entry: Entry
+    number: int
+    target: PeerId
+    news: News
+
+
+@message(5)
+class AckFor(Message):
+    """The answer to PingFor `number`: the target's entry if it answered, None if it did not in time."""
+
+    entry: Entry
+    number: int
+    answer: Entry | None
+    news: News
+
+
+@message(6)
+class Gossip(Message):
+    """News that do not wait for the next probe."""
+
+    entry: Entry
+    news: News
+
+
+@message(7)
+class Summary(Message):
+    """All that I know, in outline. Answered with Gossip of what is later there and, if `ask`, a Summary."""
+
+    entry: Entry
+    rows: tuple[Row, ...]
+    ask: bool

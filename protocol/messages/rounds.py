@@ -313,3 +313,11 @@ class VoteRecord(Message):
     attempt: int  # the last one joined
     promised: Ballot
     prepared: PreparedValue | None
+
+
+@message(41)
+class TooOld(Message):
+    """The answer to an Ask for a round whose bytes are kept no more: catch up by the state."""
+
+    round: int
+    part: int

@@ -1,0 +1,77 @@
+# `make swarm` and `make test` are all that a newcomer needs; `make help` lists the rest.
+# PYTHON=python3.12 chooses the interpreter, ARGS="--peers 6" is handed to `shoal up`.
+
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+    $$python -c 'import sys; assert sys.version_info >= (3, 11)' 2>/dev/null && echo $$python && break; done)
+PYTHON := $(PYTHON)
+CC ?= cc
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+# Homebrew on Apple silicon lies outside the compiler's default search path.
+ifeq ($(shell uname -s),Darwin)
+BREW := $(shell brew --prefix 2>/dev/null)
+export CFLAGS := $(CFLAGS) -I$(BREW)/include
+export LDFLAGS := $(LDFLAGS) -L$(BREW)/lib
+endif
+
+.PHONY: help swarm install test test-all lint format preflight clean
+
+help:
+	@echo 'make swarm     train a model with four peers on this machine (ARGS="--peers 6" and so on)'
+	@echo 'make test      lint, types and every test that is not slow'
+	@echo 'make test-all  the same with the slow tests'
+	@echo 'make lint      ruff and mypy only'
+	@echo 'make format    let ruff format and fix what it can'
+	@echo 'make install   set up $(VENV) with the development tools, nothing else'
+	@echo 'make clean     remove $(VENV) and what builds and tests left behind'
+
+swarm: install
+	$(BIN)/shoal up $(ARGS)
+
+install: $(STAMP)
+
+# libp2p brings a C extension that is compiled here. One sentence says what is missing for it, and make stops.
+preflight:
+	@need() { echo "Shoal needs $$1, which '$$2' (Debian and Ubuntu)," \
+	    "'$$3' (Fedora) or '$$4' (macOS) installs." >&2; exit 1; }; \
+	compiles() { printf '%s\n' "$$@" 'int main(void) { return 0; }' \
+	    | $(CC) $(CFLAGS) -I"$$include" -x c -fsyntax-only - 2>/dev/null; }; \
+	apt='sudo apt-get install'; dnf='sudo dnf install'; python=$(notdir $(PYTHON)); brewed='brew install python@3.12'; \
+	test -n "$$python" && $(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11)' 2>/dev/null \
+	    || need 'Python 3.11 or newer' "$$apt python3.11 python3.11-venv python3.11-dev" "$$dnf python3.12-devel" "$$brewed"; \
+	$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+	    || need "Python's venv module" "$$apt $$python-venv" "$$dnf $$python" "$$brewed"; \
+	include=$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))'); \
+	compiles || need 'a C compiler' "$$apt build-essential" "$$dnf gcc" 'xcode-select --install'; \
+	compiles '#include <Python.h>' \
+	    || need 'the headers of Python' "$$apt $$python-dev" "$$dnf $$python-devel" "$$brewed"; \
+	compiles '#include <gmp.h>' \
+	    || need 'the headers of libgmp' "$$apt libgmp-dev" "$$dnf gmp-devel" 'brew install gmp'
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(MAKE) --no-print-directory preflight
+	@echo 'Installing Shoal into $(VENV); torch is large, so the first time may take minutes.'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: lint
+	$(BIN)/pytest -m 'not slow'
+
+test-all: lint
+	$(BIN)/pytest
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

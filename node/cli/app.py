@@ -1,0 +1,26 @@
+"""The command tree: who is where. Each group of commands has a file of its own beside this one."""
+
+from __future__ import annotations
+
+import typer
+
+from shoal.node.cli import node, read, run, up
+from shoal.node.exits import HELP
+
+CODES = "\n".join(f"  {code:3}  {text}" for code, text in HELP.items())
+NO_REWRAP = "\b"  # a paragraph that begins with it keeps its lines
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Train one model together with strangers' machines, without a server.",
+    epilog="SHOAL_HOME chooses the node's folder; each flag has a variable, named in its help.\n\n"
+    f"{NO_REWRAP}\nExit codes:\n{CODES}",
+)
+app.command()(up.up)
+app.add_typer(node.app, name="node")
+app.add_typer(run.app, name="run")
+app.command()(read.status)
+app.command()(read.peers)
+app.command()(read.version)

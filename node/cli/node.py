@@ -1,0 +1,79 @@
+"""Commands that start and stop the node of this SHOAL_HOME."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shoal.node import options
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Start and stop this machine's node.")
+
+
+@app.command()
+def start(
+    foreground: Annotated[
+        bool, typer.Option("--foreground", envvar="SHOAL_FOREGROUND", help="Stay in this terminal.")
+    ] = False,
+    port: Annotated[
+        int, typer.Option(envvar="SHOAL_PORT", help="For other peers (TCP); this one and the next. 0: any.")
+    ] = options.P2P_PORT,
+    listen_host: Annotated[
+        str, typer.Option(envvar="SHOAL_LISTEN_HOST", help="The address on which other peers reach us.")
+    ] = options.LISTEN_HOST,
+    admin_port: Annotated[
+        int, typer.Option(envvar="SHOAL_ADMIN_PORT", help="For the admin API. 0: any.")
+    ] = options.ADMIN_PORT,
+    admin_host: Annotated[
+        str, typer.Option(envvar="SHOAL_ADMIN_HOST", help="The address of the admin API; keep it private.")
+    ] = options.ADMIN_HOST,
+    bootstrap: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="SHOAL_BOOTSTRAP",
+            metavar="MULTIADDR",
+            help="A node to find the others by; may be repeated.",
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(envvar="SHOAL_THREADS", help="Threads of a training process.", show_default="1 on up to 4 cores"),
+    ] = None,
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(
+            envvar="SHOAL_DATA",
+            metavar="PATH",
+            help="Text for runs about text of one's own: a file or folder; may be repeated.",
+        ),
+    ] = None,
+) -> None:
+    """Start the node, in the background unless told otherwise."""
+    from shoal.node import launch
+    from shoal.node.home import find_home
+
+    settings = options.NodeSettings(
+        home=find_home().root,
+        port=port,
+        listen_host=listen_host,
+        admin_host=admin_host,
+        admin_port=admin_port,
+        bootstrap=tuple(bootstrap or ()),
+        threads=options.default_threads() if threads is None else threads,
+        data=tuple(path.absolute() for path in data or ()),
+    )
+    if foreground:
+        launch.run_here(settings)
+    else:
+        print(launch.start_in_background(settings))
+
+
+@app.command()
+def stop() -> None:
+    """Stop the node: it leaves its runs, and the others go on."""
+    from shoal.node import launch
+    from shoal.node.home import find_home
+
+    print(f"stopped the node (pid {launch.stop(find_home())})")

@@ -1,0 +1,94 @@
+"""Commands about runs: found one, join one, leave one, look at one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shoal.node.cli.flags import Json, NoTrain
+
+MAX_MANIFEST = 64 << 10
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Create, join, leave and look at runs.")
+Run = Annotated[str, typer.Argument(help="The run's id, the first 8 characters of it or more, or its name.")]
+
+
+@app.command()
+def create(
+    manifest: Annotated[Path, typer.Argument(help="The run's manifest, a TOML file.")],
+    no_train: NoTrain = False,
+) -> None:
+    """Create a run from a manifest, and join it."""
+    from shoal.node.client import Client
+    from shoal.node.home import find_home
+
+    text = _read_manifest(manifest)
+    answer = Client(find_home()).create_run(text, train=not no_train)
+    print(f"created run {answer['name']}; others join it with `shoal run join {answer['run']}`")
+
+
+@app.command()
+def join(
+    run: Annotated[str, typer.Argument(help="The run's id, or the first 8 characters of it or more.")],
+    no_train: NoTrain = False,
+) -> None:
+    """Join a run that a peer of this node is in."""
+    from shoal.node.client import Client
+    from shoal.node.home import find_home
+    from shoal.node.options import UsageError
+
+    if not re.fullmatch(r"[0-9a-fA-F]{8,64}", run):
+        raise UsageError(f"'{run}' is not a run id: give its 64 hex characters, or the first 8 or more of them")
+    answer = Client(find_home()).join_run(run.lower(), train=not no_train)
+    print(f"joined run {answer['name']} ({answer['run']})")
+
+
+@app.command()
+def leave(run: Run) -> None:
+    """Leave a run; the others go on."""
+    from shoal.node.client import Client
+    from shoal.node.home import find_home
+
+    answer = Client(find_home()).leave_run(run)
+    print(f"left run {answer['name']} ({answer['run']})")
+
+
+@app.command()
+def ls(as_json: Json = False) -> None:
+    """List the runs that this node is in."""
+    from shoal.node import present
+    from shoal.node.client import Client
+    from shoal.node.home import find_home
+
+    answer = Client(find_home()).runs()
+    present.show_json(answer) if as_json else present.show_runs(answer)
+
+
+@app.command()
+def show(run: Run, as_json: Json = False) -> None:
+    """Show a run: its manifest, its members, its last rounds."""
+    from shoal.node import present
+    from shoal.node.client import Client
+    from shoal.node.home import find_home
+
+    answer = Client(find_home()).run_details(run)
+    present.show_json(answer) if as_json else present.show_run(answer)
+
+
+def _read_manifest(path: Path) -> str:
+    """The file's text; what is wrong inside it is the node's to say."""
+    from shoal.protocol.errors import LocalError
+
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_MANIFEST + 1)
+        if len(content) > MAX_MANIFEST:
+            raise LocalError(f"the manifest {path} is larger than {MAX_MANIFEST >> 10} KiB")
+        return content.decode()
+    except OSError as error:
+        raise LocalError(f"cannot read the manifest {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise LocalError(f"the manifest {path} is not UTF-8 text") from error

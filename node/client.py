@@ -1,0 +1,143 @@
+"""A caller of a node's admin API, with the standard library only: read commands must start fast.
+
+Failures keep their meaning across HTTP: what was the caller's fault there is a LocalError here.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from typing import Any
+
+from shoal.node.home import Home
+from shoal.node.version import shoal_version
+from shoal.protocol.errors import LocalError, RemoteError, TransportError
+
+QUICK = 15.0  # answered from memory
+PATIENT = 600.0  # the node has to ask peers, or to write a large file
+MAX_ANSWER = 64 << 20
+
+Answer = dict[str, Any]
+
+
+class NoDaemon(LocalError):
+    """Nobody is there to ask."""
+
+
+class VersionMismatch(LocalError):
+    """The node and this command are of different versions."""
+
+
+class Client:
+    """Calls the node that runs in `home`."""
+
+    def __init__(self, home: Home) -> None:
+        info = home.read_daemon()
+        if info is None:
+            raise NoDaemon(_why_absent(home))
+        self.pid = info.pid
+        self._home = home
+        self._host = _reachable(info.admin_host)
+        self.port = info.admin_port
+
+    @property
+    def url(self) -> str:
+        """Where the API listens."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self.port}/"
+
+    def status(self) -> Answer:
+        """See NodeService.status; so for the others."""
+        return self._get_object("/v1/status")
+
+    def peers(self) -> list[Answer]:
+        return self._get_list("/v1/peers")
+
+    def runs(self) -> list[Answer]:
+        return self._get_list("/v1/runs")
+
+    def run_details(self, run: str) -> Answer:
+        return self._get_object(f"/v1/runs/{_quote(run)}")
+
+    def rounds(self, run: str) -> list[Answer]:
+        return self._get_list(f"/v1/runs/{_quote(run)}/rounds")
+
+    def create_run(self, manifest_toml: str, train: bool) -> Answer:
+        return self._post("/v1/runs", {"manifest": manifest_toml, "train": train})
+
+    def join_run(self, run: str, train: bool) -> Answer:
+        return self._post(f"/v1/runs/{_quote(run)}/join", {"train": train})
+
+    def leave_run(self, run: str) -> Answer:
+        return self._post(f"/v1/runs/{_quote(run)}/leave", {})
+
+    def save_state(self, run: str, path: str) -> Answer:
+        return self._post(f"/v1/runs/{_quote(run)}/save", {"path": path})
+
+    def stop(self) -> None:
+        """Also works across versions: an upgrade begins with it."""
+        self._call("POST", "/v1/stop", {}, QUICK, any_version=True)
+
+    def _get_object(self, path: str) -> Answer:
+        answer = self._call("GET", path, None, QUICK)
+        return answer if isinstance(answer, dict) else _strange(path)
+
+    def _get_list(self, path: str) -> list[Answer]:
+        answer = self._call("GET", path, None, QUICK)
+        return answer if isinstance(answer, list) else _strange(path)
+
+    def _post(self, path: str, body: Answer) -> Answer:
+        answer = self._call("POST", path, body, PATIENT)
+        return answer if isinstance(answer, dict) else _strange(path)
+
+    def _call(self, method: str, path: str, body: Answer | None, patience: float, any_version: bool = False) -> Any:
+        status, version, answer = self._exchange(method, path, body, patience)
+        if version != shoal_version() and not any_version:
+            raise VersionMismatch(
+                f"the node runs Shoal {version or 'unknown'} and this command is {shoal_version()}: "
+                "restart the node with `shoal node stop` and `shoal node start`"
+            )
+        if status < 300:
+            return answer
+        reason = answer.get("error") if isinstance(answer, dict) else None
+        message = str(reason or f"the node answered {status} to {method} {path}")
+        blame = answer.get("blame") if isinstance(answer, dict) else None
+        raise {"peer": RemoteError, "network": TransportError}.get(str(blame), LocalError)(message)
+
+    def _exchange(self, method: str, path: str, body: Answer | None, patience: float) -> tuple[int, str | None, Any]:
+        headers = {"Authorization": f"Bearer {self._home.token()}", "Content-Type": "application/json"}
+        payload = None if body is None else json.dumps(body)
+        connection = http.client.HTTPConnection(self._host, self.port, timeout=patience)
+        try:
+            connection.request(method, path, payload, headers)
+            response = connection.getresponse()
+            return response.status, response.getheader("Shoal-Version"), json.loads(response.read(MAX_ANSWER))
+        except TimeoutError as error:
+            raise TransportError(f"the node (pid {self.pid}) gave no answer in {patience:.0f} s") from error
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            reason = str(error) or type(error).__name__
+            raise TransportError(f"the node's API at {self.url} does not answer properly: {reason}") from error
+        finally:
+            connection.close()
+
+
+def _why_absent(home: Home) -> str:
+    pid = home.holder()
+    if pid is None:
+        return f"no node runs in {home.root}: start one with `shoal node start`"
+    return f"the node in {home.root} (pid {pid}) is starting or ending: try again, or see {home.daemon_log}"
+
+
+def _reachable(host: str) -> str:
+    """A daemon that listens everywhere is called on the loopback."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+
+
+def _quote(run: str) -> str:
+    from urllib.parse import quote
+
+    return quote(run, safe="")
+
+
+def _strange(path: str) -> Any:
+    raise TransportError(f"the node gave an answer of the wrong shape to {path}")

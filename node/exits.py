@@ -1,0 +1,30 @@
+"""The exit codes of `shoal`: scripts and health checks rely on them; a number never changes its meaning."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """How a command ended."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NO_DAEMON = 3
+    ALONE = 4
+    VERSION = 5
+    SPLIT = 6
+    INTERRUPTED = 130
+
+
+HELP = {
+    Exit.OK: "Done.",
+    Exit.FAILED: "It did not work; the message says whose fault it was and what to do.",
+    Exit.USAGE: "The command line is wrong.",
+    Exit.NO_DAEMON: "No node runs in this SHOAL_HOME: `shoal node start`.",
+    Exit.ALONE: "The node is SOLO: start it with `--bootstrap`.",
+    Exit.VERSION: "The node runs another version than this command: restart it.",
+    Exit.SPLIT: "The swarm is SPLIT: too few of its members are reachable.",
+    Exit.INTERRUPTED: "Interrupted by Ctrl-C.",
+}

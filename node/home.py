@@ -1,0 +1,207 @@
+"""The home folder of one node: SHOAL_HOME, or the platform's data folder.
+
+    identity.key   the node's private key, 0600
+    token          what callers of the admin API must show, 0600
+    lock           held (flock) by the daemon for as long as it lives; holds its pid
+    daemon.json    where the running daemon's admin API listens
+    logs/          daemon.log and the workers' logs
+    runs/<id>/     one folder per run
+
+One daemon per home. Who holds the lock is the truth: a pid that a crash left behind means nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from shoal.protocol.errors import LocalError
+
+LOCK_PATIENCE = 0.25  # a prober may hold the lock for an instant
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonInfo:
+    """What a running daemon says of itself, for its callers on this machine."""
+
+    pid: int
+    admin_host: str
+    admin_port: int
+    peer: str
+    addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The files of one node."""
+
+    root: Path
+
+    @property
+    def identity_key(self) -> Path:
+        return self.root / "identity.key"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "lock"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def daemon_log(self) -> Path:
+        return self.logs / "daemon.log"
+
+    @property
+    def runs(self) -> Path:
+        return self.root / "runs"
+
+    @property
+    def _daemon_file(self) -> Path:
+        return self.root / "daemon.json"
+
+    def run_folder(self, run: str) -> Path:
+        """Where a run (its id in hex) keeps its files; made if need be."""
+        return _make_folder(self.runs / run)
+
+    def create(self) -> Home:
+        """Make the folders that are missing; LocalError if that is impossible."""
+        for folder in (self.root, self.logs, self.runs):
+            _make_folder(folder)
+        return self
+
+    def token(self) -> str:
+        """The admin API's bearer token; made on first use."""
+        return self.secret("token", lambda: secrets.token_urlsafe(32).encode()).decode("ascii", "replace")
+
+    def secret(self, name: str, make: Callable[[], bytes]) -> bytes:
+        """The bytes of a private file; `make` fills it the first time, and only one of two racers wins."""
+        path = self.root / name
+        try:
+            if not path.exists():
+                _create_private(path, make())
+            mode = stat.S_IMODE(path.stat().st_mode)
+            content = path.read_bytes()
+        except OSError as error:
+            raise LocalError(f"cannot read {path}: {error.strerror}") from error
+        if mode & 0o077:
+            raise LocalError(f"{path} can be read by others (mode {mode:o}): run `chmod 600 {path}`")
+        if not content:
+            raise LocalError(f"{path} is empty: delete it, and the next start makes a new one")
+        return content
+
+    def write_daemon(self, info: DaemonInfo) -> None:
+        """Publish where the daemon listens; readers see the old file or the new one, never half of it."""
+        fresh = self._daemon_file.with_suffix(".new")
+        fresh.write_text(json.dumps(asdict(info)), encoding="utf-8")
+        fresh.replace(self._daemon_file)
+
+    def forget_daemon(self) -> None:
+        """The daemon ends: nobody listens any more."""
+        self._daemon_file.unlink(missing_ok=True)
+
+    def read_daemon(self) -> DaemonInfo | None:
+        """Where the running daemon listens; None if none runs or it is not ready yet."""
+        holder = self.holder()
+        if holder is None:
+            return None
+        try:
+            content = json.loads(self._daemon_file.read_text(encoding="utf-8"))
+            info = DaemonInfo(**{**content, "addresses": tuple(content["addresses"])})
+        except (OSError, ValueError, TypeError, LookupError):
+            return None
+        return info if info.pid == holder else None  # else: a file that a crash left behind
+
+    def holder(self) -> int | None:
+        """The pid of the daemon that holds the lock; None if nobody does."""
+        try:
+            handle = os.open(self.lock, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            text = os.read(handle, 32).strip()
+            return int(text) if text.isdigit() else None
+        finally:
+            os.close(handle)
+        return None
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Be the one daemon of this home; LocalError if another one is."""
+        handle = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if not _lock_soon(handle):
+                raise LocalError(
+                    f"a node (pid {self.holder() or 'unknown'}) already runs in {self.root}: stop it with "
+                    "`shoal node stop`, or choose another folder with SHOAL_HOME"
+                )
+            _write_pid(handle, str(os.getpid()))
+            try:
+                yield
+            finally:
+                self.forget_daemon()
+                _write_pid(handle, "")
+        finally:
+            os.close(handle)
+
+
+def find_home() -> Home:
+    """SHOAL_HOME, or the platform's data folder for `shoal`."""
+    chosen = os.environ.get("SHOAL_HOME")
+    if chosen:
+        return Home(Path(chosen).expanduser().absolute())
+    from platformdirs import user_data_path
+
+    return Home(user_data_path("shoal", appauthor=False))
+
+
+def _make_folder(path: Path) -> Path:
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise LocalError(f"cannot make the folder {path}: {error.strerror}; choose another SHOAL_HOME") from error
+    return path
+
+
+def _create_private(path: Path, content: bytes) -> None:
+    """Create `path` whole and mode 0600, or leave the one that somebody else made meanwhile."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            os.link(fresh, path)
+    finally:
+        fresh.unlink()
+
+
+def _lock_soon(handle: int) -> bool:
+    deadline = time.monotonic() + LOCK_PATIENCE
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
+        else:
+            return True
+
+
+def _write_pid(handle: int, text: str) -> None:
+    os.ftruncate(handle, 0)
+    os.pwrite(handle, text.encode(), 0)

@@ -1,0 +1,143 @@
+"""Inner training: what one machine does between two averages. Used by workers and by the baselines.
+
+The committed parameters are loaded at the start of each round. AdamW's moments belong to the machine: they
+are neither averaged nor reset (as in DiLoCo), so a restarted worker should import them from its last export.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from shoal.node.corpus import Corpus
+from shoal.node.lanes import lane_batch
+from shoal.node.layout import Layout
+from shoal.node.manifest import Manifest, MethodSpec
+from shoal.node.methods.diloco import pseudo_gradient
+from shoal.node.model import Llama, build
+from shoal.node.schedule import inner_lr
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+@dataclass(frozen=True, slots=True)
+class InnerStep:
+    """One inner step that is done: its number in the round (from 1), its loss, the round's tokens so far."""
+
+    step: int
+    loss: float
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class InnerRound:
+    """What was done in a round: fewer steps than H if it was stopped early."""
+
+    steps: int
+    tokens: int
+    loss: float  # mean over the steps
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """AdamW's state: two flat vectors in the layout of the parameters and the steps behind them."""
+
+    exp_avg: Tensor
+    exp_avg_sq: Tensor
+    steps: int
+
+
+class InnerTrainer:
+    """The model, its AdamW and the text, on one device."""
+
+    def __init__(self, manifest: Manifest, corpus: Corpus, device: str = "cpu") -> None:
+        self.manifest = manifest
+        self.text = corpus.train
+        self.device = torch.device(device)
+        self.model: Llama = build(manifest.model, manifest.seed).to(self.device)
+        self.layout = Layout.of(self.model)
+        self.optimizer = adamw(self.model, manifest.method)
+
+    def load(self, theta: Tensor) -> None:
+        """Start from the committed parameters, a flat fp32 vector."""
+        self.layout.load(theta, self.model)
+
+    def train(
+        self, round: int, lanes: Sequence[int], keep_going: Callable[[InnerStep], bool] = lambda _: True
+    ) -> InnerRound:
+        """Up to H inner steps on the batches of `lanes`, joined; stops early when `keep_going` says no.
+
+        It is asked after each step but the last, so at least one step is made.
+        """
+        total, tokens, step = 0.0, 0, 0
+        for step in range(self.manifest.method.inner_steps):
+            loss, seen = self._step(round, step, lanes)
+            total, tokens = total + loss, tokens + seen
+            if not keep_going(InnerStep(step + 1, loss, tokens)):
+                break
+        return InnerRound(step + 1, tokens, total / (step + 1))
+
+    def contribute(self, theta: Tensor, out: Tensor) -> None:
+        """Write the pseudo-gradient since `theta`, which was loaded, to the flat vector `out`."""
+        self.layout.read(self.model, out)
+        out.copy_(pseudo_gradient(theta, out))
+
+    def export_moments(self) -> Moments:
+        """A copy of the optimizer's state on the CPU; zeros before the first step."""
+        state = {name: self.optimizer.state[weight] for name, weight in self.model.named_parameters()}
+        steps = max((int(each["step"]) for each in state.values() if each), default=0)
+        if not steps:
+            return Moments(torch.zeros(self.layout.size), torch.zeros(self.layout.size), 0)
+        first, second = (self.layout.pack({name: each[key] for name, each in state.items()}) for key in MOMENTS)
+        return Moments(first, second, steps)
+
+    def import_moments(self, moments: Moments) -> None:
+        """Continue with the optimizer's state of an earlier export."""
+        first, second = self.layout.views(moments.exp_avg), self.layout.views(moments.exp_avg_sq)
+        for name, weight in self.model.named_parameters():
+            self.optimizer.state[weight] = {
+                "step": torch.tensor(float(moments.steps), device=self.device),
+                "exp_avg": first[name].to(self.device, copy=True),
+                "exp_avg_sq": second[name].to(self.device, copy=True),
+            }
+
+    def _step(self, round: int, step: int, lanes: Sequence[int]) -> tuple[float, int]:
+        """One optimizer step; its loss and its tokens."""
+        spec, context = self.manifest.method, self.manifest.model.context
+        parts = [lane_batch(self.text, self.manifest.seed, lane, round, step, spec.batch, context) for lane in lanes]
+        tokens = torch.cat(parts).to(self.device)  # (lanes * batch, context + 1)
+        loss = self.model.loss(tokens)
+        self.optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), spec.clip)
+        for group in self.optimizer.param_groups:
+            group["lr"] = inner_lr(self.manifest, round, step)
+        self.optimizer.step()
+        return loss.item(), tokens.shape[0] * context
+
+
+def adamw(model: Llama, spec: MethodSpec) -> torch.optim.AdamW:
+    """AdamW; the norms' gains are not decayed."""
+    weights = list(model.parameters())
+    groups = [
+        {"params": [each for each in weights if each.ndim > 1], "weight_decay": spec.weight_decay},
+        {"params": [each for each in weights if each.ndim == 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=spec.inner_lr, betas=spec.betas, fused=True)
+
+
+def use_threads(threads: int | None = None) -> int:
+    """Set this process's torch threads and say how many they are.
+
+    By default one where there are at most four cores: several peers may share a machine, and two processes
+    with two threads each on two cores were about twenty times slower than one. On larger machines half of the
+    cores.
+    """
+    cores = os.cpu_count() or 1
+    chosen = threads or (1 if cores <= 4 else cores // 2)
+    torch.set_num_threads(chosen)
+    return chosen

@@ -1,0 +1,155 @@
+"""Starting a node's process and ending it, as seen from the command line.
+
+The node is `python -m shoal.node node start --foreground`, whoever starts it: a service manager, `shoal up`,
+or `start_in_background`, which only adds a session of its own and a log file. What ends a node is a request
+by its API; a signal is the fallback, and only ever goes to the process that holds the home's lock just then.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from shoal.node.client import Client, NoDaemon
+from shoal.node.exits import Exit
+from shoal.node.home import Home
+from shoal.node.options import NodeSettings
+from shoal.protocol.errors import LocalError, ShoalError
+
+START_PATIENCE = 120.0
+STOP_PATIENCE = 30.0  # for each way of asking
+POLL = 0.05
+MAX_LOG = 16 << 20
+
+
+def run_here(settings: NodeSettings) -> None:
+    """Be the node, until it is asked to stop."""
+    home = Home(settings.home).create()
+    with home.locked():
+        import asyncio
+
+        from shoal.node.daemon import run
+        from shoal.node.logs import setup_logging
+
+        setup_logging()
+        asyncio.run(run(settings))
+
+
+def start_in_background(settings: NodeSettings) -> str:
+    """Start a node that outlives us; one sentence about it once it answers, LocalError if it died."""
+    home = Home(settings.home).create()
+    if (pid := home.holder()) is not None:
+        raise LocalError(f"a node (pid {pid}) already runs in {home.root}: see `shoal status`")
+    _rotate(home.daemon_log)
+    with home.daemon_log.open("ab") as log:
+        start_of_log = log.tell()
+        child = _spawn(settings, home, log)
+    deadline = time.monotonic() + START_PATIENCE
+    while time.monotonic() < deadline:
+        if (code := child.poll()) is not None:
+            raise StartFailed(code, _last_words(home.daemon_log, start_of_log), home.daemon_log)
+        with suppress(ShoalError):
+            sentence = _introduce(Client(home), settings, home)
+            child.returncode = 0  # it outlives us on purpose: no warning about that
+            return sentence
+        time.sleep(POLL)
+    raise LocalError(f"the node (pid {child.pid}) gave no answer in {START_PATIENCE:.0f} s: see {home.daemon_log}")
+
+
+def _spawn(settings: NodeSettings, home: Home, log: BinaryIO) -> subprocess.Popen[bytes]:
+    """The node as a process of its own session, so that no terminal's end or Ctrl-C reaches it."""
+    return subprocess.Popen(
+        foreground_argv(settings),
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        cwd=home.root,
+        env={**os.environ, "SHOAL_HOME": str(home.root)},
+        start_new_session=True,
+    )
+
+
+class StartFailed(LocalError):
+    """The node's process ended before it answered; `code` is its exit code."""
+
+    def __init__(self, code: int, words: str, log: Path) -> None:
+        reason = words.removeprefix("shoal: ") if words else f"it said nothing and ended with {code}"
+        super().__init__(f"the node did not start: {reason} (its log is {log})")
+        self.code = Exit(code) if code in set(Exit) else Exit.FAILED
+
+
+def foreground_argv(settings: NodeSettings) -> list[str]:
+    """The command line of a process that is this node."""
+    argv = [sys.executable, "-P", "-m", "shoal.node", "node", "start", "--foreground"]
+    argv += ["--port", str(settings.port), "--listen-host", settings.listen_host]
+    argv += ["--admin-port", str(settings.admin_port), "--admin-host", settings.admin_host]
+    argv += ["--threads", str(settings.threads)]
+    for address in settings.bootstrap:
+        argv += ["--bootstrap", address]
+    for path in settings.data:
+        argv += ["--data", str(path)]
+    return argv
+
+
+def stop(home: Home) -> int:
+    """End the home's node and wait until it is gone; its pid. NoDaemon if there is none."""
+    pid = home.holder()
+    if pid is None:
+        raise NoDaemon(f"no node runs in {home.root}")
+    with suppress(ShoalError):
+        Client(home).stop()
+        if _gone(home, pid):
+            return pid
+    if home.holder() == pid:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    if _gone(home, pid):
+        return pid
+    raise LocalError(f"the node (pid {pid}) does not end; `kill -9 {pid}` ends it, its state on disk is safe")
+
+
+def _gone(home: Home, pid: int) -> bool:
+    """Wait until `pid` does not hold the lock any more: the last thing that a node gives up."""
+    deadline = time.monotonic() + STOP_PATIENCE
+    while home.holder() == pid:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL)
+    return True
+
+
+def _introduce(client: Client, settings: NodeSettings, home: Home) -> str:
+    """One sentence: who the node is, where it listens, and which ports are not those that were asked for."""
+    status = client.status()
+    addresses = [str(each) for each in status["addresses"]]
+    moved = []
+    if settings.port and not any(f"/tcp/{settings.port}" in each for each in addresses):
+        moved.append(f"port {settings.port}")
+    if settings.admin_port not in (0, client.port):
+        moved.append(f"admin port {settings.admin_port}")
+    taken = f"; {' and '.join(moved)} was taken" if moved else ""
+    return (
+        f"node {status['peer']} (pid {client.pid}) listens on {', '.join(addresses) or 'no address'}, "
+        f"its admin API on {client.url}, its log is {home.daemon_log}{taken}"
+    )
+
+
+def _rotate(log: Path) -> None:
+    """Keep the log bounded: a large one makes way when the node starts."""
+    with suppress(FileNotFoundError):
+        if log.stat().st_size > MAX_LOG:
+            log.replace(log.with_suffix(".log.1"))
+
+
+def _last_words(log: Path, start: int) -> str:
+    """The sentence that the process ended with, or at least its last line."""
+    with log.open("rb") as file:
+        file.seek(start)
+        lines = [line.strip() for line in file.read(1 << 20).decode(errors="replace").splitlines() if line.strip()]
+    return next((line for line in reversed(lines) if line.startswith("shoal: ")), lines[-1] if lines else "")

@@ -1,0 +1,127 @@
+"""Logging for people and for machines: a line in a terminal, JSON lines otherwise, always to stderr.
+
+Every warning has a stable code (kebab-case, never renamed) to search and alert on; `warn` asks for it.
+Identical lines are said once a minute with their count. A network fault is part of normal life: it never
+prints a stack.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from shoal.node.text import printable
+from shoal.protocol.errors import RemoteError, TransportError
+
+REPEAT_AFTER = 60.0
+REMEMBERED = 1024
+NETWORK_FAULTS = (RemoteError, TransportError, ConnectionError, TimeoutError, EOFError)
+THIRD_PARTIES = {"libp2p": logging.ERROR, "multiaddr": logging.ERROR, "aiohttp": logging.WARNING}
+
+
+def warn(logger: logging.Logger, code: str, message: str, **fields: Any) -> None:
+    """Log a warning under its stable `code`; `fields` become keys of the JSON line."""
+    logger.warning("%s", message, extra={"code": code, "fields": fields})
+
+
+def setup_logging(level: int = logging.INFO, stream: TextIO | None = None) -> None:
+    """Make this process log by the rules above. Call it after libp2p is imported, which sets its own."""
+    target = stream if stream is not None else sys.stderr
+    handler = logging.StreamHandler(target)
+    handler.setFormatter(HumanLine() if target.isatty() else JsonLine())
+    handler.addFilter(Quieter(time.monotonic))
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(level)
+    logging.captureWarnings(True)
+    for name, least in THIRD_PARTIES.items():
+        logger = logging.getLogger(name)
+        logger.setLevel(max(level, least))
+        logger.propagate = True
+
+
+def is_network_fault(error: BaseException | None) -> bool:
+    """Whether all of it (an exception group, too) is the network's or a peer's doing."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(is_network_fault(each) for each in error.exceptions)
+    return isinstance(error, NETWORK_FAULTS)
+
+
+class Quieter(logging.Filter):
+    """Lets a line pass, then holds identical ones back for a while; the next one says how many there were."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__()
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._seen: OrderedDict[tuple[str, int, str], tuple[float, int]] = OrderedDict()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to print `record`; says in it how many were held back."""
+        with self._lock:
+            return self._admit(record, self._clock())
+
+    def _admit(self, record: logging.LogRecord, now: float) -> bool:
+        key = (record.name, record.levelno, record.getMessage())
+        since, held = self._seen.get(key, (-REPEAT_AFTER, 0))
+        if now - since < REPEAT_AFTER and key in self._seen:
+            self._seen[key] = (since, held + 1)
+            return False
+        self._seen[key] = (now, 0)
+        self._seen.move_to_end(key)
+        if len(self._seen) > REMEMBERED:
+            self._seen.popitem(last=False)
+        record.held = held
+        return True
+
+
+class HumanLine(logging.Formatter):
+    """`12:34:56 warning message [code]`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, and a stack only for our own mistakes."""
+        code = getattr(record, "code", None)
+        level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
+        clock = self.formatTime(record, "%H:%M:%S")
+        line = printable(f"{clock} {level}{_message(record)}" + (f" [{code}]" if code else ""))
+        stack = _stack(self, record)
+        return f"{line}\n{stack}" if stack else line
+
+
+class JsonLine(logging.Formatter):
+    """One JSON object per line: time, level, logger, message, code, and the fields given."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The object; a key of ours is never overwritten by a field."""
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line: dict[str, Any] = dict(getattr(record, "fields", {}))
+        line |= {
+            "time": f"{stamp}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": _message(record),
+        }
+        if record.levelno >= logging.WARNING:
+            line["code"] = getattr(record, "code", record.name.partition(".")[0])
+        if stack := _stack(self, record):
+            line["stack"] = stack
+        return json.dumps(line, default=str)
+
+
+def _message(record: logging.LogRecord) -> str:
+    held = getattr(record, "held", 0)
+    error = record.exc_info[1] if record.exc_info else None
+    reason = f": {error or type(error).__name__}" if error is not None and is_network_fault(error) else ""
+    return record.getMessage() + reason + (f" (said {held} more times in the last minute)" if held else "")
+
+
+def _stack(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    if not record.exc_info or is_network_fault(record.exc_info[1]):
+        return ""
+    return formatter.formatException(record.exc_info)

@@ -1,0 +1,41 @@
+"""DiLoCo: what a member contributes to a round, and how it applies the answer (arXiv 2311.08105).
+
+Every member starts the round at the same theta, trains alone for H inner steps, and contributes how far it
+went, as a "pseudo-gradient" that points uphill. Their mean is the gradient of an outer Nesterov SGD step.
+
+All members must come to the same bits, so the step is made on the CPU in fp32 by separate multiplications and
+additions in the order below. `add(alpha=...)`, `addcmul` and torch.optim.SGD may fuse a product with a sum,
+which rounds once instead of twice on processors that can. Everything is elementwise: callers may cut blocks.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def pseudo_gradient(start: Tensor, end: Tensor) -> Tensor:
+    """Delta = start - end, (d,) in fp32 whatever the weights' type: half precision would lose most of it."""
+    return start.float() - end.float()
+
+
+def outer_step(
+    theta: Tensor, momentum: Tensor, delta: Tensor, *, lr: float, momentum_factor: float
+) -> tuple[Tensor, Tensor]:
+    """The next (theta, momentum), both (d,) in fp32; the arguments stay as they are.
+
+    Nesterov momentum as torch.optim.SGD defines it, which is what OpenDiLoCo uses:
+
+        b <- mu b + Delta          theta <- theta - eta (Delta + mu b)
+
+    The momentum starts as zeros, so that b = Delta at first.
+    """
+    for each in (theta, momentum, delta):
+        assert each.dtype == torch.float32
+        assert each.device.type == "cpu"
+    momentum = momentum * momentum_factor
+    momentum = momentum + delta
+    step = momentum * momentum_factor
+    step = step + delta
+    step = step * lr
+    return theta - step, momentum

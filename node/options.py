@@ -1,0 +1,111 @@
+"""What a person can choose on the command line, as frozen values that are checked once, here.
+
+They are private to one machine and never enter a run's manifest. A combination that makes no sense is a
+UsageError that says which flag to change, before anything is started.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shoal.protocol.errors import LocalError
+
+P2P_PORT = 4101
+ADMIN_PORT = 4180
+ADMIN_HOST = "127.0.0.1"
+LISTEN_HOST = "0.0.0.0"
+MAX_LOCAL_PEERS = 64
+MAX_SEED = 2**63 - 1
+
+
+class UsageError(LocalError):
+    """The command line makes no sense; nothing has been started."""
+
+
+def default_threads() -> int:
+    """1 on small machines: on two cores, two workers of two threads ran twenty times slower than of one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return 1 if cores <= 4 else cores // 2
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """How one node runs on this machine."""
+
+    home: Path
+    port: int = P2P_PORT  # control; bulk sockets take the next one. 0: any free one
+    listen_host: str = LISTEN_HOST
+    admin_host: str = ADMIN_HOST
+    admin_port: int = ADMIN_PORT  # 0: any free one
+    bootstrap: tuple[str, ...] = ()  # multiaddrs, each with /p2p/<peer>
+    threads: int = field(default_factory=default_threads)  # of a worker
+    data: tuple[Path, ...] = ()  # local files and folders, for runs about text of one's own
+
+    def __post_init__(self) -> None:
+        for flag, port in (("--port", self.port), ("--admin-port", self.admin_port)):
+            _require(0 <= port < 65535, f"{flag} {port} is not a port: use 1 to 65534, or 0 for any free one")
+        for address in self.bootstrap:
+            _require(
+                address.startswith("/") and "/p2p/" in address,
+                f"--bootstrap {address} is not a peer's address: it looks like "
+                "/ip4/192.0.2.7/tcp/4101/p2p/12D3Koo..., and `shoal status` on that peer prints it",
+            )
+        _require(1 <= self.threads <= 1024, f"--threads {self.threads} makes no sense: use 1 to 1024")
+        for path in self.data:
+            _require(path.exists(), f"--data {path} does not exist")
+
+
+@dataclass(frozen=True, slots=True)
+class UpOptions:
+    """What `shoal up` plays through: a local swarm with one death and one newcomer. Rounds count from 1."""
+
+    peers: int = 4
+    rounds: int = 12
+    kill_at: int | None = 4  # the round in whose all-reduce one peer is killed
+    join_at: int | None = 6  # the round at which a fresh peer comes; it takes part in the next one
+    data: tuple[Path, ...] = ()
+    manifest: Path | None = None  # None: the built-in one
+    baseline: bool = False
+    out: Path | None = None
+    seed: int = 0
+    json: bool = False
+
+    def __post_init__(self) -> None:
+        _require(
+            2 <= self.peers <= MAX_LOCAL_PEERS,
+            f"--peers {self.peers}: a local swarm has 2 to {MAX_LOCAL_PEERS}",
+        )
+        _require(self.rounds >= 1, f"--rounds {self.rounds}: there must be at least one round")
+        _require(0 <= self.seed <= MAX_SEED, f"--seed {self.seed}: use a number from 0 to 2^63 - 1")
+        self._check_faults()
+        for path in self.data:
+            _require(path.exists(), f"--data {path} does not exist")
+        if self.manifest is not None:
+            _require(self.manifest.is_file(), f"--manifest {self.manifest} is not a file")
+        if self.out is not None:
+            _require(self.out.is_dir() or not self.out.exists(), f"--out {self.out} exists and is not a folder")
+
+    def _check_faults(self) -> None:
+        if self.kill_at is not None:
+            _require(
+                1 <= self.kill_at <= self.rounds,
+                f"--kill-at {self.kill_at}: the rounds are 1 to {self.rounds}; use one of them, or none",
+            )
+            _require(
+                self.peers >= 3,
+                f"--kill-at {self.kill_at} with --peers {self.peers} leaves one peer, which cannot average "
+                "alone: use --peers 3 or more, or --kill-at none",
+            )
+        if self.join_at is not None:
+            _require(
+                1 <= self.join_at < self.rounds,
+                f"--join-at {self.join_at}: a newcomer takes part from the next round on, so with --rounds "
+                f"{self.rounds} it must come before round {self.rounds}; or use none",
+            )
+
+
+def _require(true: bool, otherwise: str) -> None:
+    if not true:
+        raise UsageError(otherwise)

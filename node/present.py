@@ -1,0 +1,171 @@
+"""Answers of the node, for people: aligned columns, with colour in a terminal; for programs there is JSON.
+
+What a peer sent may be in an answer, so control characters never reach the terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from shoal.node.text import printable
+
+Answer = dict[str, Any]
+COLOURS = {"SOLO": "yellow", "SPLIT": "bold red", "CONNECTED": "green", "IN-ROUND": "bold green"}
+ADVICE = {
+    "SOLO": "alone: no other peer is reachable; start with `--bootstrap` and the address of a running node",
+    "SPLIT": "split: too few of the last members are reachable; check this machine's network and theirs",
+}
+RUN_COLUMNS = ("run", "name", "round", "members", "loss", "step", "samples", "tok/s", "digest", "phase")
+
+
+def show_json(answer: Any) -> None:
+    """Print `answer` for programs."""
+    print(json.dumps(answer, indent=2))
+
+
+def show_status(status: Answer) -> None:
+    """The node, what is wrong with it, its runs."""
+    _show_pairs(
+        [
+            ("peer", status.get("peer")),
+            ("state", status.get("state")),
+            ("reachability", status.get("reachability")),
+            ("addresses", ", ".join(map(str, status.get("addresses", [])))),
+            ("version", status.get("version")),
+        ]
+    )
+    if advice := ADVICE.get(status.get("state", "")):
+        print(f"\n{advice}")
+    if status.get("runs"):
+        print()
+        show_runs(status["runs"])
+
+
+def show_runs(runs: list[Answer]) -> None:
+    """One line per run, and what it waits for."""
+    if not runs:
+        print("in no run; `shoal run create` or `shoal run join` changes that")
+        return
+    _show_table(RUN_COLUMNS, [_run_row(run) for run in runs])
+    for run in runs:
+        if run.get("waiting_for"):
+            print(f"{_clean(run.get('name'))} waits for {_clean(run['waiting_for'])}")
+
+
+def show_peers(peers: list[Answer]) -> None:
+    """One line per peer and run."""
+    if not peers:
+        print("no peers")
+        return
+    rows = [
+        [
+            each.get("peer"),
+            _short(each.get("run")),
+            each.get("round"),
+            each.get("path"),
+            _number(each.get("rtt_ms")),
+        ]
+        for each in peers
+    ]
+    _show_table(("peer", "run", "round", "path", "rtt ms"), rows)
+
+
+def show_run(run: Answer) -> None:
+    """A run's manifest, members and last rounds."""
+    _show_pairs([("run", run.get("run")), ("name", run.get("name")), ("author", run.get("author"))])
+    for key, value in run.get("manifest", {}).items():
+        if isinstance(value, dict):
+            print(f"{_clean(key)}: " + ", ".join(f"{_clean(k)}={_clean(v)}" for k, v in value.items()))
+    if members := run.get("members"):
+        columns = tuple(members[0])
+        print()
+        _show_table(columns, [[each.get(column) for column in columns] for each in members])
+    if rounds := run.get("rounds"):
+        columns = ("round", "attempt", "members", "contributors", "seconds", "bytes", "digest")
+        print()
+        _show_table(columns, [_round_row(each) for each in rounds])
+
+
+def _run_row(run: Answer) -> list[Any]:
+    return [
+        _short(run.get("run")),
+        run.get("name"),
+        run.get("round"),
+        run.get("members"),
+        _number(run.get("loss"), 4),
+        run.get("step"),
+        run.get("samples"),
+        _number(run.get("tokens_per_second"), 0),
+        _short(run.get("digest")),
+        run.get("phase"),
+    ]
+
+
+def _round_row(each: Answer) -> list[Any]:
+    plain = [each.get(key) for key in ("round", "attempt", "members", "contributors")]
+    return [*plain, _number(each.get("seconds"), 2), size(each.get("bytes")), _short(each.get("digest"))]
+
+
+def size(count: Any) -> str | None:
+    """A number of bytes in binary units."""
+    if not isinstance(count, int | float):
+        return None
+    amount, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while amount >= 1024 and len(units) > 1:
+        amount /= 1024
+        units.pop(0)
+    return f"{amount:.0f} B" if units[0] == "B" else f"{amount:.1f} {units[0]}"
+
+
+def _number(value: Any, digits: int = 1) -> Any:
+    return f"{value:.{digits}f}" if isinstance(value, float | int) else value
+
+
+def _short(value: Any) -> Any:
+    return value[:8] if isinstance(value, str) else value
+
+
+def _clean(value: Any) -> str:
+    """Text that cannot steer the terminal; what is unknown is a dash."""
+    plain = {None: "-", True: "yes", False: "no"}
+    text = plain[value] if value is None or isinstance(value, bool) else str(value)
+    if isinstance(value, list):
+        text = ", ".join(map(str, value))
+    return printable(text)
+
+
+def _show_pairs(pairs: Sequence[tuple[str, Any]]) -> None:
+    _show_table((), [[name, value] for name, value in pairs])
+
+
+def _show_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    lines = [[_clean(cell) for cell in row] for row in rows]
+    if _is_terminal():
+        _show_rich(columns, lines)
+        return
+    if columns:
+        lines.insert(0, [name.upper() for name in columns])
+    widths = [max(len(line[index]) for line in lines) for index in range(len(lines[0]))]
+    for line in lines:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _is_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def _show_rich(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=bool(columns), header_style="bold", pad_edge=False)
+    for name in columns or [""] * len(lines[0]):
+        table.add_column(name.upper(), no_wrap=True)
+    for line in lines:
+        table.add_row(*(Text(cell, style=COLOURS.get(cell, "")) for cell in line))
+    wanted = sum(max(map(len, column)) + 2 for column in zip(columns or lines[0], *lines, strict=True))
+    Console(width=wanted).print(table)  # a long line breaks where the terminal ends: an address stays whole to copy

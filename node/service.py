@@ -1,0 +1,85 @@
+"""What a node answers: the seam between the daemon and everything that asks it (HTTP API, page, tests).
+
+Every answer is plain JSON: dicts, lists, strings, numbers, booleans, None. A key once published keeps its
+meaning; new keys may appear, and readers ignore what they do not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from shoal.protocol.errors import LocalError
+
+Answer = dict[str, Any]
+MIN_PREFIX = 8  # hex characters of a run id: short enough to type, long enough not to collide
+
+
+class UnknownRun(LocalError):
+    """The caller named a run that this node does not have, or by a name that fits several."""
+
+
+class NodeService(Protocol):
+    """A running node. Raises LocalError, RemoteError or TransportError; never anything else on purpose.
+
+    `run` is a run's id in hex, a prefix of it of at least `MIN_PREFIX` characters, or its name.
+    """
+
+    def status(self) -> Answer:
+        """{version, peer, state: "SOLO"|"CONNECTED"|"IN-ROUND"|"SPLIT", reachability, addresses, runs}.
+
+        Each of `runs`: {run, name, round, members, digest, loss, step, samples}, and what else is known:
+        phase, trains, tokens_per_second, waiting_for, bytes_sent, bytes_received, last.
+        """
+        ...
+
+    def peers(self) -> list[Answer]:
+        """[{peer, run, round, path: "direct"|"punched"|"relayed", rtt_ms}]."""
+        ...
+
+    def run_details(self, run: str) -> Answer:
+        """{run, name, author, manifest, members, rounds}: the manifest as tables, a dict per member."""
+        ...
+
+    def rounds(self, run: str) -> list[Answer]:
+        """Committed, oldest first: [{round, attempt, members, contributors, digest, seconds, bytes}]."""
+        ...
+
+    async def create_run(self, manifest_toml: str, train: bool) -> Answer:
+        """Sign the manifest, found its run and join it: {run, name}."""
+        ...
+
+    async def join_run(self, run: str, train: bool) -> Answer:
+        """Fetch the manifest from a peer and join: {run, name}. Here `run` is an id or a prefix of one."""
+        ...
+
+    async def leave_run(self, run: str) -> Answer:
+        """Say good-bye to the members and stop its worker: {run, name}."""
+        ...
+
+    async def save_state(self, run: str, path: str) -> Answer:
+        """Write state.safetensors, as this peer holds it, to an absolute path: {round, root}."""
+        ...
+
+    async def stop(self) -> None:
+        """Begin to leave and end; returns at once, so that the caller still gets its answer."""
+        ...
+
+
+def find_run(wanted: str, known: Mapping[str, str]) -> str:
+    """The id that `wanted` means among `known` (id in hex -> name); UnknownRun if none or several."""
+    if wanted in known:
+        return wanted
+    lowered = wanted.lower()
+    found = [run for run, name in known.items() if name == wanted]
+    if len(wanted) >= MIN_PREFIX:
+        found += [run for run, name in known.items() if run.startswith(lowered) and name != wanted]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UnknownRun(f"'{wanted}' means several runs: {_listing(found, known)}; give more of the id")
+    raise UnknownRun(f"this node is in no run '{wanted}'; it is in {_listing(list(known), known) or 'none'}")
+
+
+def _listing(runs: list[str], known: Mapping[str, str]) -> str:
+    return ", ".join(f"{run[:MIN_PREFIX]} ({known[run]})" for run in runs)

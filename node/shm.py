@@ -1,0 +1,90 @@
+"""A vector of fp32 numbers that the daemon and its worker both see.
+
+It is an unnamed piece of memory: a memfd on Linux, an unlinked temporary file elsewhere. Only descriptors
+refer to it, so the kernel frees it with the last process, however that process ended. The receiver checks the
+size against what it was told; a memfd is sealed, since reading a mapping whose file has shrunk is fatal.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import sys
+import tempfile
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal.protocol.errors import LocalError
+
+FloatArray = npt.NDArray[np.float32]
+ITEM = 4  # bytes of an fp32
+
+
+class SharedVector:
+    """`elements` fp32 numbers at `array`; `fd` is what the other process attaches to."""
+
+    def __init__(self, fd: int, elements: int, *, writable: bool = True) -> None:
+        """Map `fd` and own it; if its size is wrong, a LocalError, and `fd` stays the caller's."""
+        size = os.fstat(fd).st_size
+        if elements < 1 or size != elements * ITEM:
+            raise LocalError(f"a shared vector of {elements} numbers cannot have {size} bytes")
+        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        self._array: FloatArray | None = np.frombuffer(mmap.mmap(fd, size, access=access), dtype=np.float32)
+        self._fd = fd
+        self.elements = elements
+
+    @classmethod
+    def create(cls, elements: int) -> SharedVector:
+        """A new vector of zeros."""
+        fd = _anonymous_file()
+        try:
+            os.ftruncate(fd, elements * ITEM)
+            _seal(fd)
+            return cls(fd, elements)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    @property
+    def fd(self) -> int:
+        """The descriptor to pass over a Unix socket."""
+        if self._array is None:
+            raise LocalError("the shared vector is closed")
+        return self._fd
+
+    @property
+    def array(self) -> FloatArray:
+        """The numbers themselves, not a copy."""
+        if self._array is None:
+            raise LocalError("the shared vector is closed")
+        return self._array
+
+    def close(self) -> None:
+        """Let go of the memory; arrays that are still in use keep their mapping until they are dropped."""
+        if self._array is not None:
+            self._array = None
+            os.close(self._fd)
+
+    def __enter__(self) -> SharedVector:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _anonymous_file() -> int:
+    if sys.platform == "linux":
+        return os.memfd_create("shoal", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fd, path = tempfile.mkstemp(prefix="shoal-")
+    os.unlink(path)
+    return fd
+
+
+def _seal(fd: int) -> None:
+    if sys.platform == "linux":
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)

@@ -1,0 +1,168 @@
+"""The committed state of a run, as this peer holds it: the current version and the one before.
+
+A version is never changed. A commit is applied into other buffers than those of the current version, and these
+are the buffers of the previous one, unless a lease pins it: then it lives on until the lease is released. So two
+sets of buffers are enough while nobody copies our state, and an apply that fails leaves the current version
+whole. The root is computed from the bytes that were written, read back. `apply`, `install` and writing a file
+take long and may run in a thread; one at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+
+import torch
+from torch import Tensor
+
+from shoal.node.methods.diloco import outer_step
+from shoal.node.state_shape import MOMENTUM, PARAMETERS, VECTORS, StateShape
+from shoal.protocol.errors import LocalError, RemoteError
+from shoal.protocol.ids import Digest, content_hash, short
+
+Vectors = Mapping[str, Tensor]
+HASH_THREADS = min(4, os.cpu_count() or 1)  # BLAKE3 is at the speed of memory with a few
+HASH_ALONE_BELOW = 8 << 20  # bytes: below this, threads cost more than they gain
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """One version of the state. Its numbers are only good while it is current, or leased."""
+
+    shape: StateShape
+    round: int  # that made it; 0 is the initial state
+    vectors: Vectors
+    chunk_hashes: tuple[Digest, ...]
+    root: Digest
+
+    def chunk(self, index: int) -> memoryview:
+        """The bytes of one chunk, not a copy."""
+        return chunk_bytes(self.shape, self.vectors, index).toreadonly()
+
+
+class Lease:
+    """Pins a snapshot until `release`, or the end of a `with` block."""
+
+    def __init__(self, state: CommittedState, snapshot: Snapshot) -> None:
+        self._state = state
+        self.snapshot = snapshot
+
+    def release(self) -> None:
+        """Let go of the snapshot; releasing twice is harmless."""
+        self._state._release(self)
+
+    def __enter__(self) -> Snapshot:
+        return self.snapshot
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+class CommittedState:
+    """Holds `current` and `previous`; makes the next version from what a round committed."""
+
+    def __init__(self, shape: StateShape, parameters: Tensor, momentum: Tensor | None = None, round: int = 0) -> None:
+        """Copies the vectors; without `momentum` it starts as zeros."""
+        self.shape = shape
+        vectors = _empty_vectors(shape)
+        vectors[PARAMETERS].copy_(_checked(shape, parameters))
+        vectors[MOMENTUM].zero_() if momentum is None else vectors[MOMENTUM].copy_(_checked(shape, momentum))
+        self.current = read_back(shape, round, vectors)
+        self.previous: Snapshot | None = None
+        self._leases: list[Lease] = []
+        self._lock = threading.Lock()  # leases are taken while a thread applies
+
+    def apply(self, delta: Tensor, *, lr: float, momentum: float) -> Snapshot:
+        """The outer step on the mean `delta` of the next round: that round's version is now current."""
+        _checked(self.shape, delta)
+        old, new = self.current.vectors, self._spare_vectors()
+        for start, stop in self.shape.bounds:  # block by block, so that temporaries stay in the cache
+            block = slice(start, stop)
+            new[PARAMETERS][block], new[MOMENTUM][block] = outer_step(
+                old[PARAMETERS][block], old[MOMENTUM][block], delta[block], lr=lr, momentum_factor=momentum
+            )
+        return self._publish(read_back(self.shape, self.current.round + 1, new))
+
+    def install(self, round: int, chunks: Iterable[bytes | memoryview], expected_root: Digest) -> Snapshot:
+        """Take over a version from its chunks, in order; RemoteError, and `current` stays, if it is another."""
+        new = self._spare_vectors()
+        received = 0
+        for index, payload in enumerate(chunks):
+            if index >= len(self.shape.chunks) or len(payload) != self.shape.chunks[index].size:
+                raise RemoteError(f"chunk {index} of {len(payload)} bytes is not one of this state")
+            chunk_bytes(self.shape, new, index)[:] = payload
+            received += 1
+        if received != len(self.shape.chunks):
+            raise RemoteError(f"the state has {len(self.shape.chunks)} chunks, not {received}")
+        snapshot = read_back(self.shape, round, new)
+        if snapshot.root != expected_root:
+            raise RemoteError(f"the state's root is {short(snapshot.root)}, not {short(expected_root)}")
+        return self._publish(snapshot)
+
+    def lease(self, root: Digest | None = None) -> Lease:
+        """Pin the version with `root`, by default the current one; LocalError if it is not here any more."""
+        with self._lock:
+            held = [self.current, self.previous, *(lease.snapshot for lease in self._leases)]
+            for snapshot in held:
+                if snapshot and root in (None, snapshot.root):
+                    lease = Lease(self, snapshot)
+                    self._leases.append(lease)
+                    return lease
+        raise LocalError(f"state {short(root or b'')} is not held any more")
+
+    def _release(self, lease: Lease) -> None:
+        with self._lock:
+            if lease in self._leases:
+                self._leases.remove(lease)
+
+    def _spare_vectors(self) -> Vectors:
+        """Buffers that nobody reads: those of the previous version, which is gone with this, or new ones."""
+        with self._lock:
+            spare, self.previous = self.previous, None
+            if spare and all(lease.snapshot is not spare for lease in self._leases):
+                return spare.vectors
+        return _empty_vectors(self.shape)
+
+    def _publish(self, snapshot: Snapshot) -> Snapshot:
+        with self._lock:
+            self.previous, self.current = self.current, snapshot
+        return snapshot
+
+
+def read_back(shape: StateShape, round: int, vectors: Vectors) -> Snapshot:
+    """The version that `vectors` hold, hashed as they lie in memory."""
+    hashes = _hash_all([chunk_bytes(shape, vectors, index) for index in range(len(shape.chunks))])
+    return Snapshot(shape, round, vectors, hashes, shape.root(hashes))
+
+
+def chunk_bytes(shape: StateShape, vectors: Vectors, index: int) -> memoryview:
+    """The bytes of one chunk of `vectors`, not a copy."""
+    chunk = shape.chunks[index]
+    return vectors[chunk.vector][chunk.start : chunk.stop].numpy().data.cast("B")
+
+
+def _hash_all(payloads: Sequence[memoryview]) -> tuple[Digest, ...]:
+    """One hash for each; hashing a chunk releases the GIL, so threads share them out."""
+    if sum(map(len, payloads)) < HASH_ALONE_BELOW:
+        return tuple(map(content_hash, payloads))
+    share = -(-len(payloads) // HASH_THREADS)
+    parts = [payloads[start : start + share] for start in range(0, len(payloads), share)]
+    with ThreadPoolExecutor(HASH_THREADS) as pool:
+        hashed = pool.map(lambda part: [content_hash(payload) for payload in part], parts)
+        return tuple(each for part in hashed for each in part)
+
+
+def _empty_vectors(shape: StateShape) -> dict[str, Tensor]:
+    return {name: torch.empty(shape.layout.size) for name in VECTORS}
+
+
+def _checked(shape: StateShape, vector: Tensor) -> Tensor:
+    if vector.dtype != torch.float32 or vector.shape != (shape.layout.size,) or vector.device.type != "cpu":
+        raise LocalError(f"expected {shape.layout.size} fp32 numbers on the CPU, got {vector.shape}")
+    return vector

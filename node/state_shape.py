@@ -1,0 +1,51 @@
+"""What a run's committed state is made of: two fp32 vectors, cut in chunks, named by one root.
+
+The chunks of `parameters` come first, then those of `momentum`, each cut as a reduction's are. The root hashes
+a header, which says what the numbers mean, and the chunks' hashes in order: who knows the root can check the
+list of hashes, and with that list each chunk. The round is not part of it: equal state has an equal root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgpack
+
+from shoal.node.layout import Layout
+from shoal.protocol.chunks import FLOAT_BYTES, chunk_bounds
+from shoal.protocol.ids import Digest, digest
+
+PARAMETERS = "parameters"
+MOMENTUM = "momentum"  # of the outer optimizer
+VECTORS = (PARAMETERS, MOMENTUM)
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One chunk: a half-open range of numbers of one vector."""
+
+    vector: str
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return (self.stop - self.start) * FLOAT_BYTES
+
+
+class StateShape:
+    """The chunks and the header of the state of a model with `layout`."""
+
+    def __init__(self, layout: Layout, chunk_bytes: int) -> None:
+        self.layout = layout
+        self.bounds = chunk_bounds(layout.size, chunk_bytes)
+        self.chunks = tuple(Chunk(vector, *bound) for vector in VECTORS for bound in self.bounds)
+        tensors = [[place.name, list(place.shape)] for place in layout]
+        self.header: bytes = msgpack.packb([FORMAT, chunk_bytes, list(VECTORS), tensors])
+
+    def root(self, hashes: Sequence[Digest]) -> Digest:
+        """The state root of chunks with these hashes."""
+        return digest("state root", self.header, *hashes)

@@ -1,0 +1,49 @@
+"""After the last round: what each live peer holds, how good it is, and what it is compared with."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+
+from shoal.node.client import Answer
+from shoal.node.up.baseline_run import train_references
+from shoal.node.up.jobs import Jobs
+from shoal.node.up.peers import LocalPeer
+from shoal.node.up.plan import Plan
+from shoal.node.up.swarm import Swarm
+from shoal.node.up.verdict import Finding, PeerEnd
+
+
+async def save_states(plan: Plan, swarm: Swarm) -> tuple[PeerEnd, ...]:
+    """Let every live peer write its state, and read the files back: what counts is what is in them."""
+    saved = await asyncio.gather(*(_save(peer, swarm.run) for peer in swarm.live))
+    answers = dict(zip([peer.name for peer in swarm.live], saved, strict=True))
+    return tuple(_end(peer, plan, swarm, answers.get(peer.name)) for peer in swarm.peers)
+
+
+async def find(plan: Plan, swarm: Swarm, ends: tuple[PeerEnd, ...], jobs: Jobs, baseline: bool) -> Finding:
+    """Measure the state of the first peer that is left, and train the references if they are wanted."""
+    final_state = next(peer.state_file for peer in swarm.peers if peer.state_file.exists())
+    swarm.note("validating", "measuring the validation loss before and after")
+    initial, final = await asyncio.gather(
+        jobs.run("validate-initial", "validate", plan.manifest_file, "initial", *plan.data),
+        jobs.run("validate-final", "validate", plan.manifest_file, final_state, *plan.data),
+    )
+    references = None
+    if baseline:
+        references = await train_references(plan, jobs, lambda text: swarm.note("baseline", text))
+    tokens = max(int(peer.row.get("samples") or 0) for peer in swarm.peers)
+    return Finding(plan, swarm.ledger, ends, final["parameters"], tokens, initial["loss"], final["loss"], references)
+
+
+async def _save(peer: LocalPeer, run: str) -> Answer:
+    return await peer.ask(lambda client: client.save_state(run, str(peer.state_file)))
+
+
+def _end(peer: LocalPeer, plan: Plan, swarm: Swarm, saved: Answer | None) -> PeerEnd:
+    if saved is None:
+        return PeerEnd(peer.name, "killed", peer.round, str(peer.row.get("digest", "")))
+    file_hash = hashlib.sha256(peer.state_file.read_bytes()).hexdigest()
+    came = peer.name == plan.newcomer
+    first = swarm.ledger.first_round_of(peer.name) if came else None
+    return PeerEnd(peer.name, "joined" if came else "finished", saved["round"], saved["root"], file_hash, first)

@@ -1,0 +1,88 @@
+"""The program of a short-lived one-thread process that computes with torch, so that `shoal up` itself need not.
+
+    python -m shoal.node.up.job RESULT.json corpus PATH...
+    python -m shoal.node.up.job RESULT.json validate MANIFEST STATE|initial PATH...
+    python -m shoal.node.up.job RESULT.json baseline MANIFEST MEMBERS ROUNDS NUMBER PATH...
+
+PATH... is the text of --data, if any. The answer is the result file, written whole; the exit status says whether it is
+there, and what went wrong is on stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+
+from shoal.node import baseline
+from shoal.node.corpus import files_corpus, load_corpus
+from shoal.node.evaluate import validation_loss
+from shoal.node.inner import use_threads
+from shoal.node.layout import Layout
+from shoal.node.manifest import load_manifest
+from shoal.node.model import build
+from shoal.protocol.errors import LocalError
+
+INITIAL = "initial"  # instead of a state file: the model as the manifest's seed makes it
+
+
+def corpus(*data: str) -> dict[str, Any]:
+    """What the text of --data is, for the manifest and for the person."""
+    found = files_corpus([Path(path) for path in data])
+    return {
+        "digest": found.digest.hex(),
+        "files": found.files,
+        "skipped": found.skipped,
+        "train": len(found.train),
+        "validation": len(found.validation),
+    }
+
+
+def validate(manifest_file: str, state: str, *data: str) -> dict[str, Any]:
+    """The validation loss of a state, and how many parameters it has."""
+    manifest = load_manifest(Path(manifest_file))
+    model = build(manifest.model, manifest.seed)
+    layout = Layout.of(model)
+    if state != INITIAL:
+        tensors = load_file(state)
+        layout.load(layout.pack({place.name: tensors[place.name] for place in layout}), model)
+    text = load_corpus(manifest.data, [Path(path) for path in data]).validation
+    return {"loss": validation_loss(model, text, manifest.model.context), "parameters": layout.size}
+
+
+def train_baseline(manifest_file: str, members: str, rounds: str, number: str, *data: str) -> dict[str, Any]:
+    """The validation loss of one of the reference trainings."""
+    manifest = load_manifest(Path(manifest_file))
+    paths = [Path(path) for path in data]
+    training = baseline.trainings(manifest, int(members), int(rounds), paths)[int(number)]
+    return {"loss": baseline.run(training), "lanes": len(training.lanes), "inner_lr": training.inner_lr}
+
+
+TASKS: dict[str, Callable[..., dict[str, Any]]] = {
+    "corpus": corpus,
+    "validate": validate,
+    "baseline": train_baseline,
+}
+
+
+def main(argv: list[str]) -> int:
+    """Do the task and write its result."""
+    result, task, *arguments = argv
+    use_threads(1)
+    try:
+        answer = TASKS[task](*arguments)
+    except LocalError as error:
+        print(error, file=sys.stderr)
+        return 1
+    fresh = Path(f"{result}.new")
+    fresh.write_text(json.dumps(answer))
+    fresh.replace(result)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

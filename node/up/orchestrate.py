@@ -1,0 +1,101 @@
+"""From the options to the exit code, and the promise that no process which was started here is left behind.
+
+Signals are taken by the event loop, which turns the first one into the cancellation of everything; the children are
+ended synchronously on the way out, where no second signal can interrupt it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from pathlib import Path
+
+from rich.console import Console
+
+from shoal.node.client import Answer
+from shoal.node.exits import Exit
+from shoal.node.options import UpOptions
+from shoal.node.up.display import Display, make_display
+from shoal.node.up.finish import find, save_states
+from shoal.node.up.jobs import Jobs
+from shoal.node.up.plan import Plan, chosen_manifest, make_plan, prepare_folder, to_toml
+from shoal.node.up.processes import Children
+from shoal.node.up.records import Metrics
+from shoal.node.up.stage import play
+from shoal.node.up.summary import in_words
+from shoal.node.up.swarm import Swarm
+from shoal.node.up.verdict import as_json, problems
+from shoal.protocol.errors import ShoalError
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def main(options: UpOptions) -> int:
+    """Play what the options ask for; the exit code. ShoalError if it came to no verdict."""
+    chosen_manifest(options)  # what is wrong with it is said before a folder is made
+    out = prepare_folder(options.out)
+    return asyncio.run(_unless_signalled(options, out))
+
+
+async def _unless_signalled(options: UpOptions, out: Path) -> int:
+    loop, work = asyncio.get_running_loop(), asyncio.create_task(_run(options, out))
+    received: list[signal.Signals] = []
+
+    def stop(number: signal.Signals) -> None:
+        received.append(number)
+        work.cancel()
+
+    for number in SIGNALS:
+        loop.add_signal_handler(number, stop, number)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        return 128 + received[0]
+
+
+async def _run(options: UpOptions, out: Path) -> int:
+    console = Console(stderr=options.json)
+    with Metrics(out / "metrics.jsonl") as metrics, make_display(console) as display, Children() as children:
+        try:
+            code, answer = await _play(options, out, metrics, display, children)
+        except (ShoalError, asyncio.CancelledError) as error:
+            metrics.write("event", event="ended", text=str(error) or "interrupted")
+            raise
+        metrics.write("result", exit_status=code, **answer)
+    if options.json:
+        print(json.dumps(answer), flush=True)
+    return code
+
+
+async def _play(
+    options: UpOptions, out: Path, metrics: Metrics, display: Display, children: Children
+) -> tuple[int, Answer]:
+    jobs, swarm = Jobs(children, out), Swarm(metrics, display)
+    plan = await _settle(options, out, jobs, swarm)
+    await play(plan, swarm, children)
+    ends = await save_states(plan, swarm)
+    children.stop()  # the processors are for the measurements now
+    finding = await find(plan, swarm, ends, jobs, options.baseline)
+    for line in in_words(finding):
+        display.say(line)
+    return Exit.FAILED if problems(finding) else Exit.OK, as_json(finding)
+
+
+async def _settle(options: UpOptions, out: Path, jobs: Jobs, swarm: Swarm) -> Plan:
+    """The plan, with the text of --data read once for its digest."""
+    digest = ""
+    if options.data:
+        corpus = await jobs.run("corpus", "corpus", *(path.absolute() for path in options.data))
+        digest = corpus["digest"]
+        text = (
+            f"{corpus['files']} text files, {corpus['train']:,} bytes to train on and {corpus['validation']:,} to "
+            f"validate with; {corpus['skipped']} files that are not text were skipped"
+        )
+        swarm.note("data", text, **corpus)
+    plan = make_plan(options, out, chosen_manifest(options, digest))
+    plan.manifest_file.write_text(to_toml(plan.manifest), encoding="utf-8")
+    deaths = f"{plan.victim} dies in round {plan.kill_at}" if plan.victim else "nobody dies"
+    comes = f"{plan.newcomer} comes at round {plan.join_at}" if plan.newcomer else "nobody comes"
+    swarm.note("plan", f"{len(plan.peers)} peers, {plan.rounds} rounds; {deaths}, {comes}; all files: {out}")
+    return plan

@@ -1,0 +1,115 @@
+"""A local node as `shoal up` sees it: a process of ours, and an ordinary daemon behind its HTTP API.
+
+The peer's own view of itself (`Answer` dicts of the API) is kept as it was last seen, so that a peer that died still
+shows how far it had come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from shoal.node.client import Answer, Client
+from shoal.node.faults import FAULT_VARIABLE, MARK, Fault
+from shoal.node.home import Home
+from shoal.node.launch import foreground_argv
+from shoal.node.options import NodeSettings, default_threads
+from shoal.node.up.plan import Plan
+from shoal.node.up.processes import Child, Children
+from shoal.protocol.errors import LocalError
+
+START_WITHIN = 120.0  # seconds until the API answers: a cold disk reads torch and libp2p slowly
+POLL = 0.1
+LOG_TAIL = 12  # lines of a log that explain an unexpected death
+
+T = TypeVar("T")
+
+
+class LocalPeer:
+    """One daemon: started, watched and called here, stopped with all other children."""
+
+    def __init__(self, name: str, out: Path) -> None:
+        self.name = name
+        self.folder = out / "peers" / name
+        self.log = out / "logs" / f"{name}.log"
+        self.state_file = self.folder / "state.safetensors"
+        self.home = Home(self.folder / "home")
+        self.id = ""
+        self.status: Answer = {}
+        self.row: Answer = {}  # of the run, within the status
+        self.child: Child | None = None
+        self.armed = False  # it carries a fault
+        self.gone = False  # its death was noticed and was meant to be
+        self._client: Client | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process runs."""
+        return self.child is not None and self.child.code() is None
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where others reach it."""
+        return list(self.status.get("addresses", []))
+
+    @property
+    def round(self) -> int:
+        """The last round that it has applied."""
+        return int(self.row.get("round", 0))
+
+    def start(self, children: Children, plan: Plan, bootstrap: str | None, fault: Fault | None = None) -> None:
+        """Start the daemon; `ready` tells when it answers."""
+        settings = NodeSettings(
+            home=self.home.root,
+            port=0,
+            listen_host="127.0.0.1",
+            admin_port=0,
+            bootstrap=(bootstrap,) if bootstrap else (),
+            threads=threads(len(plan.peers)),
+            data=plan.data,
+        )
+        environ = {"SHOAL_HOME": str(self.home.root), FAULT_VARIABLE: str(fault or "")}
+        self.armed = fault is not None
+        self.child = children.start(foreground_argv(settings), self.log, environ)
+
+    async def ready(self) -> None:
+        """Wait until the API answers; LocalError with the end of the log if it never does."""
+        deadline = time.monotonic() + START_WITHIN
+        while (info := self.home.read_daemon()) is None:
+            if not self.alive or time.monotonic() > deadline:
+                raise LocalError(f"{self.name} did not start; {self.last_words()}")
+            await asyncio.sleep(POLL)
+        self._client = Client(self.home)
+        self.id = info.peer
+        self.status = await self.ask(Client.status)
+
+    async def ask(self, call: Callable[[Client], T]) -> T:
+        """What the daemon answers, without holding up the others."""
+        assert self._client is not None
+        return await asyncio.to_thread(call, self._client)
+
+    async def observe(self, run: str | None) -> None:
+        """Take the peer's view of itself, and of the run."""
+        self.status = await self.ask(Client.status)
+        self.row = next((row for row in self.status["runs"] if row["run"] == run), self.row)
+
+    def last_words(self) -> str:
+        """The end of its log, for a message."""
+        return f"its log, {self.log}, ends with\n" + "\n".join(self._log_lines()[-LOG_TAIL:])
+
+    def fault_report(self) -> str | None:
+        """How far it had come when its fault fired, None if it did not fire."""
+        last = next(iter(self._log_lines()[-1:]), "")
+        return last.removeprefix(MARK).strip() if last.startswith(MARK) else None
+
+    def _log_lines(self) -> list[str]:
+        return self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+
+
+def threads(peers: int) -> int:
+    """Of each worker: all peers share this machine's cores."""
+    return max(1, min(default_threads(), (os.cpu_count() or 1) // peers))

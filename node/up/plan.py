@@ -1,0 +1,114 @@
+"""What one `shoal up` is going to do, settled before anything is started.
+
+The manifest is the user's or the built-in one with what the command line fixes: the seed, the last round, how many
+members start it, and whose text it learns from.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from shoal.node.manifest import DataSpec, Manifest, load_manifest, parse_manifest
+from shoal.node.options import UpOptions
+from shoal.protocol.errors import LocalError
+
+RUNS = Path("runs")  # where results go when --out names no place
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One play: who takes part, who dies and who comes, and where everything is written."""
+
+    out: Path
+    manifest: Manifest
+    peers: tuple[str, ...]  # the founder first
+    rounds: int
+    kill_at: int | None
+    join_at: int | None
+    data: tuple[Path, ...]
+
+    @property
+    def victim(self) -> str | None:
+        """Who is killed: the last one started, never the founder."""
+        return self.peers[-1] if self.kill_at else None
+
+    @property
+    def newcomer(self) -> str | None:
+        """Who comes later."""
+        return f"peer-{len(self.peers) + 1}" if self.join_at else None
+
+    @property
+    def manifest_file(self) -> Path:
+        """The manifest as it was run."""
+        return self.out / "manifest.toml"
+
+
+def builtin_manifest() -> Manifest:
+    """The manifest that comes with Shoal."""
+    text = files("shoal.node").joinpath("stdlib.toml").read_text(encoding="utf-8")
+    return parse_manifest(text, "the built-in manifest")
+
+
+def chosen_manifest(options: UpOptions, corpus: str = "") -> Manifest:
+    """The manifest that the options ask for; `corpus` is the digest of --data in hex."""
+    base = load_manifest(options.manifest) if options.manifest else builtin_manifest()
+    if base.data.name == "files" and not options.data:
+        raise LocalError(f"--manifest {options.manifest} is about text of your own: name it with --data")
+    rounds = base.rounds.model_copy(update={"last": options.rounds, "start_members": options.peers})
+    data = DataSpec(name="files", digest=corpus) if options.data else base.data
+    manifest = base.model_copy(update={"seed": options.seed, "rounds": rounds, "data": data})
+    left = options.peers - (1 if options.kill_at else 0)
+    if manifest.rounds.min_members > left:
+        raise LocalError(
+            f"the manifest wants at least {manifest.rounds.min_members} members and this swarm "
+            f"{'comes down to' if options.kill_at else 'has'} {left}: use --peers "
+            f"{options.peers + manifest.rounds.min_members - left} or more"
+        )
+    return manifest
+
+
+def make_plan(options: UpOptions, out: Path, manifest: Manifest) -> Plan:
+    """The plan for an output folder that is ready."""
+    names = tuple(f"peer-{number}" for number in range(1, options.peers + 1))
+    data = tuple(path.absolute() for path in options.data)
+    return Plan(out, manifest, names, options.rounds, options.kill_at, options.join_at, data)
+
+
+def prepare_folder(out: Path | None) -> Path:
+    """The output folder, made, empty and absolute; LocalError rather than mixing with what lies there."""
+    folder = (out or _fresh(RUNS)).absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise LocalError(f"--out {folder} is not empty: name a new folder, or empty it")
+    except OSError as error:
+        raise LocalError(f"--out {folder} cannot be used: {error.strerror}") from error
+    return folder
+
+
+def to_toml(manifest: Manifest) -> str:
+    """The manifest as a TOML file that reads back as the same run."""
+    table = manifest.model_dump(mode="json")
+    sections = {name: value for name, value in table.items() if isinstance(value, dict)}
+    lines = list(_assignments({name: value for name, value in table.items() if name not in sections}))
+    for name, section in sections.items():
+        lines += ["", f"[{name}]", *_assignments(section)]
+    return "\n".join(lines) + "\n"
+
+
+def _assignments(table: dict[str, Any]) -> Iterator[str]:
+    """TOML has no null: a key whose value is None is left out. Otherwise JSON's scalars and lists are TOML's."""
+    return (f"{key} = {json.dumps(value)}" for key, value in table.items() if value is not None)
+
+
+def _fresh(parent: Path) -> Path:
+    """A folder named after the time that does not exist yet."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    candidates = (parent / f"{stamp}{suffix}" for suffix in ("", *(f"-{number}" for number in range(2, 100))))
+    return next(path for path in candidates if not path.exists())

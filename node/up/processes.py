@@ -1,0 +1,100 @@
+"""The processes that this command starts, and the promise that none of them outlives it.
+
+Each child leads a session of its own, so that what it starts (a daemon's worker) dies with its process group and a
+Ctrl-C in the terminal reaches us alone. Stopping is a request first, SIGKILL to the whole group after a grace.
+Everything here is synchronous: no signal handled by the event loop can interrupt the clean-up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+GRACE = 8.0  # seconds between the request to stop and SIGKILL
+POLL = 0.02
+
+
+@dataclass(slots=True)
+class Child:
+    """One process of ours, and the group that it leads."""
+
+    process: subprocess.Popen[bytes]
+    buried: bool = False
+
+    def code(self) -> int | None:
+        """Its exit code, negative for a signal, None while it runs; a dead child's group is killed with it."""
+        code = self.process.poll()
+        if code is not None and not self.buried:
+            self.buried = True
+            self._signal_group(signal.SIGKILL)
+        return code
+
+    def ask(self) -> None:
+        """Ask it to stop."""
+        if self.code() is None:
+            self.process.terminate()
+
+    def kill(self) -> None:
+        """Leave it no choice."""
+        if self.code() is None:
+            self._signal_group(signal.SIGKILL)
+            self.process.wait()
+            self.buried = True
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # gone, or (macOS) only zombies left
+            os.killpg(self.process.pid, number)
+
+
+@dataclass(slots=True)
+class Children:
+    """All children of this command; leaving the `with` block ends every one."""
+
+    all: list[Child] = field(default_factory=list)
+
+    def start(self, argv: Sequence[str], log: Path, environ: Mapping[str, str] | None = None) -> Child:
+        """Start `argv` in a session of its own, with its output appended to `log`."""
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as output:
+            child = Child(
+                subprocess.Popen(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env={**_plain_environment(), **(environ or {})},
+                    start_new_session=True,
+                )
+            )
+        self.all.append(child)
+        return child
+
+    def stop(self) -> None:
+        """End every child: all are asked at once, and those that are still there after the grace are killed."""
+        for child in self.all:
+            child.ask()
+        deadline = time.monotonic() + GRACE
+        while any(child.code() is None for child in self.all) and time.monotonic() < deadline:
+            time.sleep(POLL)
+        for child in self.all:
+            child.kill()
+
+    def __enter__(self) -> Children:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def _plain_environment() -> dict[str, str]:
+    """Ours without Shoal's own variables: every flag can be given by one, and they are not meant for these nodes."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}

@@ -1,0 +1,98 @@
+"""What is written down: metrics.jsonl as things happen, and the rounds as all peers report them.
+
+A round is reported by each of its members; what they must agree on (members, contributors, digest) is compared, what
+each measured for itself (bytes) is added up. A peer that was killed could not report the round it died in.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from shoal.node.client import Answer
+
+
+class Metrics:
+    """metrics.jsonl: one JSON object per line, each with `time` (seconds of the clock) and `kind`."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", encoding="utf-8", buffering=1)  # a line is written when it is complete
+
+    def write(self, kind: str, **fields: Any) -> None:
+        """Append one line."""
+        self._file.write(json.dumps({"time": round(time.time(), 3), "kind": kind, **fields}) + "\n")
+
+    def __enter__(self) -> Metrics:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A committed round, with the payload bytes that its members sent."""
+
+    round: int
+    attempt: int
+    members: int
+    contributors: int
+    digest: str
+    seconds: float
+    bytes: int
+
+    def as_json(self) -> dict[str, Any]:
+        """The object of `--json`."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(slots=True)
+class Ledger:
+    """The reports of all peers, by round."""
+
+    reports: dict[int, dict[str, Answer]] = field(default_factory=dict)
+
+    def add(self, peer: str, records: Iterable[Answer]) -> list[Answer]:
+        """Take a peer's list of committed rounds; returns those that it had not reported before."""
+        fresh = [record for record in records if peer not in self.reports.get(record["round"], {})]
+        for record in fresh:
+            self.reports.setdefault(int(record["round"]), {})[peer] = record
+        return fresh
+
+    def rounds(self) -> list[Round]:
+        """All committed rounds in order, each as its first reporter saw it, the bytes added up."""
+        return [_merge(number, list(self.reports[number].values())) for number in sorted(self.reports)]
+
+    def first_round_of(self, peer: str) -> int | None:
+        """The first round in which a peer sent anything; one that it only replayed cost it no byte."""
+        return min((number for number, by in self.reports.items() if peer in by and by[peer]["bytes"]), default=None)
+
+    def disputed(self) -> list[int]:
+        """Rounds that two peers report with different digests: agreement is broken."""
+        digests = {number: {each["digest"] for each in by.values()} for number, by in self.reports.items()}
+        return sorted(number for number, seen in digests.items() if len(seen) > 1)
+
+    def bytes_per_parameter_per_round(self, parameters: int) -> float:
+        """Payload bytes that one member sends in one round for one parameter, averaged over all reports."""
+        sent = [int(record["bytes"]) for by in self.reports.values() for record in by.values() if record["bytes"]]
+        return sum(sent) / len(sent) / parameters if sent and parameters else 0.0
+
+
+def _merge(number: int, reports: list[Answer]) -> Round:
+    first = reports[0]
+    return Round(
+        number,
+        int(first["attempt"]),
+        int(first["members"]),
+        int(first["contributors"]),
+        str(first["digest"]),
+        round(float(first["seconds"]), 3),
+        sum(int(report["bytes"]) for report in reports),
+    )

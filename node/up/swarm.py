@@ -1,0 +1,126 @@
+"""The swarm while it runs: all local peers, watched; whatever happens to them is noted and shown.
+
+One task per peer asks for its status; others wait for a condition over all of them with `until`. A death that nobody
+planned ends the play, and so does a swarm in which nothing moves any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from shoal.node.up.display import Display
+from shoal.node.up.peers import LocalPeer
+from shoal.node.up.records import Ledger, Metrics
+from shoal.protocol.errors import LocalError, ShoalError
+
+POLL = 0.4  # seconds between two looks at a peer
+SAMPLE = 2.0  # seconds between two progress lines of a peer in metrics.jsonl
+STALLED = 180.0  # seconds in which no peer's round, phase or step changes
+SAMPLED = ("round", "phase", "step", "loss", "tokens_per_second", "bytes_sent", "bytes_received", "samples")
+
+
+class Swarm:
+    """The peers of one play, in the order in which they were started."""
+
+    def __init__(self, metrics: Metrics, display: Display) -> None:
+        self.peers: list[LocalPeer] = []
+        self.ledger = Ledger()
+        self.run = ""
+        self._metrics = metrics
+        self._display = display
+        self._changed = asyncio.Condition()
+        self._moved_at = time.monotonic()
+
+    @property
+    def live(self) -> list[LocalPeer]:
+        """Those whose process runs."""
+        return [peer for peer in self.peers if peer.alive]
+
+    @property
+    def round(self) -> int:
+        """The last round that any live peer has applied."""
+        return max((peer.round for peer in self.live), default=0)
+
+    def note(self, event: str, text: str, **fields: Any) -> None:
+        """Something happened: into metrics.jsonl, and to the person who watches."""
+        self._metrics.write("event", event=event, text=text, **fields)
+        self._display.say(text)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until something that was seen of the peers makes `condition` true."""
+        async with self._changed:
+            await self._changed.wait_for(condition)
+
+    async def watch(self, peer: LocalPeer) -> None:
+        """Follow a peer until it dies; LocalError if that was not planned."""
+        sampled = 0.0
+        while peer.alive:
+            before = _position(peer)
+            await self._observe(peer)
+            if _position(peer) != before:
+                self._moved_at = time.monotonic()
+            if peer.row and time.monotonic() - sampled > SAMPLE:
+                sampled = time.monotonic()
+                self._metrics.write("progress", peer=peer.name, **{key: peer.row.get(key) for key in SAMPLED})
+            await self._tell()
+            await asyncio.sleep(POLL)
+        self._bury(peer)
+        await self._tell()
+
+    async def guard(self) -> None:
+        """LocalError once nothing has moved for long; meant to run beside the watchers."""
+        while (rest := self._moved_at + STALLED - time.monotonic()) > 0:
+            await asyncio.sleep(rest)
+        where = "; ".join(
+            f"{peer.name}: {peer.row.get('phase', 'not in the run')} after round {peer.round}"
+            + (f", {why}" if (why := peer.row.get("waiting_for")) else "")
+            for peer in self.live
+        )
+        raise LocalError(f"nothing has moved for {STALLED:.0f} s ({where}); see the logs")
+
+    async def collect(self) -> None:
+        """Ask every live peer for its list of committed rounds."""
+        for peer in self.live:
+            await self._collect(peer)
+
+    async def _observe(self, peer: LocalPeer) -> None:
+        """Look at a peer; one that cannot answer now (it is dying, or busy) is looked at again."""
+        known = peer.round
+        try:
+            await peer.observe(self.run)
+            if peer.round > known:
+                await self._collect(peer)
+        except ShoalError:
+            return
+
+    async def _collect(self, peer: LocalPeer) -> None:
+        records = await peer.ask(lambda client: client.rounds(self.run))
+        known = set(self.ledger.reports)
+        for record in self.ledger.add(peer.name, records):
+            self._metrics.write("round", peer=peer.name, **record)
+        for each in self.ledger.rounds():
+            if each.round not in known:
+                self._display.say(
+                    f"round {each.round} committed: {each.contributors} of {each.members} members counted, "
+                    f"attempt {each.attempt}, {each.seconds:.1f} s, history {each.digest[:8]}"
+                )
+
+    def _bury(self, peer: LocalPeer) -> None:
+        assert peer.child is not None
+        code, report = peer.child.code(), peer.fault_report()
+        if report is None or not peer.armed:
+            raise LocalError(f"{peer.name} died unexpectedly (exit status {code}); {peer.last_words()}")
+        peer.gone = True
+        self.note("killed", f"{peer.name} was killed with SIGKILL: {report}", peer=peer.name, exit_status=code)
+
+    async def _tell(self) -> None:
+        self._display.show(self.peers)
+        async with self._changed:
+            self._changed.notify_all()
+
+
+def _position(peer: LocalPeer) -> tuple[Any, ...]:
+    return tuple(peer.row.get(key) for key in ("round", "phase", "step", "members"))

@@ -1,0 +1,109 @@
+"""What came out of it: what was wrong, and the object of `--json`.
+
+Pure: it is given what was seen, and decides. The play went well only if all live peers hold the same state to the
+bit (the files that they wrote, not what they say of themselves) and the validation loss fell as far as the manifest
+demands; and if the death that was planned really happened in the middle of the all-reduce.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from shoal.node.up.baseline_run import References
+from shoal.node.up.plan import Plan
+from shoal.node.up.records import Ledger
+
+Outcome = Literal["finished", "killed", "joined"]
+
+
+@dataclass(frozen=True, slots=True)
+class PeerEnd:
+    """How one peer ended; `file_hash` is that of the state file it wrote, None if it was killed."""
+
+    peer: str
+    outcome: Outcome
+    round: int
+    digest: str  # state root
+    file_hash: str | None = None
+    first_round: int | None = None  # of a newcomer: the first round it took part in
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """All that was seen in one play."""
+
+    plan: Plan
+    ledger: Ledger
+    peers: tuple[PeerEnd, ...]
+    parameters: int
+    tokens: int
+    initial_loss: float
+    final_loss: float
+    references: References | None = None
+
+    @property
+    def live(self) -> list[PeerEnd]:
+        """The peers that were there at the end."""
+        return [each for each in self.peers if each.outcome != "killed"]
+
+    @property
+    def ratio(self) -> float:
+        """Final to initial validation loss."""
+        return self.final_loss / self.initial_loss
+
+    @property
+    def gap_recovered(self) -> float | None:
+        """See References."""
+        return self.references.gap_recovered(self.final_loss) if self.references else None
+
+
+def problems(finding: Finding) -> list[str]:
+    """Everything that is not as it must be; nothing if the play went well."""
+    found = []
+    plan, live = finding.plan, finding.live
+    if len({each.file_hash for each in live}) != 1 or len({(each.round, each.digest) for each in live}) != 1:
+        found.append("the live peers do not hold the same state")
+    if disputed := finding.ledger.disputed():
+        found.append(f"peers report different digests for round {_listing(disputed)}")
+    if not finding.ratio <= plan.manifest.goal.loss_ratio:  # so that NaN is a problem
+        found.append(
+            f"the validation loss fell to {finding.ratio:.2f} of what it was; the manifest wants "
+            f"{plan.manifest.goal.loss_ratio:.2f}"
+        )
+    if plan.victim and not any(each.outcome == "killed" for each in finding.peers):
+        found.append(f"{plan.victim} was to be killed in the all-reduce of round {plan.kill_at} and was not")
+    return found
+
+
+def as_json(finding: Finding) -> dict[str, Any]:
+    """The object that `--json` prints; a loss that is not a number is null."""
+    references = finding.references
+    return {
+        "rounds": finding.plan.rounds,
+        "committed": [each.as_json() for each in finding.ledger.rounds()],
+        "peers": [
+            {"peer": each.peer, "outcome": each.outcome, "round": each.round, "digest": each.digest}
+            for each in finding.peers
+        ],
+        "parameters": finding.parameters,
+        "tokens": finding.tokens,
+        "initial_val_loss": _finite(finding.initial_loss),
+        "val_loss": _finite(finding.final_loss),
+        "alone_val_loss": _finite(references.alone) if references else None,
+        "joined_val_loss": _finite(references.joined) if references else None,
+        "gap_recovered": _finite(finding.gap_recovered),
+        "bytes_per_parameter_per_round": finding.ledger.bytes_per_parameter_per_round(finding.parameters),
+        "out": str(finding.plan.out),
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON knows neither NaN nor infinity."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _listing(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))

@@ -1,0 +1,209 @@
+"""The built-in worker: a process that trains one run's model and owns nothing that must survive.
+
+    python -m shoal.node.worker --socket PATH
+
+It carries out the orders of worker_messages.py, one at a time, and looks between two inner steps whether
+there are new ones. The optimizer's moments stay in this process from round to round; the parameters come from
+the daemon and the pseudo-gradient goes back through shared memory. When the socket closes there is nothing to
+save and nobody to work for: the process ends at once, in the middle of a step if need be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import hashlib
+import math
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.node.corpus import load_corpus
+from shoal.node.inner import InnerRound, InnerStep, InnerTrainer, use_threads
+from shoal.node.manifest import decode_manifest
+from shoal.node.shm import FloatArray
+from shoal.node.worker_link import WorkerLink
+from shoal.node.worker_messages import Contribution, Failed, HandIn, Progress, Stop, Train, Welcome
+from shoal.protocol.errors import ShoalError, TransportError
+from shoal.protocol.ids import RunId
+from shoal.protocol.wire import Message
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+MAX_REASON = 500
+NOTHING = InnerRound(steps=0, tokens=0, loss=0.0)
+
+
+class Trainer(Protocol):
+    """What the loop needs of InnerTrainer."""
+
+    def load(self, theta: Tensor) -> None: ...
+
+    def train(self, round: int, lanes: Sequence[int], keep_going: Callable[[InnerStep], bool]) -> InnerRound: ...
+
+    def contribute(self, theta: Tensor, out: Tensor) -> None: ...
+
+
+class Orders:
+    """What the daemon wants now: written by the reader thread, read by the training loop."""
+
+    def __init__(self) -> None:
+        self._newest: Train | None = None
+        self._handed_in = 0  # the newest order that is to be handed in early
+        self._changed = threading.Condition()
+
+    def take(self, message: Message) -> None:
+        """Note a message of the daemon."""
+        with self._changed:
+            if isinstance(message, Train):
+                self._newest = message
+            elif isinstance(message, HandIn):
+                self._handed_in = message.order
+            self._changed.notify_all()
+
+    def after(self, done: int) -> Train:
+        """Wait for an order newer than `done`."""
+        with self._changed:
+            while self._newest is None or self._newest.order <= done:
+                self._changed.wait()
+            return self._newest
+
+    def is_replaced(self, order: Train) -> bool:
+        """Whether nobody wants the result of `order` any more."""
+        return self._newest is not order
+
+    def is_due(self, order: Train) -> bool:
+        """Whether `order` must not be worked on any longer."""
+        return self.is_replaced(order) or self._handed_in >= order.order
+
+
+class TrainingLoop:
+    """Carries out orders with `trainer`, between the two shared vectors; `send` speaks to the daemon."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        orders: Orders,
+        parameters: FloatArray,
+        contribution: FloatArray,
+        send: Callable[[Message], None],
+    ) -> None:
+        self._trainer = trainer
+        self._orders = orders
+        self._parameters = parameters
+        self._theta = torch.empty(len(parameters))  # ours: the daemon may load the next round before we end
+        self._contribution = torch.from_numpy(contribution)
+        self._send = send
+
+    def run(self) -> None:
+        """Work until an order fails or the daemon is gone."""
+        done = 0
+        while True:
+            order = self._orders.after(done)
+            try:
+                self.carry_out(order)
+            except TransportError:
+                return
+            except Exception as error:
+                traceback.print_exc()
+                reason = f"{type(error).__name__}: {error}"[:MAX_REASON]
+                self._send(Failed(order.order, order.round, reason))
+                return
+            done = order.order
+
+    def carry_out(self, order: Train) -> None:
+        """One order, from the committed parameters to the pseudo-gradient."""
+        np.copyto(self._theta.numpy(), self._parameters)
+        self._trainer.load(self._theta)
+        done = NOTHING
+        if not self._orders.is_due(order):
+            done = self._trainer.train(order.round, [order.lane], self._watch(order))
+        if self._orders.is_replaced(order):
+            return
+        self._trainer.contribute(self._theta, self._contribution)
+        if not torch.isfinite(self._contribution).all():
+            raise ArithmeticError("the pseudo-gradient has NaN or Inf")
+        self._send(_contribution(order, done))
+
+    def _watch(self, order: Train) -> Callable[[InnerStep], bool]:
+        """A function to call after each inner step: it reports, and says whether to go on."""
+        start = time.monotonic()
+
+        def keep_going(step: InnerStep) -> bool:
+            if not math.isfinite(step.loss):
+                raise ArithmeticError(f"the loss of inner step {step.step} is {step.loss}")
+            speed = step.tokens / max(time.monotonic() - start, 1e-9)
+            self._send(Progress(order.order, order.round, step.step, step.loss, step.tokens, speed))
+            return not self._orders.is_due(order)
+
+        return keep_going
+
+
+def _contribution(order: Train, done: InnerRound) -> Contribution:
+    loss = done.loss if done.steps else None
+    return Contribution(order.order, order.round, done.steps, done.tokens, loss)
+
+
+def listen(link: WorkerLink, orders: Orders) -> NoReturn:
+    """The reader thread: the end of the conversation is the end of the process."""
+    try:
+        while not isinstance(message := link.receive(), Stop):
+            orders.take(message)
+    except TransportError:
+        pass
+    except ShoalError as error:
+        print(f"the daemon broke the protocol: {error}", file=sys.stderr)
+    os._exit(0)
+
+
+def build_trainer(welcome: Welcome) -> InnerTrainer:
+    """The model and the text that the manifest names, on this node's device."""
+    run = RunId(hashlib.sha256(welcome.manifest).digest())  # the daemon has checked it
+    manifest = decode_manifest(welcome.manifest, run)
+    corpus = load_corpus(manifest.data, [Path(path) for path in welcome.data])
+    return InnerTrainer(manifest, corpus, choose_device(welcome.device))
+
+
+def choose_device(wanted: str) -> str:
+    """`wanted`, or for "auto" the fastest kind of device that torch finds."""
+    if wanted != "auto":
+        return wanted
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def die_with_parent() -> None:
+    """On Linux, be killed with the daemon even where no thread of ours gets to run; elsewhere do nothing."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def main() -> None:
+    """Connect, build, train."""
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the daemon, which ends us
+    parser = argparse.ArgumentParser(prog="shoal.node.worker", description="The built-in worker of a daemon.")
+    parser.add_argument("--socket", type=Path, required=True, help="the Unix socket of the run")
+    link = WorkerLink.connect(parser.parse_args().socket)
+    orders = Orders()
+    threading.Thread(target=listen, args=(link, orders), name="listen", daemon=True).start()
+    use_threads(link.welcome.threads)
+    trainer = build_trainer(link.welcome)
+    TrainingLoop(trainer, orders, link.parameters.array, link.contribution.array, link.send).run()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except ShoalError as error:
+        sys.exit(f"worker: {error}")

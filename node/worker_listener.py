@@ -1,0 +1,103 @@
+"""The daemon's end of the socket: where it lies, who is let in, and the hand-over of the shared vectors.
+
+Whoever may open the socket may be the worker, so the socket is the user's alone (mode 0600). A path that the
+kernel would refuse as too long is replaced by one in a private temporary folder. Everything here is asyncio
+and never blocks the loop; once the descriptors are over, a worker is an ordinary pair of streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import tempfile
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from shoal.node.worker_link import PREFIX, body_size, frame
+from shoal.node.worker_messages import WORKER_PROTOCOL, Hello, Unwelcome, Welcome
+from shoal.protocol.errors import RemoteError
+from shoal.protocol.wire import Message, decode
+
+MAX_PATH = 100  # the kernel takes 104 bytes on macOS and 108 on Linux, the closing zero included
+HELLO_WITHIN = 5.0  # seconds: a worker speaks at once, so silence is a stranger
+
+
+class WorkerListener:
+    """A listening Unix socket in `folder`, or near it; `path` says where."""
+
+    def __init__(self, folder: Path) -> None:
+        self._private: Path | None = None
+        self.path = folder / "worker.sock"
+        if len(os.fsencode(self.path)) > MAX_PATH:
+            self._private = Path(tempfile.mkdtemp(prefix="shoal-"))
+            self.path = self._private / "worker.sock"
+        self.path.unlink(missing_ok=True)  # of a daemon that was killed
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.setblocking(False)
+        self._socket.bind(str(self.path))
+        self.path.chmod(0o600)
+        self._socket.listen()
+
+    async def accept(
+        self, pid: int, welcome: Welcome, descriptors: list[int]
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Wait for the worker of process `pid` and welcome it; others are turned away with a reason."""
+        while True:
+            connection, _ = await asyncio.get_running_loop().sock_accept(self._socket)
+            with ExitStack() as undo, suppress(OSError, TimeoutError, RemoteError):
+                undo.enter_context(connection)
+                async with asyncio.timeout(HELLO_WITHIN):
+                    if await _admit(connection, pid, welcome, descriptors):
+                        undo.pop_all()
+                        return await asyncio.open_unix_connection(sock=connection)
+
+    def close(self) -> None:
+        """Stop listening and remove the socket."""
+        self._socket.close()
+        self.path.unlink(missing_ok=True)
+        if self._private:
+            shutil.rmtree(self._private, ignore_errors=True)
+
+
+async def receive(reader: asyncio.StreamReader) -> Message:
+    """The next message of a welcomed worker; EOFError if it is gone, RemoteError if it talks nonsense."""
+    prefix = await reader.readexactly(PREFIX)
+    return decode(await reader.readexactly(body_size(prefix)))
+
+
+async def _admit(connection: socket.socket, pid: int, welcome: Welcome, descriptors: list[int]) -> bool:
+    """Answer a Hello; the socket is new, so its buffer takes the first bytes and the descriptors at once."""
+    refusal = _objection(await _receive(connection), pid)
+    data = frame(Unwelcome(refusal) if refusal else welcome)
+    sent = socket.send_fds(connection, [data], [] if refusal else descriptors)
+    if sent < len(data):
+        await asyncio.get_running_loop().sock_sendall(connection, data[sent:])
+    return not refusal
+
+
+def _objection(hello: Message, pid: int) -> str:
+    if not isinstance(hello, Hello):
+        return f"the first message must be Hello, not {type(hello).__name__}"
+    if hello.protocol != WORKER_PROTOCOL:
+        return f"this daemon speaks version {WORKER_PROTOCOL} of the worker protocol, not {hello.protocol}"
+    if hello.pid != pid:
+        return f"this run already has a worker, process {pid}"
+    return ""
+
+
+async def _receive(connection: socket.socket) -> Message:
+    prefix = await _read(connection, PREFIX)
+    return decode(await _read(connection, body_size(prefix)))
+
+
+async def _read(connection: socket.socket, size: int) -> bytes:
+    loop = asyncio.get_running_loop()
+    data = bytearray()
+    while len(data) < size:
+        more = await loop.sock_recv(connection, size - len(data))
+        if not more:
+            raise ConnectionResetError("the socket was closed")
+        data += more
+    return bytes(data)

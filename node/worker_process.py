@@ -1,0 +1,96 @@
+"""One life of a worker's subprocess: how it is started, how it is ended, and how it came to its end.
+
+It is started from the thread of the event loop, never from a pool: on Linux a worker asks the kernel to be
+killed with the *thread* that started it. It is ended by its own process id only: first its socket is closed,
+which a healthy worker takes as its end, then it is terminated, then killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, STDOUT, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+GRACE = 2.0  # seconds between asking, terminating and killing
+BUILT_IN = (sys.executable, "-m", "shoal.node.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """What a worker is started with. Only the manifest is agreed with other peers."""
+
+    folder: Path  # of the run: worker.sock lies here
+    log: Path  # the worker's own output is appended here
+    manifest: bytes  # canonical
+    elements: int  # length of the parameter vector
+    threads: int
+    device: str = "auto"
+    data: tuple[str, ...] = ()  # local files and folders
+    program: tuple[str, ...] = BUILT_IN  # called with "--socket PATH"
+    first_backoff: float = 1.0  # seconds before the first restart
+    grace: float = GRACE
+
+
+class StartError(Exception):
+    """The process could not be started."""
+
+
+@asynccontextmanager
+async def worker_process(settings: WorkerSettings, socket: Path) -> AsyncIterator[Process]:
+    """A running worker; on leaving, however that happens, it has ended."""
+    try:
+        process = await _start(settings, socket)
+    except OSError as error:
+        raise StartError(str(error)) from error
+    try:
+        yield process
+    finally:
+        await _end(process, settings.grace)
+
+
+def ending(process: Process) -> str:
+    """How `process` ended, for people."""
+    code = process.returncode
+    if code is None or code >= 0:
+        return f"ended with exit status {code}"
+    hint = " (out of memory?)" if code == -signal.SIGKILL else ""
+    return f"was ended by {signal.Signals(-code).name}{hint}"
+
+
+async def _start(settings: WorkerSettings, socket: Path) -> Process:
+    with settings.log.open("ab") as log:
+        return await asyncio.create_subprocess_exec(
+            *settings.program,
+            "--socket",
+            str(socket),
+            stdin=DEVNULL,
+            stdout=log,
+            stderr=STDOUT,
+            env=_environment(settings.threads),
+        )
+
+
+def _environment(threads: int) -> dict[str, str]:
+    """The libraries below torch read these when they are loaded."""
+    return {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+
+
+async def _end(process: Process, grace: float) -> None:
+    try:
+        for harder in (process.terminate, process.kill):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), grace)
+                return
+            with suppress(ProcessLookupError):
+                harder()
+        await process.wait()
+    except asyncio.CancelledError:
+        with suppress(ProcessLookupError):
+            process.kill()
+        raise

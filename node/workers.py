@@ -1,0 +1,199 @@
+"""The daemon's side of a worker: one subprocess that trains, and is started again when it dies.
+
+The supervisor holds one order at a time, and the order outlives the worker: a worker that dies is replaced,
+after a back-off that doubles, and the new one gets the same order, with the committed parameters that are
+still in shared memory. Answers to older orders are dropped here. No worker can take the daemon down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio.subprocess import Process
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from shoal.node.shm import FloatArray, SharedVector
+from shoal.node.worker_link import frame
+from shoal.node.worker_listener import WorkerListener, receive
+from shoal.node.worker_messages import Contribution, Failed, HandIn, Progress, Stop, Train, Welcome
+from shoal.node.worker_process import StartError, WorkerSettings, ending, worker_process
+from shoal.protocol.errors import RemoteError
+from shoal.protocol.wire import Message
+
+START_WITHIN = 300.0  # seconds from a process's start to its Hello: importing torch from a slow, cold disk
+LAST_WORDS = 1.0  # seconds to read what a dead process had still sent
+MAX_BACKOFF = 60.0
+
+
+class Worker:
+    """Keeps a worker alive while `run` runs; passes it orders and hands over its answers.
+
+    `on_lost(reason)` is for showing and logging: the order is repeated without the daemon's help.
+    """
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        *,
+        on_progress: Callable[[Progress], None],
+        on_contribution: Callable[[Contribution], None],
+        on_lost: Callable[[str], None],
+    ) -> None:
+        self.settings = settings
+        self.pid: int | None = None
+        self._on_progress = on_progress
+        self._on_contribution = on_contribution
+        self._on_lost = on_lost
+        self._parameters = SharedVector.create(settings.elements)
+        self._contribution = SharedVector.create(settings.elements)
+        self._loading = asyncio.Lock()
+        self._orders = 0
+        self._order: Train | None = None  # what the worker is to do; None: nothing, or still loading
+        self._hand_in: int | None = None  # the round that was asked for early
+        self._writer: asyncio.StreamWriter | None = None  # None: no worker to talk to
+        self._backoff = settings.first_backoff
+        self._stop = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._ended.set()
+
+    @property
+    def contribution(self) -> FloatArray:
+        """The pseudo-gradient that was handed in: ours from `on_contribution` until the next `train`."""
+        return self._contribution.array
+
+    async def run(self) -> None:
+        """Supervise until `stop`; belongs in the daemon's TaskGroup."""
+        self._ended.clear()
+        listener = WorkerListener(self.settings.folder)
+        try:
+            while not self._stop.is_set():
+                reason = await self._live(listener)
+                if not self._stop.is_set():
+                    self._on_lost(reason)
+                    await self._pause()
+        finally:
+            listener.close()
+            self._parameters.close()
+            self._contribution.close()
+            self._ended.set()
+
+    async def stop(self) -> None:
+        """End the worker and `run`."""
+        self._stop.set()
+        await self._ended.wait()
+
+    async def train(self, round: int, lane: int, parameters: FloatArray) -> None:
+        """Let the worker do the inner steps of `round` from `parameters`; replaces the order before."""
+        self._orders += 1
+        order = Train(self._orders, round, lane)
+        self._order = self._hand_in = None
+        async with self._loading:
+            await asyncio.to_thread(np.copyto, self._parameters.array, parameters)
+        if order.order == self._orders:  # else another order came while we were loading
+            self._order = order
+            self._send_order()
+
+    def hand_in(self, round: int) -> None:
+        """Ask for what the worker has of `round`, which may be nothing; `on_contribution` follows."""
+        self._hand_in = round
+        if self._order and self._order.round == round:
+            self._send(HandIn(self._order.order))
+
+    # -- one life of a worker -------------------------------------------------------------------------------
+
+    async def _live(self, listener: WorkerListener) -> str:
+        """Start a worker and talk to it until it is over; why it was."""
+        try:
+            async with worker_process(self.settings, listener.path) as process:
+                self.pid = process.pid
+                try:
+                    words = await _first_of(self._converse(process, listener), _death(process), self._stop_is_wanted())
+                finally:
+                    self._hang_up()
+        except StartError as error:
+            return f"the worker cannot be started: {error}"
+        return f"the worker {words or ending(process)}; its output is in {self.settings.log}"
+
+    async def _converse(self, process: Process, listener: WorkerListener) -> str:
+        descriptors = [self._parameters.fd, self._contribution.fd]
+        try:
+            async with asyncio.timeout(START_WITHIN):
+                reader, self._writer = await listener.accept(process.pid, self._welcome(), descriptors)
+        except TimeoutError:
+            return f"said nothing for {START_WITHIN:.0f} s"
+        self._send_order()
+        while True:
+            try:
+                message = await receive(reader)
+            except RemoteError as error:
+                return f"broke the protocol: {error}"
+            except (EOFError, OSError):
+                return ""
+            if isinstance(message, Failed):
+                return f"failed in round {message.round}: {message.reason}"
+            if not isinstance(message, Progress | Contribution):
+                return f"broke the protocol: {type(message).__name__} is not a worker's to send"
+            if self._order is None or message.order != self._order.order:
+                continue  # the answer to an older order
+            if message.round != self._order.round:
+                return f"broke the protocol: it was asked for round {self._order.round}, not {message.round}"
+            self._pass_on(message)
+
+    def _pass_on(self, message: Progress | Contribution) -> None:
+        if isinstance(message, Progress):
+            self._on_progress(message)
+        else:
+            self._order = None
+            self._backoff = self.settings.first_backoff
+            self._on_contribution(message)
+
+    def _welcome(self) -> Welcome:
+        settings = self.settings
+        return Welcome(settings.manifest, settings.elements, settings.threads, settings.device, settings.data)
+
+    def _send_order(self) -> None:
+        if self._order:
+            self._send(self._order)
+            if self._hand_in == self._order.round:
+                self._send(HandIn(self._order.order))
+
+    def _send(self, message: Message) -> None:
+        """A worker that is not there gets its order when it comes."""
+        if self._writer:
+            self._writer.write(frame(message))
+
+    def _hang_up(self) -> None:
+        self._send(Stop())
+        if self._writer:
+            self._writer.close()
+        self._writer = self.pid = None
+
+    async def _pause(self) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stop.wait(), self._backoff)
+        self._backoff = min(MAX_BACKOFF, 2 * self._backoff)
+
+    async def _stop_is_wanted(self) -> str:
+        await self._stop.wait()
+        return ""
+
+
+async def _death(process: Process) -> str:
+    await process.wait()
+    await asyncio.sleep(LAST_WORDS)
+    return ""
+
+
+async def _first_of(*coroutines: Coroutine[Any, Any, str]) -> str:
+    """What the first of `coroutines` to end returns; the others are cancelled."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return next(task for task in tasks if task in done).result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

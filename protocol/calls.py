@@ -1,0 +1,115 @@
+"""Calls: numbered questions and answers on the control streams, ours to the peer and the peer's to us.
+
+Rules:
+- Both directions are bounded; a call too many fails at once, here or at the peer.
+- An answer to a call that nobody waits for any more is ignored.
+- A malformed call is answered with a failure, a malformed answer fails its call, and both are reported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol
+
+from shoal.protocol.errors import RemoteError, ShoalError, TransportError
+from shoal.protocol.frames import Frame, Kind
+from shoal.protocol.ids import PeerId, short
+from shoal.protocol.wire import Message, decode, encode
+
+MAX_ASKED = 256  # ours that wait for an answer
+MAX_SERVED = 64  # the peer's that we work on
+MAX_REASON = 1024
+
+
+class Put(Protocol):
+    """Queues a frame to the peer; `lost` is called if it cannot leave."""
+
+    def __call__(
+        self, kind: Kind, number: int, body: bytes, lost: Callable[[TransportError], None] | None = None
+    ) -> None: ...
+
+
+class Calls:
+    """The calls that are open between us and one peer; `serve` answers the peer's."""
+
+    def __init__(
+        self,
+        peer: PeerId,
+        put: Put,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        serve: Callable[[PeerId, Message], Awaitable[Message]],
+    ) -> None:
+        self._peer, self._put, self._spawn, self._serve = peer, put, spawn, serve
+        self._asked: dict[int, asyncio.Future[Message]] = {}
+        self._served = 0
+        self._last_number = 0
+
+    async def ask(self, message: Message) -> Message:
+        """The peer's answer; RemoteError if it is a failure or malformed, TransportError if there is none."""
+        if len(self._asked) >= MAX_ASKED:
+            raise TransportError(f"{MAX_ASKED} calls to {short(self._peer)} wait for an answer already")
+        self._last_number += 1
+        number = self._last_number
+        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._asked[number] = answer
+        try:
+            self._put(Kind.CALL, number, encode(message), lambda error: _fail(answer, error))
+            return await answer
+        finally:
+            del self._asked[number]
+
+    def lose(self, reason: TransportError) -> None:
+        """The connection is gone: no answer will come."""
+        for answer in self._asked.values():
+            _fail(answer, reason)
+
+    def receive(self, frame: Frame) -> None:
+        """A call, or what came of one of ours; RemoteError if it is malformed."""
+        if frame.kind is Kind.CALL:
+            self._receive_call(frame)
+        elif frame.call in self._asked:
+            self._receive_answer(frame, self._asked[frame.call])
+
+    def _receive_answer(self, frame: Frame, answer: asyncio.Future[Message]) -> None:
+        if frame.kind is Kind.BUSY:
+            _fail(answer, TransportError(f"{short(self._peer)} is too busy"))
+        elif frame.kind is Kind.FAILURE:
+            reason = bytes(frame.body[:MAX_REASON]).decode(errors="replace")
+            _fail(answer, RemoteError(f"refused our call: {reason}", self._peer))
+        else:
+            try:
+                message = decode(frame.body, self._peer)
+            except RemoteError as error:
+                _fail(answer, error)
+                raise
+            if not answer.done():
+                answer.set_result(message)
+
+    def _receive_call(self, frame: Frame) -> None:
+        if self._served >= MAX_SERVED:
+            self._put(Kind.BUSY, frame.call, b"")
+            return
+        try:
+            message = decode(frame.body, self._peer)
+        except RemoteError as error:
+            self._put(Kind.FAILURE, frame.call, error.reason.encode()[:MAX_REASON])
+            raise
+        self._served += 1
+        self._spawn(self._answer(frame.call, message))
+
+    async def _answer(self, number: int, message: Message) -> None:
+        try:
+            self._put(Kind.ANSWER, number, encode(await self._serve(self._peer, message)))
+        except ShoalError as error:
+            self._put(Kind.FAILURE, number, str(error).encode()[:MAX_REASON])
+        except Exception:
+            self._put(Kind.FAILURE, number, b"internal error")
+            raise
+        finally:
+            self._served -= 1
+
+
+def _fail(answer: asyncio.Future[Message], error: Exception) -> None:
+    if not answer.done():
+        answer.set_exception(error)

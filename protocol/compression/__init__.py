@@ -1,0 +1,20 @@
+"""Codecs: how a chunk's fp32 values become bytes on their way to its owner and back."""
+
+from __future__ import annotations
+
+from shoal.protocol.compression.base import Codec, Payload
+from shoal.protocol.compression.fp32 import Fp32
+from shoal.protocol.compression.int8 import Int8
+from shoal.protocol.errors import LocalError
+
+CODECS: dict[str, Codec] = {each.name: each for each in (Fp32(), Int8())}
+
+
+def codec(name: str) -> Codec:
+    """The codec that a manifest names."""
+    if name not in CODECS:
+        raise LocalError(f"unknown codec '{name}'; known are {', '.join(CODECS)}")
+    return CODECS[name]
+
+
+__all__ = ["CODECS", "Codec", "Payload", "codec"]

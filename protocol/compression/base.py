@@ -1,0 +1,65 @@
+"""What a codec is: fp32 values to bytes and back, chunk by chunk.
+
+- Sizes are known beforehand: `bytes_for(n)` is exact, so a payload of another size is refused unread.
+- `decode` is total: it returns finite values or raises PayloadError, whatever the bytes are.
+- `decode` gives the same bits on every machine: single multiplications in a fixed order, and no denormal
+  results of its own making, which some processors and libraries flush to zero.
+- `encode` returns its own copy: the payload is kept under its hash while the vector it came from changes.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Protocol
+
+from torch import Tensor
+
+from shoal.protocol.errors import LocalError, PayloadError
+
+Payload = bytes | bytearray | memoryview
+
+
+class Codec(Protocol):
+    """One way to write a chunk."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the manifest."""
+        ...
+
+    @property
+    def block(self) -> int:
+        """Values that are encoded together; chunks are cut at multiples of it."""
+        ...
+
+    def bytes_for(self, n: int) -> int:
+        """The size of the payload of `n` values."""
+        ...
+
+    def encode(self, values: Tensor) -> bytes:
+        """The payload of a vector of finite fp32 values; LocalError if one is NaN or infinite."""
+        ...
+
+    def decode(self, payload: Payload, n: int) -> Tensor:
+        """The `n` values of a payload, as a new fp32 vector; PayloadError if it is not one."""
+        ...
+
+
+def is_finite(values: Tensor) -> bool:
+    """Whether no value is NaN or infinite; one pass and no temporary, because NaN wins min and max."""
+    if not values.numel():
+        return True
+    low, high = values.aminmax()
+    return isfinite(low.item()) and isfinite(high.item())
+
+
+def require_finite(values: Tensor) -> None:
+    """LocalError if our own values must not leave this machine."""
+    if not is_finite(values):
+        raise LocalError("the vector to send holds NaN or Inf; training has diverged on this machine")
+
+
+def require_size(codec: Codec, payload: Payload, n: int) -> None:
+    """PayloadError if the payload cannot be that of `n` values."""
+    if len(payload) != codec.bytes_for(n):
+        raise PayloadError(f"{codec.name} payload of {len(payload)} bytes for {n} values")

@@ -1,0 +1,64 @@
+"""The chain of certified rounds: who decided what on what, from the run's creator to now.
+
+A joiner trusts the creator named by the manifest and nobody else: each certificate is signed by a quorum of the
+voters whom the one before it names, so the whole chain is checked link by link. A state is certified by the round
+built on it: that round's proposal names its root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from shoal.protocol.certificate import check_certificate, next_base
+from shoal.protocol.errors import RemoteError
+from shoal.protocol.ids import NO_DIGEST, Digest, PeerId
+from shoal.protocol.messages.rounds import Certificate
+from shoal.protocol.roster import Base
+from shoal.protocol.signing import Signer
+
+LINKS_PER_MESSAGE = 64
+
+
+class History:
+    """One part's chain, as far as this member has checked it."""
+
+    def __init__(self, genesis: Base, signer: Signer) -> None:
+        self._genesis = genesis
+        self._signer = signer
+        self._links: list[Certificate] = []
+        self._tip = genesis
+
+    @property
+    def newest(self) -> int:
+        """The last certified round."""
+        return self._tip.round
+
+    def after(self, round: int) -> tuple[Certificate, ...]:
+        """Some links after `round`, oldest first."""
+        return tuple(self._links[round : round + LINKS_PER_MESSAGE])
+
+    def append(self, certificate: Certificate) -> None:
+        """A link that was checked already, when its round committed here."""
+        if certificate.proposal.round == self.newest + 1:
+            self._links.append(certificate)
+            self._tip = next_base(certificate.proposal, NO_DIGEST)
+
+    def extend(self, certificates: Iterable[Certificate], sender: PeerId) -> None:
+        """Check links from a peer and add those that are new; RemoteError at the first bad one."""
+        for certificate in certificates:
+            if certificate.proposal.round <= self.newest:
+                continue
+            if certificate.proposal.round != self.newest + 1:
+                raise RemoteError("sent a chain with a gap", sender)
+            check_certificate(certificate, self._tip, self._signer)
+            self.append(certificate)
+
+    def base(self, round: int, root: Digest) -> Base:
+        """What the round after `round` builds on, given the state's root."""
+        if round == 0:
+            return Base(0, self._genesis.history, root, self._genesis.voters)
+        return next_base(self._links[round - 1].proposal, root)
+
+    def certified_root(self, round: int) -> Digest | None:
+        """The state root after `round`, if the next round has certified it."""
+        return self._links[round].proposal.base_root if round < len(self._links) else None

@@ -1,0 +1,135 @@
+"""A lane: the frames of one class on their way to one peer, in order, written by one task to one stream.
+
+Rules:
+- `put` never blocks. What is queued is bounded in bytes; a frame that finds the lane full is dropped and counted.
+- Each peer writes only to streams that it opened itself. So two peers that dial each other at once have nothing
+  to agree on: whichever connection a stream lies on, frames are neither doubled nor reordered.
+- A stream is replaced between frames, never within one. When the connection is lost, so is all that is queued:
+  the protocols above repair what still matters, and late words are often worse than none.
+- A payload is encoded when its turn comes, so that it is not copied while it waits; until then it must not change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from shoal.protocol.errors import TransportError
+from shoal.protocol.transport import Stream
+
+BATCH = 256 << 10  # small frames are joined up to this many bytes
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parcel:
+    """A frame to be sent: about `size` bytes, made by `pack`. Either `sent(bytes)` or `lost(reason)` follows."""
+
+    size: int
+    pack: Callable[[], list[bytes]]
+    sent: Callable[[int], None]
+    lost: Callable[[TransportError], None] | None = None
+
+
+class Lane:
+    """The queue and the writer of one class of frames to one peer. `open_stream` connects if need be."""
+
+    def __init__(
+        self,
+        limit: int,
+        open_stream: Callable[[], Awaitable[Stream]],
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+    ) -> None:
+        self._limit = limit
+        self._open_stream = open_stream
+        self._spawn = spawn
+        self._queue: deque[Parcel] = deque()
+        self._queued = 0
+        self._stream: Stream | None = None
+        self._writer: asyncio.Task[None] | None = None
+        self.dropped = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that was put has been written or dropped."""
+        return self._writer is None
+
+    def put(self, parcel: Parcel, urgent: bool = False) -> None:
+        """Queue a frame, at the front if it is urgent, or drop it if the lane is full."""
+        if self._queued + parcel.size > self._limit:
+            self._lose(parcel, TransportError("too much waits for this peer already"))
+            return
+        (self._queue.appendleft if urgent else self._queue.append)(parcel)
+        self._queued += parcel.size
+        if self._writer is None:
+            self._writer = self._spawn(self._drain())
+
+    def clear(self, reason: TransportError) -> None:
+        """The peer is out of reach: drop all that is queued, and the stream."""
+        lost = list(self._queue)
+        self._queue.clear()
+        self._queued = 0
+        if self._stream is not None:
+            self._stream.reset()
+            self._stream = None
+        for parcel in lost:
+            self._lose(parcel, reason)
+
+    async def _drain(self) -> None:
+        """Write until nothing is left."""
+        try:
+            while self._queue:
+                try:
+                    stream = await self._usable_stream()
+                except TransportError as error:
+                    self.clear(error)
+                else:
+                    await self._write_next(stream)
+        finally:
+            self._writer = None
+
+    async def _usable_stream(self) -> Stream:
+        if self._stream is None or not self._stream.is_open:
+            self._stream = None
+            self._stream = await self._open_stream()
+        return self._stream
+
+    async def _write_next(self, stream: Stream) -> None:
+        batch = self._take()
+        parts = [part for _, packed in batch for part in packed]
+        try:
+            await stream.write(*(parts if len(batch) == 1 else [b"".join(parts)]))
+        except TransportError as error:
+            stream.reset()
+            if self._stream is stream:
+                self._stream = None
+            for parcel, _ in batch:
+                self._lose(parcel, error)
+        else:
+            for parcel, packed in batch:
+                parcel.sent(sum(len(part) for part in packed))
+
+    def _take(self) -> list[tuple[Parcel, list[bytes]]]:
+        """The next frame, with as many small ones behind it as go into one write."""
+        batch: list[tuple[Parcel, list[bytes]]] = []
+        size = 0
+        while self._queue and (not batch or size + self._queue[0].size <= BATCH):
+            parcel = self._queue.popleft()
+            self._queued -= parcel.size
+            size += parcel.size
+            try:
+                batch.append((parcel, parcel.pack()))
+            except Exception as error:  # our own mistake; it must not cost the other frames
+                log.exception("a message cannot be encoded")
+                self._lose(parcel, TransportError(f"cannot be encoded: {error}"))
+        return batch
+
+    def _lose(self, parcel: Parcel, reason: TransportError) -> None:
+        self.dropped += 1
+        if parcel.lost is not None:
+            parcel.lost(reason)

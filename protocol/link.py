@@ -1,0 +1,239 @@
+"""What goes between us and one peer: a control lane and a bulk lane out, their counterparts in, calls and pings.
+
+Rules:
+- Messages and calls travel on control streams; messages whose class says `bulk` on bulk streams, so that no
+  payload ever stands before a word.
+- A bad frame or message costs its sender that frame and a line in our log; bad framing costs it the stream.
+- The peer may have one stream of each protocol: a new one replaces the old.
+- Who leaves our pings unanswered for SILENCE seconds is disconnected: a connection whose other end vanished without
+  a word would otherwise look alive for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, fields
+from typing import Any
+
+from shoal.protocol.calls import Calls
+from shoal.protocol.dialing import Dialing
+from shoal.protocol.errors import LocalError, RemoteError, TransportError
+from shoal.protocol.frames import LENGTH_SIZE, MAX_HEAD, Frame, Kind, decode_frame, frame_head, frame_length
+from shoal.protocol.ids import PeerId, RunId, short
+from shoal.protocol.lane import Lane, Parcel
+from shoal.protocol.transport import Stream, Transport
+from shoal.protocol.wire import MAX_BULK_FRAME, MAX_CONTROL_FRAME, Message, decode, encode
+
+CONTROL = "/shoal/control/1"
+BULK = "/shoal/bulk/1"
+CONTROL_QUEUE = 8 << 20
+SILENCE = 30.0
+OPEN_TRIES = 2  # a connection may end while we open a stream on it, and another one be there
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """How we are connected with a peer, for people to read."""
+
+    peer: PeerId
+    path: str  # "direct" | "punched" | "relayed"
+    rtt_ms: float | None
+    bytes_sent: int
+    bytes_received: int
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a neighbour needs of the network that it belongs to."""
+
+    transport: Transport
+    bulk_queue: int
+    spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+    complain: Callable[[RemoteError], None]
+    count: Callable[[RunId | None, int, int], None]  # (run, bytes sent, bytes received)
+    on_message: Callable[[PeerId, RunId | None, Message], None]
+    on_call: Callable[[PeerId, Message], Awaitable[Message]]
+    on_sent: Callable[[PeerId, RunId, Message], None]
+
+
+class Neighbour:
+    """One peer, and all that goes between us."""
+
+    def __init__(self, peer: PeerId, around: Surroundings) -> None:
+        self.peer = peer
+        self.dialing = Dialing(peer, around.transport, around.spawn)
+        self._around = around
+        self._control = Lane(CONTROL_QUEUE, lambda: self._open_stream(CONTROL), around.spawn)
+        self._bulk = Lane(around.bulk_queue, lambda: self._open_stream(BULK), around.spawn)
+        self._calls = Calls(peer, self._put, around.spawn, around.on_call)
+        self._readers: dict[str, asyncio.Task[None]] = {}
+        self._sent = self._received = 0
+        self._rtt: float | None = None
+        self._ping = 0
+        self._pinged_at = self._answered_at = 0.0
+
+    @property
+    def is_up(self) -> bool:
+        """Whether a connection exists."""
+        return self.dialing.is_up
+
+    @property
+    def dropped(self) -> int:
+        """Frames that never left."""
+        return self._control.dropped + self._bulk.dropped
+
+    @property
+    def has_words_left(self) -> bool:
+        """Whether something waits that should leave before we close."""
+        return self.is_up and not self._control.is_idle
+
+    def link(self) -> Link:
+        """The connection, described."""
+        return Link(
+            peer=self.peer,
+            path="direct",
+            rtt_ms=None if self._rtt is None else 1000 * self._rtt,
+            bytes_sent=self._sent,
+            bytes_received=self._received,
+            addresses=self._around.transport.remote_addresses(self.peer),
+        )
+
+    # -- the connection -------------------------------------------------------------------------------------
+
+    def connected(self) -> None:
+        """The first connection with the peer is made, whoever dialled."""
+        self.dialing.connected()
+        self.forgive()
+        self.ping()
+
+    def disconnected(self) -> None:
+        """The last connection with the peer is lost."""
+        self.dialing.is_up = False
+        self._rtt = None
+        reason = TransportError(f"the connection with {short(self.peer)} is lost")
+        self._control.clear(reason)
+        self._bulk.clear(reason)
+        self._calls.lose(reason)
+
+    def ping(self) -> None:
+        """Measure the round trip, before all else that waits; give up a peer that does not answer."""
+        now = asyncio.get_running_loop().time()
+        if now - self._answered_at > SILENCE:
+            self._around.spawn(self._around.transport.disconnect(self.peer))
+        self._ping += 1
+        self._pinged_at = now
+        self._put(Kind.PING, self._ping, b"", urgent=True)
+
+    def forgive(self) -> None:
+        """Start the silence anew: it was we who did not listen."""
+        self._answered_at = asyncio.get_running_loop().time()
+
+    async def _open_stream(self, protocol: str) -> Stream:
+        for tries_left in reversed(range(OPEN_TRIES)):
+            await self.dialing.reach()
+            try:
+                return await self._around.transport.open_stream(self.peer, protocol)
+            except TransportError:
+                if not tries_left:
+                    raise
+        raise AssertionError("OPEN_TRIES is positive")
+
+    # -- out ------------------------------------------------------------------------------------------------
+
+    def send(self, run: RunId, message: Message) -> None:
+        """Queue a message on the lane of its class."""
+        if message.bulk:
+            self._put_bulk(run, message)
+        else:
+            self._put(Kind.MESSAGE, 0, encode(message), run=run)
+
+    async def call(self, message: Message) -> Message:
+        """The peer's answer to `message`."""
+        return await self._calls.ask(message)
+
+    def _put(
+        self,
+        kind: Kind,
+        number: int,
+        body: bytes,
+        lost: Callable[[TransportError], None] | None = None,
+        run: RunId | None = None,
+        urgent: bool = False,
+    ) -> None:
+        if len(body) > MAX_CONTROL_FRAME:
+            raise LocalError(f"a message of {len(body)} bytes is over the limit of {MAX_CONTROL_FRAME}")
+        data = frame_head(kind, number, run, len(body)) + body
+        self._control.put(Parcel(len(data), lambda: [data], lambda size: self._count_sent(run, size), lost), urgent)
+
+    def _put_bulk(self, run: RunId, message: Message) -> None:
+        def pack() -> list[bytes]:
+            body = encode(message)
+            if len(body) > MAX_BULK_FRAME:
+                raise LocalError(f"a message of {len(body)} bytes is over the limit of {MAX_BULK_FRAME}")
+            return [frame_head(Kind.MESSAGE, 0, run, len(body)), body]
+
+        def sent(size: int) -> None:
+            self._count_sent(run, size)
+            self._around.on_sent(self.peer, run, message)
+
+        self._bulk.put(Parcel(MAX_HEAD + _payload_size(message), pack, sent))
+
+    def _count_sent(self, run: RunId | None, size: int) -> None:
+        self._sent += size
+        self._around.count(run, size, 0)
+
+    # -- in -------------------------------------------------------------------------------------------------
+
+    def accept(self, protocol: str, stream: Stream) -> None:
+        """Read a stream that the peer opened."""
+        if protocol in self._readers:
+            self._readers[protocol].cancel()
+        self._readers[protocol] = self._around.spawn(self._read(stream, protocol == BULK))
+
+    async def _read(self, stream: Stream, bulk: bool) -> None:
+        limit = MAX_BULK_FRAME if bulk else MAX_CONTROL_FRAME
+        try:
+            while True:
+                length = frame_length(await stream.read_exact(LENGTH_SIZE), limit, self.peer)
+                frame = decode_frame(await stream.read_exact(length), self.peer)
+                self._received += LENGTH_SIZE + length
+                self._around.count(frame.run, 0, LENGTH_SIZE + length)
+                self._receive(frame, bulk)
+        except RemoteError as error:
+            self._around.complain(error)
+        except TransportError:
+            pass  # the peer ended it, or the connection is lost, which `disconnected` will say
+        finally:
+            stream.reset()
+
+    def _receive(self, frame: Frame, bulk: bool) -> None:
+        """Act on one frame; whatever is wrong with its contents ends here."""
+        try:
+            if frame.kind is Kind.MESSAGE:
+                message = decode(frame.body, self.peer)
+                if message.bulk != bulk:
+                    raise RemoteError(f"{type(message).__name__} came on the wrong stream", self.peer)
+                self._around.on_message(self.peer, frame.run, message)
+            elif bulk:
+                raise RemoteError(f"{frame.kind.name} came on a bulk stream", self.peer)
+            elif frame.kind is Kind.PING:
+                self._put(Kind.PONG, frame.call, b"", urgent=True)
+            elif frame.kind is Kind.PONG:
+                self._receive_pong(frame)
+            else:
+                self._calls.receive(frame)
+        except RemoteError as error:
+            self._around.complain(error)
+
+    def _receive_pong(self, frame: Frame) -> None:
+        self.forgive()
+        if frame.call == self._ping:
+            self._rtt = self._answered_at - self._pinged_at
+
+
+def _payload_size(message: Message) -> int:
+    """The bytes that a message's payloads hold, without encoding it."""
+    values = (getattr(message, field.name) for field in fields(message))  # type: ignore[arg-type]
+    return sum(memoryview(each).nbytes for each in values if isinstance(each, bytes | bytearray | memoryview))

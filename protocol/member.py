@@ -1,0 +1,194 @@
+"""One peer's part in one run: membership, rounds and state transfer as one machine.
+
+The simulator and the daemon drive this very class. It routes messages and timers to the core they are for, and
+turns what one core tells into a command of another:
+
+    membership: PeerUp, StatusChanged ──► rounds.peer_up        rounds: Behind ──► transfer.start
+    membership: PeerDown, PeerLeft    ──► rounds.peer_down      transfer: StateReceived ──► the application
+
+What is left for the application: install a state (`opened`), apply a commit (`applied`), train, `submit`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from shoal.protocol.certificate import genesis
+from shoal.protocol.effects import Effect, Tell, Timer
+from shoal.protocol.history import History
+from shoal.protocol.ids import Digest, PeerId, RunId
+from shoal.protocol.matchmaking import Offer
+from shoal.protocol.members import PeerDown, PeerLeft, PeerUp, StatusChanged
+from shoal.protocol.membership import Membership
+from shoal.protocol.messages import membership as gossip
+from shoal.protocol.messages import transfer as sync
+from shoal.protocol.messages.rounds import VoteRecord
+from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.reducer import Reducer
+from shoal.protocol.roster import Base, Policy
+from shoal.protocol.rounds import Behind, Committed, Rounds
+from shoal.protocol.signing import Signer
+from shoal.protocol.transfer import Store, Transfer
+from shoal.protocol.wire import Message
+
+PART = 0  # the whole model is one part; methods with fragments will have several
+
+MEMBERSHIP_MESSAGES = gossip.Ping | gossip.PingFor | gossip.Ack | gossip.AckFor | gossip.Gossip | gossip.Summary
+TRANSFER_MESSAGES = sync.GetChain | sync.Chain | sync.GetState | sync.StateIs | sync.GetStateChunk | sync.StateChunk
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What a member knows of a run before it has met anybody."""
+
+    run: RunId
+    creator: PeerId  # votes on round 1
+    policy: Policy
+    root: Digest  # of the state that the manifest's seed gives
+
+
+class Member:
+    """A `Machine` for one run on one peer."""
+
+    def __init__(
+        self,
+        me: PeerId,
+        addresses: tuple[str, ...],
+        facts: RunFacts,
+        signer: Signer,
+        reducer: Callable[[int], Reducer],
+        store: Store,
+        rng: random.Random,
+        disk: Mapping[str, Message],
+        *,
+        trains: bool = True,
+        reachability: str = "unknown",
+    ) -> None:
+        self.me = me
+        self._facts = facts
+        self._origin = Base(0, genesis(facts.run, PART), facts.root, (facts.creator,))
+        self._status = RunStatus(
+            round=0,
+            history=self._origin.history,
+            root=facts.root,
+            phase="syncing",
+            step=0,
+            samples=0,
+            loss=None,
+            trains=trains,
+            bandwidth=0,
+            reachability=reachability,
+        )
+        record = disk.get(f"vote-{PART}")
+        restored = record if isinstance(record, VoteRecord) else None
+        self.membership = Membership(me, addresses, self._status, signer, rng)
+        self.history = History(self._origin, signer)
+        self.rounds = Rounds(me, PART, signer, self.membership, facts.policy, reducer, restored)
+        self.transfer = Transfer(me, PART, self.history, self.membership, store)
+
+    # -- commands -------------------------------------------------------------------------------------------
+
+    def start(self, now: float, seeds: list[PeerId]) -> list[Effect]:
+        """Join the run through `seeds`, standing on the state that the manifest's seed gives."""
+        return self._digest(now, [*self.membership.start(now, seeds), *self.rounds.open(now, self._origin)])
+
+    def submit(self, now: float, offer: Offer, contribution: Callable[[int], bytes] | None) -> list[Effect]:
+        """The inner steps of the current round are done."""
+        return self._digest(now, self.rounds.submit(now, offer, contribution))
+
+    def applied(self, now: float, root: Digest) -> list[Effect]:
+        """The commit that we were told of is applied and read back."""
+        return self._digest(now, self.rounds.applied(now, root))
+
+    def opened(self, now: float, base: Base) -> list[Effect]:
+        """The state that we were told of is installed."""
+        return self._digest(now, self.rounds.open(now, base))
+
+    def report(self, now: float, *, step: int, samples: int, loss: float | None, bandwidth: int) -> list[Effect]:
+        """How the training goes; gossiped with our status."""
+        self._status = dataclasses.replace(self._status, step=step, samples=samples, loss=loss, bandwidth=bandwidth)
+        return self._digest(now, [])
+
+    def leave(self, now: float) -> list[Effect]:
+        """Sign off for good. Send what this returns; the machine is silent from now on."""
+        return [*self.rounds.leave(now), *self.membership.leave(now)]
+
+    # -- inputs ---------------------------------------------------------------------------------------------
+
+    def receive(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
+        """Any message of this run."""
+        if isinstance(message, MEMBERSHIP_MESSAGES):
+            return self._digest(now, self.membership.receive(now, sender, message))
+        if isinstance(message, TRANSFER_MESSAGES):
+            return self._digest(now, self.transfer.receive(now, sender, message))
+        return self._digest(now, self.rounds.receive(now, sender, message))
+
+    def fire(self, now: float, timer: Timer) -> list[Effect]:
+        """Any timer of this run."""
+        if timer.core == "membership":
+            return self._digest(now, self.membership.fire(now, timer))
+        if timer.core == "transfer":
+            return self._digest(now, self.transfer.fire(now, timer))
+        return self._digest(now, self.rounds.fire(now, timer))
+
+    def link_lost(self, now: float, peer: PeerId) -> list[Effect]:
+        """The connection with `peer` was closed."""
+        return self._digest(now, self.membership.link_lost(now, peer))
+
+    def link_up(self, now: float, peer: PeerId) -> list[Effect]:
+        """There is a connection with `peer`."""
+        return self._digest(now, self.membership.link_up(now, peer))
+
+    # -- read side ------------------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> RunStatus:
+        """Our own status, as the others see it."""
+        return self._status
+
+    @property
+    def phase(self) -> str:
+        """A word for what we are doing."""
+        return "syncing" if self.transfer.active else self.rounds.phase
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    def _digest(self, now: float, effects: list[Effect]) -> list[Effect]:
+        """Turn what one core tells into commands of another; then tell everybody where we stand."""
+        done: list[Effect] = []
+        for effect in effects:
+            done.append(effect)
+            if isinstance(effect, Tell):
+                done += self._digest(now, self._follow_up(now, effect))
+        return done + self._announce(now)
+
+    def _follow_up(self, now: float, told: Tell) -> list[Effect]:
+        match told.event:
+            case PeerUp(peer=peer) | StatusChanged(peer=peer):
+                return self.rounds.peer_up(now, peer)
+            case PeerDown(peer=peer) | PeerLeft(peer=peer):
+                return self.rounds.peer_down(now, peer)
+            case Behind():
+                return self.transfer.start(now)
+            case Committed(decision=decision):
+                self.history.append(decision.certificate)
+                self.rounds.shelf.keep_after = self.transfer.oldest_lease()
+        return []
+
+    def _announce(self, now: float) -> list[Effect]:
+        """A new base is news for everybody; all else waits for the next `report`."""
+        base = self.rounds.base
+        if base is None or (base.history, base.root) == (self._status.history, self._status.root):
+            return []
+        return self._set_status(now, self._status)
+
+    def _set_status(self, now: float, status: RunStatus) -> list[Effect]:
+        base = self.rounds.base
+        status = dataclasses.replace(status, phase=self.phase)
+        if base is not None:
+            status = dataclasses.replace(status, round=base.round, history=base.history, root=base.root)
+        self._status = status
+        return self.membership.set_status(now, status)

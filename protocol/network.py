@@ -1,0 +1,253 @@
+"""The network as the daemon uses it: messages and calls to peers by name, links that go up and down.
+
+Rules:
+- `send` never blocks and never raises for the network's faults: messages may be lost, and the cores repair. Per
+  peer and class (control or bulk) they arrive in order and once.
+- The owner sets the handlers before `start`; what a handler raises is logged and ends nothing.
+- Each kind of mistake of a peer is logged once. Nobody can make us remember more than a bounded amount.
+- The listening port is the first of a pair (the second is for bulk sockets); a pair in use gives way to the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from shoal.protocol.errors import LocalError, RemoteError, TransportError
+from shoal.protocol.identity import Identity, public_key
+from shoal.protocol.ids import PeerId, RunId, short
+from shoal.protocol.link import BULK, CONTROL, Link, Neighbour, Surroundings
+from shoal.protocol.ports import claim_pair
+from shoal.protocol.transport import Stream, Transport
+from shoal.protocol.wire import Message
+
+DEFAULT_PORT = 4101
+BULK_QUEUE = 1 << 30
+PING_INTERVAL = 5.0
+FLUSH_LIMIT = 1.0  # seconds that `close` waits for last words to leave
+MAX_NEIGHBOURS = 4096
+MAX_REASONS = 1024
+
+log = logging.getLogger(__name__)
+
+
+class Network:
+    """Our place among the peers. Everything belongs to the asyncio loop that calls `start`."""
+
+    def __init__(
+        self, identity: Identity, *, host: str = "0.0.0.0", port: int = DEFAULT_PORT, bulk_queue: int = BULK_QUEUE
+    ) -> None:
+        self.peer = identity.peer
+        self.on_message: Callable[[PeerId, RunId | None, Message], None] = lambda peer, run, message: None
+        self.on_call: Callable[[PeerId, Message], Awaitable[Message]] = _refuse
+        self.on_link: Callable[[PeerId, bool], None] = lambda peer, up: None
+        self.on_sent: Callable[[PeerId, RunId, Message], None] = lambda peer, run, message: None
+        self._listen_host, self._port = host, port
+        self._transport = Transport(identity, (CONTROL, BULK), self._accept, self._change)
+        self._neighbours: OrderedDict[PeerId, Neighbour] = OrderedDict()
+        self._traffic: dict[RunId, list[int]] = {}
+        self._complaints: OrderedDict[tuple[PeerId | None, str], None] = OrderedDict()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing = False
+        self._claim: socket.socket | None = None
+        self._around = Surroundings(
+            transport=self._transport,
+            spawn=self._spawn,
+            complain=self._complain,
+            count=self._count,
+            on_message=self._deliver,
+            on_call=lambda peer, message: self.on_call(peer, message),
+            on_sent=lambda peer, run, message: self._guard(self.on_sent, peer, run, message),
+            bulk_queue=bulk_queue,
+        )
+
+    async def start(self) -> None:
+        """Listen; LocalError if no port is to be had."""
+        self._port, self._claim = claim_pair(self._listen_host, self._port)
+        try:
+            await self._transport.start(f"/ip4/{self._listen_host}/tcp/{self._port}")
+        except BaseException:
+            self._claim.close()
+            raise
+        self._spawn(self._ping_all())
+
+    async def close(self) -> None:
+        """Send what is queued for control, if that is quick, and leave nothing behind."""
+        self._closing = True
+        try:
+            async with asyncio.timeout(FLUSH_LIMIT):
+                while any(each.has_words_left for each in self._neighbours.values()):
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            pass
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._transport.close()
+        for neighbour in self._neighbours.values():
+            neighbour.disconnected()
+        if self._claim is not None:
+            self._claim.close()
+
+    def addresses(self) -> tuple[str, ...]:
+        """Where peers may reach us: multiaddrs that end in our PeerID."""
+        everywhere = "/ip4/0.0.0.0/"
+        found = [
+            address.replace(everywhere, f"/ip4/{own}/")
+            for address in self._transport.addresses()
+            for own in (own_addresses() if address.startswith(everywhere) else [""])
+        ]
+        return tuple(f"{address}/p2p/{self.peer}" for address in dict.fromkeys(found))
+
+    def remember(self, peer: PeerId, addresses: tuple[str, ...] | list[str]) -> None:
+        """Where `peer` may be reached; the latest words come first."""
+        plain = (address.partition("/p2p/")[0] for address in addresses)
+        self._neighbour(peer).dialing.learn(tuple(plain))
+
+    async def connect(self, multiaddr: str) -> PeerId:
+        """Connect to a multiaddr that ends in /p2p/PEER; TransportError if nobody by that name answers."""
+        address, _, name = multiaddr.partition("/p2p/")
+        peer = PeerId(name)
+        try:
+            public_key(peer)
+        except ValueError as error:
+            raise LocalError(f"{multiaddr} does not end in /p2p/ and a PeerID") from error
+        if peer == self.peer:
+            raise LocalError(f"{multiaddr} is our own address")
+        self.remember(peer, [address])
+        dialing = self._neighbour(peer).dialing
+        dialing.forget_failures()
+        await dialing.reach()
+        return peer
+
+    def send(self, to: PeerId, run: RunId, message: Message) -> None:
+        """Queue `message`; it may be lost. A payload in it must not change before it was sent."""
+        if not self._closing:
+            self._traffic.setdefault(run, [0, 0])
+            self._neighbour(to).send(run, message)
+
+    async def call(self, to: PeerId, message: Message, timeout: float = 10.0) -> Message:
+        """The peer's answer. TransportError: nobody answered; RemoteError: the peer refused, or answered nonsense."""
+        if self._closing:
+            raise TransportError("the network is closed")
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._neighbour(to).call(message)
+        except TimeoutError:
+            raise TransportError(f"no answer from {short(to)} in {timeout:g} s") from None
+
+    def links(self) -> list[Link]:
+        """All peers that we are connected with."""
+        return [each.link() for each in self._neighbours.values() if each.is_up]
+
+    def traffic(self, run: RunId) -> tuple[int, int]:
+        """Bytes sent and received for `run`, since we first sent something for it or asked."""
+        sent, received = self._traffic.setdefault(run, [0, 0])
+        return sent, received
+
+    @property
+    def dropped(self) -> int:
+        """Frames that were to be sent and never left."""
+        return sum(each.dropped for each in self._neighbours.values())
+
+    # -- what happens ---------------------------------------------------------------------------------------
+
+    def _accept(self, peer: PeerId, protocol: str, stream: Stream) -> None:
+        if self._closing:
+            stream.reset()
+        else:
+            self._neighbour(peer).accept(protocol, stream)
+
+    def _change(self, peer: PeerId, up: bool) -> None:
+        if self._closing:
+            return
+        neighbour = self._neighbour(peer)
+        if up:
+            neighbour.connected()
+        else:
+            neighbour.disconnected()
+        self._guard(self.on_link, peer, up)
+
+    def _deliver(self, peer: PeerId, run: RunId | None, message: Message) -> None:
+        self._guard(self.on_message, peer, run, message)
+
+    def _guard(self, handler: Callable[..., None], *args: Any) -> None:
+        """Run a handler of our owner; its mistakes must not end a stream."""
+        try:
+            handler(*args)
+        except RemoteError as error:
+            self._complain(error)
+        except Exception:
+            log.exception("a handler of the network failed")
+
+    async def _ping_all(self) -> None:
+        """Keep an eye on all links. Who was stopped, or asleep, has no right to call others silent."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            due = clock() + PING_INTERVAL
+            await asyncio.sleep(PING_INTERVAL)
+            for each in [each for each in self._neighbours.values() if each.is_up]:
+                if clock() - due > PING_INTERVAL:
+                    each.forgive()
+                each.ping()
+
+    # -- keeping count --------------------------------------------------------------------------------------
+
+    def _neighbour(self, peer: PeerId) -> Neighbour:
+        if peer not in self._neighbours:
+            self._neighbours[peer] = Neighbour(peer, self._around)
+            self._forget_strangers()
+        self._neighbours.move_to_end(peer)
+        return self._neighbours[peer]
+
+    def _forget_strangers(self) -> None:
+        """Whoever was not heard of for longest, and is not connected, goes first."""
+        if len(self._neighbours) > MAX_NEIGHBOURS:
+            oldest = next((each.peer for each in self._neighbours.values() if not each.is_up), None)
+            if oldest is not None:
+                del self._neighbours[oldest]
+
+    def _count(self, run: RunId | None, sent: int, received: int) -> None:
+        if run is not None and run in self._traffic:
+            self._traffic[run][0] += sent
+            self._traffic[run][1] += received
+
+    def _complain(self, error: RemoteError) -> None:
+        """Log a peer's mistake, once per peer and reason."""
+        key = (error.peer, error.reason)
+        if key not in self._complaints:
+            log.warning("%s", error)
+        self._complaints[key] = None
+        self._complaints.move_to_end(key)
+        if len(self._complaints) > MAX_REASONS:
+            self._complaints.popitem(last=False)
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a task of the network failed", exc_info=task.exception())
+
+
+async def _refuse(peer: PeerId, message: Message) -> Message:
+    raise LocalError(f"{type(message).__name__} is not served here")
+
+
+def own_addresses() -> list[str]:
+    """Our IPv4 addresses: that of the default route, if there is one, and the loopback."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # asks for a route; sends nothing
+            return list(dict.fromkeys([probe.getsockname()[0], "127.0.0.1"]))
+        except OSError:
+            return ["127.0.0.1"]

@@ -1,0 +1,71 @@
+"""One chunk at its owner: contributions in, one weighted mean out.
+
+Contributions are folded in roster order whatever the order of arrival, so that a replay gives the same bits. A
+contributor that is lost is skipped at its place; the weights of the others renormalise because the sum only knows
+those it was given. Each contributor is counted once.
+"""
+
+from __future__ import annotations
+
+from shoal.protocol.certificate import mask_of
+from shoal.protocol.errors import PayloadError
+from shoal.protocol.ids import PeerId
+from shoal.protocol.reducer import Reducer
+from shoal.protocol.roster import Plan
+
+
+class OwnedChunk:
+    """The reduction of one chunk."""
+
+    def __init__(self, plan: Plan, chunk: int, reducer: Reducer) -> None:
+        self._plan = plan
+        self._order = plan.contributors()
+        self._weights = dict(zip(plan.members, plan.weights, strict=True))
+        self._sum = reducer.open(chunk)
+        self._held: dict[PeerId, bytes] = {}
+        self._lost: set[PeerId] = set()
+        self._counted: list[PeerId] = []
+        self._next = 0
+
+    def __repr__(self) -> str:
+        return f"OwnedChunk(counted={len(self._counted)}, missing={self.missing()})"
+
+    def add(self, peer: PeerId, payload: bytes) -> list[PayloadError]:
+        """Take a contribution, once. Returns the errors of those that turned out bad and were left out."""
+        if peer in self._held or peer not in self._order[self._next :]:
+            return []
+        self._held[peer] = payload
+        return self._fold()
+
+    def lose(self, peer: PeerId) -> list[PayloadError]:
+        """Go on without `peer`, unless its contribution is already here."""
+        self._lost.add(peer)
+        return self._fold()
+
+    def missing(self) -> list[PeerId]:
+        """Contributors that are still awaited."""
+        return [peer for peer in self._order[self._next :] if peer not in self._held and peer not in self._lost]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nobody is awaited any more."""
+        return self._next == len(self._order)
+
+    def result(self) -> tuple[bytes, bytes]:
+        """(mask of those counted, encoded mean)."""
+        return mask_of(self._plan.members, self._counted), self._sum.finish()
+
+    def _fold(self) -> list[PayloadError]:
+        errors = []
+        while self._next < len(self._order):
+            peer = self._order[self._next]
+            if peer in self._held:
+                try:
+                    self._sum.add(self._weights[peer], self._held.pop(peer))
+                    self._counted.append(peer)
+                except PayloadError as error:
+                    errors.append(PayloadError(error.reason, peer))
+            elif peer not in self._lost:
+                break
+            self._next += 1
+        return errors

@@ -1,0 +1,45 @@
+"""Claiming a pair of TCP ports: the first for libp2p, the second for bulk sockets.
+
+libp2p listens with SO_REUSEPORT (hole punching dials from the listening port). So two nodes of one user could
+listen on the same port, and the kernel would hand each the other's connections. The claim on a pair is therefore
+an exclusive socket on its second port, held as long as the node runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+
+from shoal.protocol.errors import LocalError
+
+TRIES = 50
+
+log = logging.getLogger(__name__)
+
+
+def claim_pair(host: str, port: int) -> tuple[int, socket.socket]:
+    """(first port, claim): `port` if its pair is free, else the next that is. Port 0 takes any."""
+    for first in range(port, min(port + 2 * TRIES, 65_534), 2) if port else [0] * TRIES:
+        pair = _try_pair(host, first)
+        if pair is not None:
+            if port and pair[0] != port:
+                log.warning("ports %d and %d are in use; listening on %d instead", port, port + 1, pair[0])
+            return pair
+    raise LocalError(f"no free pair of ports on {host} from {port} on")
+
+
+def _try_pair(host: str, first: int) -> tuple[int, socket.socket] | None:
+    probe = socket.socket()
+    claim = socket.socket()
+    try:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of a dead node may linger
+        probe.bind((host, first))
+        probe.listen(1)  # before, two sockets with SO_REUSEADDR may share a port
+        first = probe.getsockname()[1]
+        claim.bind((host, first + 1))
+    except (OSError, OverflowError):
+        claim.close()
+        return None
+    finally:
+        probe.close()
+    return first, claim

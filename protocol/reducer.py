@@ -1,0 +1,29 @@
+"""What the all-reduce needs to know of arithmetic: nothing but these two.
+
+The core moves opaque payloads; an owner opens one Sum per chunk, adds what contributors sent, and finishes
+it. So a simulation reduces floats, and production tensors (`shoal.protocol.reduction`), under one core.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Sum(Protocol):
+    """One chunk in the making, at its owner."""
+
+    def add(self, weight: int, payload: bytes) -> None:
+        """Count one contribution in the scatter codec; on PayloadError the sum is unchanged."""
+        ...
+
+    def finish(self) -> bytes:
+        """The weighted mean of what was added, in the gather codec; zeros if all weight is zero."""
+        ...
+
+
+class Reducer(Protocol):
+    """Opens the chunks of one reduction."""
+
+    def open(self, chunk: int) -> Sum:
+        """An empty sum for the chunk of this index."""
+        ...

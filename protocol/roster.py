@@ -1,0 +1,143 @@
+"""A group and what follows from it: everything here is a pure function of the members' signed JOINs.
+
+Rules: a member is in a roster only by its own JOIN to that roster's leader at that attempt; a roster stands on
+JOINs from a quorum of the last round's voters; order, owners and weights are computed, never claimed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from shoal.protocol.errors import RemoteError
+from shoal.protocol.ids import Digest, PeerId, digest
+from shoal.protocol.messages.rounds import Join, Roster
+from shoal.protocol.quorum import is_quorum
+from shoal.protocol.signing import Signer, check_signature
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What a round builds on: the last committed round and who may decide on the next."""
+
+    round: int
+    history: Digest
+    root: Digest
+    voters: tuple[PeerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The manifest's say in rounds."""
+
+    min_members: int
+    start_members: int
+    max_group: int  # owners
+    max_weight: int
+    chunks: int  # of this part
+
+    def members_needed(self, round: int) -> int:
+        """How many members a round must have to start."""
+        return max(self.min_members, self.start_members if round == 1 else 1)
+
+
+def rank(base: Base, attempt: int, peers: Iterable[PeerId]) -> list[PeerId]:
+    """Peers in the order in which they lead `attempt`: nobody can choose its place without redoing history."""
+
+    def key(peer: PeerId) -> bytes:
+        return digest("leader", base.history, attempt.to_bytes(8, "little"), peer.encode())
+
+    return sorted(peers, key=key)
+
+
+def check_join(join: Join, policy: Policy, signer: Signer) -> None:
+    """RemoteError, naming the author, for a JOIN that no honest peer sends. Ages and bases are not judged."""
+    if join.weight > policy.max_weight:
+        raise RemoteError(f"weight {join.weight} is over the run's cap of {policy.max_weight}", join.peer)
+    check_signature(join, join.peer, signer)
+
+
+def check_roster(roster: Roster, base: Base, policy: Policy, signer: Signer) -> None:
+    """RemoteError, naming the leader, unless `roster` is a valid group on `base`."""
+
+    def refuse(reason: str) -> RemoteError:
+        return RemoteError(f"roster of round {roster.round}: {reason}", roster.leader)
+
+    peers = [join.peer for join in roster.joins]
+    if len(set(peers)) != len(peers):
+        raise refuse("a member is in it twice")
+    if len(peers) < policy.members_needed(roster.round):
+        raise refuse(f"{len(peers)} members are too few")
+    for join in roster.joins:
+        if (join.round, join.part, join.attempt, join.leader) != (
+            roster.round,
+            roster.part,
+            roster.attempt,
+            roster.leader,
+        ):
+            raise refuse(f"the JOIN of {join.peer} was not made for it")
+        if (join.base_history, join.base_root) != (base.history, base.root):
+            raise refuse(f"{join.peer} builds on another state")
+    if peers != rank(base, roster.attempt, peers):
+        raise refuse("members are not in order")
+    if not is_quorum(peers, base.voters, [leave.peer for leave in roster.leaves]):
+        raise refuse("no quorum of the last round's voters joined it")
+    check_signature(roster, roster.leader, signer)
+    for leave in roster.leaves:
+        if (leave.round, leave.part) != (roster.round, roster.part):
+            raise refuse(f"the LEAVE of {leave.peer} is of another round")
+        check_signature(leave, leave.peer, signer)
+    for join in roster.joins:
+        check_join(join, policy, signer)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Who is who in a reduction."""
+
+    round: int
+    part: int
+    attempt: int
+    leader: PeerId
+    members: tuple[PeerId, ...]
+    weights: tuple[int, ...]
+    owners: tuple[PeerId, ...]  # of each chunk, at epoch (0, 0)
+    left: tuple[PeerId, ...]  # voters that signed off
+
+    def contributors(self) -> list[PeerId]:
+        """Members with something to add, in roster order."""
+        return [peer for peer, weight in zip(self.members, self.weights, strict=True) if weight]
+
+
+def make_plan(roster: Roster, policy: Policy) -> Plan:
+    """The plan that every member derives from the same roster."""
+    return Plan(
+        roster.round,
+        roster.part,
+        roster.attempt,
+        roster.leader,
+        tuple(join.peer for join in roster.joins),
+        tuple(join.weight for join in roster.joins),
+        share_chunks(roster.joins, policy),
+        tuple(leave.peer for leave in roster.leaves),
+    )
+
+
+def share_chunks(joins: Sequence[Join], policy: Policy) -> tuple[PeerId, ...]:
+    """The owner of each chunk: shares proportional to bandwidth, by largest remainder, among reachable members.
+
+    A member without a measured bandwidth counts with the mean of the measured ones. If nobody is reachable,
+    everybody owns, and the transport falls back to relays.
+    """
+    eligible = [join for join in joins if join.reachable] or list(joins)
+    measured = [join.bandwidth for join in eligible if join.bandwidth]
+    typical = sum(measured) // len(measured) if measured else 1
+    speeds = {join.peer: join.bandwidth or typical for join in eligible}
+    fastest = sorted(eligible, key=lambda join: -speeds[join.peer])[: min(policy.max_group, policy.chunks)]
+    owners = [join.peer for join in eligible if join in fastest]
+    total = sum(speeds[owner] for owner in owners)
+    counts = {owner: policy.chunks * speeds[owner] // total for owner in owners}
+    remainders = sorted(owners, key=lambda owner: -(policy.chunks * speeds[owner] % total))
+    for owner in remainders[: policy.chunks - sum(counts.values())]:
+        counts[owner] += 1
+    return tuple(owner for owner in owners for _ in range(counts[owner]))

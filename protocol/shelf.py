@@ -1,0 +1,97 @@
+"""The bytes of rounds: what this round's chunks may turn out to be, and what the last rounds were.
+
+Bytes are taken only if they were asked for by hash, or came from a chunk's owner; decided rounds are kept for a
+while, and for as long as somebody who is catching up needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shoal.protocol.effects import Effect, Send
+from shoal.protocol.errors import RemoteError
+from shoal.protocol.ids import Digest, PeerId, content_hash
+from shoal.protocol.messages.rounds import Ask, Certificate, ChunkRef, Commit, Fetch, Fetched
+
+KEPT_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A committed round: the proof, the hashes, the bytes."""
+
+    certificate: Certificate
+    chunks: tuple[ChunkRef, ...]
+    payloads: tuple[bytes, ...]
+
+    @property
+    def round(self) -> int:
+        """Which round."""
+        return self.certificate.proposal.round
+
+
+class Shelf:
+    """One part's bytes."""
+
+    def __init__(self) -> None:
+        self._bytes: dict[tuple[int, Digest], bytes] = {}
+        self._asked: set[tuple[int, Digest]] = set()
+        self._decisions: dict[int, Decision] = {}
+        self.keep_after: int | None = None  # rounds above this one are leased by somebody who catches up
+
+    def open(self) -> None:
+        """A new round begins; the bytes of the last one live on in its decision."""
+        self._bytes.clear()
+        self._asked.clear()
+
+    def put(self, chunk: int, hash: Digest, payload: bytes) -> None:
+        """Bytes that we made ourselves or got from the chunk's owner."""
+        self._bytes[chunk, hash] = payload
+
+    def missing(self, chunks: Sequence[ChunkRef]) -> list[int]:
+        """Which of these chunks are not here."""
+        return [index for index, ref in enumerate(chunks) if (index, ref.hash) not in self._bytes]
+
+    def collect(self, chunks: Sequence[ChunkRef]) -> tuple[bytes, ...]:
+        """The bytes of these chunks, all of which are here."""
+        return tuple(self._bytes[index, ref.hash] for index, ref in enumerate(chunks))
+
+    def fetch(self, round: int, part: int, chunk: int, hash: Digest, source: PeerId) -> Send:
+        """Ask `source` for a chunk by hash."""
+        self._asked.add((chunk, hash))
+        return Send(source, Fetch(round, part, chunk, hash))
+
+    def take(self, sender: PeerId, message: Fetched) -> None:
+        """Bytes that we asked for; RemoteError if they are not what the hash says, or nobody asked."""
+        key = (message.chunk, content_hash(message.payload))
+        if key not in self._asked:
+            raise RemoteError(f"sent bytes of chunk {message.chunk} that nobody asked for", sender)
+        self._bytes[key] = message.payload
+
+    def decide(self, decision: Decision) -> None:
+        """Keep a decided round for those who missed it."""
+        self._decisions[decision.round] = decision
+        oldest = decision.round - KEPT_ROUNDS
+        if self.keep_after is not None:
+            oldest = min(oldest, self.keep_after)
+        for round in [round for round in self._decisions if round <= oldest]:
+            del self._decisions[round]
+
+    def decision(self, round: int) -> Decision | None:
+        """A decided round, if it is still kept."""
+        return self._decisions.get(round)
+
+    def answer(self, sender: PeerId, message: Fetch | Ask) -> list[Effect]:
+        """Serve somebody who missed something."""
+        decision = self._decisions.get(message.round)
+        if isinstance(message, Ask):
+            return [Send(sender, Commit(decision.certificate, decision.chunks))] if decision else []
+        payload, mask = self._bytes.get((message.chunk, message.hash)), b""
+        if decision is not None and message.chunk < len(decision.chunks):
+            ref = decision.chunks[message.chunk]
+            if ref.hash == message.hash:
+                payload, mask = decision.payloads[message.chunk], ref.mask
+        if payload is None:
+            return []
+        return [Send(sender, Fetched(message.round, message.part, message.chunk, mask, payload))]

@@ -1,0 +1,126 @@
+"""libp2p as asyncio sees it: connect to peers, open and accept byte streams. host.py does the work.
+
+Rules:
+- Everything here belongs to the asyncio loop that called `start`; a call crosses to the trio thread and back.
+- Failures of the network are TransportError. A cancelled call runs on over there; a reset stream stops it.
+- Back-pressure is the peer's: a write returns when its bytes are on the connection.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from shoal.protocol.bridge import Bridge
+from shoal.protocol.host import Buffer, RawStream, TrioHost
+from shoal.protocol.identity import Identity
+from shoal.protocol.ids import PeerId, short
+
+log = logging.getLogger(__name__)
+
+
+class Stream:
+    """One byte stream with a peer, for one reader and one writer."""
+
+    def __init__(self, bridge: Bridge, raw: RawStream) -> None:
+        self._bridge = bridge
+        self._raw = raw
+        self._buffer = bytearray()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a write has a chance; costs nothing, and False is final."""
+        return self._raw.is_open
+
+    async def read_exact(self, size: int) -> bytes:
+        """Exactly `size` bytes; TransportError if the stream ends before."""
+        missing = size - len(self._buffer)
+        if missing > 0:
+            self._buffer += await self._bridge.call(self._raw.read, missing)
+        data = bytes(memoryview(self._buffer)[:size])
+        del self._buffer[:size]
+        return data
+
+    async def write(self, *parts: Buffer) -> None:
+        """Put all bytes on the connection, as fast as the peer reads."""
+        await self._bridge.call(self._raw.write, parts)
+
+    async def close(self) -> None:
+        """End our direction in good order, after what was written."""
+        await self._bridge.call(self._raw.close)
+
+    def reset(self) -> None:
+        """Drop the stream in both directions, now; may be called again."""
+        self._bridge.spawn(self._raw.reset)
+
+
+class Transport:
+    """One libp2p host. `on_stream` gets what peers open, `on_peer` their first connection and their last."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        protocols: Sequence[str],
+        on_stream: Callable[[PeerId, str, Stream], None],
+        on_peer: Callable[[PeerId, bool], None],
+    ) -> None:
+        self._bridge = Bridge(self._run, f"libp2p-{short(identity.peer)}")
+        self._host = TrioHost(
+            identity,
+            protocols,
+            lambda *stream: self._bridge.tell(self._accept, *stream),
+            lambda *change: self._bridge.tell(self._change, *change),
+        )
+        self._on_stream, self._on_peer = on_stream, on_peer
+        self._connections: dict[PeerId, set[object]] = {}
+
+    async def start(self, listen: str) -> None:
+        """Listen on one multiaddr; LocalError if that is impossible."""
+        self._listen = listen
+        await self._bridge.start()
+
+    async def close(self) -> None:
+        """Say good-bye to all peers, close every socket and end the thread."""
+        self._bridge.post(self._host.stop)
+        await self._bridge.join()
+        if self._bridge.failure is not None:
+            log.error("the libp2p host had failed", exc_info=self._bridge.failure)
+
+    async def dial(self, peer: PeerId, addresses: Sequence[str], limit: float) -> None:
+        """Connect to `peer` at any of its addresses within `limit` seconds."""
+        await self._bridge.call(self._host.dial, peer, addresses, limit)
+
+    async def open_stream(self, peer: PeerId, protocol: str) -> Stream:
+        """A new stream over an existing connection."""
+        return Stream(self._bridge, await self._bridge.call(self._host.open_stream, peer, protocol))
+
+    async def disconnect(self, peer: PeerId) -> None:
+        """Close all connections with `peer`, even if it answers no more."""
+        await self._bridge.call(self._host.disconnect, peer)
+
+    def addresses(self) -> tuple[str, ...]:
+        """Where we listen (0.0.0.0 stays 0.0.0.0), and where several peers say that they see us."""
+        return self._host.addresses
+
+    def remote_addresses(self, peer: PeerId) -> tuple[str, ...]:
+        """Where the connections with `peer` lead."""
+        return self._host.remote_addresses(peer)
+
+    def _run(self) -> None:
+        self._host.run(self._listen, self._bridge.opened)
+
+    def _accept(self, peer: PeerId, protocol: str, raw: RawStream) -> None:
+        self._on_stream(peer, protocol, Stream(self._bridge, raw))
+
+    def _change(self, peer: PeerId, connection: object, up: bool) -> None:
+        """Two peers that dial each other at once have two connections; only the first and the last matter."""
+        connections = self._connections.setdefault(peer, set())
+        before = bool(connections)
+        if up:
+            connections.add(connection)
+        else:
+            connections.discard(connection)
+        if not connections:
+            del self._connections[peer]
+        if before != bool(connections):
+            self._on_peer(peer, up)

@@ -1,0 +1,65 @@
+"""What a membership message must be before anything in it is believed: checked whole, before any state changes.
+
+A signature is verified once per new version of an entry: what is not later than what we hold is not used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from shoal.protocol import exchange
+from shoal.protocol.errors import RemoteError
+from shoal.protocol.ids import PeerId
+from shoal.protocol.members import MAX_MEMBERS, MemberTable
+from shoal.protocol.messages.membership import Ack, AckFor, Claim, Entry, Gossip, Ping, PingFor, Summary
+from shoal.protocol.signing import Signer, check_signature
+
+MAX_ADDRESSES = 16
+MAX_NEWS = 64  # entries, and claims, in one message
+MAX_AHEAD = 1_000  # incarnations that a claim may be ahead of what we know
+MAX_COUNT = 2**48  # incarnations and versions: nobody gets there by living
+
+Spoken = Ping | Ack | PingFor | AckFor | Gossip | Summary
+
+
+def vet(table: MemberTable, signer: Signer, sender: PeerId, message: Spoken) -> None:
+    """RemoteError, naming the sender, unless everything in `message` may be acted on."""
+    if message.entry.peer != sender:
+        raise RemoteError("speaks in the name of another peer", sender)
+    _vet_entry(table, signer, sender, message.entry)
+    if isinstance(message, Summary):
+        if len(message.rows) > MAX_MEMBERS:
+            raise RemoteError(f"a summary of {len(message.rows)} members", sender)
+        _vet_claims(table, (), exchange.deaths(sender, message), sender)
+        return
+    news = message.news
+    if len(news.entries) > MAX_NEWS or len(news.claims) > MAX_NEWS:
+        raise RemoteError(f"more than {MAX_NEWS} pieces of news in one message", sender)
+    for entry in news.entries:
+        _vet_entry(table, signer, sender, entry)
+    _vet_claims(table, news.entries, news.claims, sender)
+    if isinstance(message, AckFor) and message.answer is not None:
+        _vet_entry(table, signer, sender, message.answer)
+
+
+def _vet_entry(table: MemberTable, signer: Signer, sender: PeerId, entry: Entry) -> None:
+    if len(entry.addresses) > MAX_ADDRESSES:
+        raise RemoteError(f"an entry with {len(entry.addresses)} addresses", sender)
+    if max(entry.incarnation, entry.version) > MAX_COUNT:
+        raise RemoteError("an entry from an absurdly far future", sender)
+    if not table.is_later(entry):
+        return
+    try:
+        check_signature(entry, entry.peer, signer)
+    except RemoteError as error:  # whoever passes on a forgery is to blame, not the one it names
+        raise RemoteError(f"a forged entry of {entry.peer}", sender) from error
+
+
+def _vet_claims(table: MemberTable, entries: tuple[Entry, ...], claims: Iterable[Claim], sender: PeerId) -> None:
+    shown = {entry.peer: entry.incarnation for entry in entries}
+    for claim in claims:
+        known = table.incarnation(claim.peer)
+        if known is None:
+            continue
+        if claim.incarnation > max(known, shown.get(claim.peer, 0)) + MAX_AHEAD:
+            raise RemoteError("a claim about an incarnation absurdly far ahead", sender)

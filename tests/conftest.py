@@ -1,0 +1,25 @@
+"""What holds for every test: one home of its own, few threads, and random cases that repeat."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+if (os.cpu_count() or 1) <= 4:
+    # Before torch is imported: two processes with two threads each on two cores are far slower than one.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# The same cases in every run, so that a failure is never a matter of luck. `--hypothesis-profile=explore`
+# draws new ones and prints how to repeat a failing one. No deadline: a busy machine is not a bug.
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
+hypothesis.settings.register_profile("explore", max_examples=2_000, deadline=None, print_blob=True)
+hypothesis.settings.load_profile("repeatable")
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test reads or writes the user's own node."""
+    monkeypatch.setenv("SHOAL_HOME", str(tmp_path / "shoal-home"))

@@ -1,0 +1,97 @@
+"""A node that only answers: what the daemon is to its HTTP API and command line, without network or training."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+
+from shoal.node.api import serve_api
+from shoal.node.home import DaemonInfo, Home
+from shoal.node.options import NodeSettings
+from shoal.node.service import Answer, find_run
+from shoal.node.version import shoal_version
+from shoal.protocol.errors import LocalError, RemoteError, TransportError
+from shoal.protocol.ids import PeerId
+
+PEER = "12D3KooWFakeFakeFakeFakeFakeFakeFakeFakeFakeFakeFake"
+RUN = "ab" * 32
+ADDRESS = f"/ip4/127.0.0.1/tcp/4101/p2p/{PEER}"
+
+
+class FakeService:
+    """Implements NodeService; remembers the calls that would change something."""
+
+    def __init__(self, on_stop: Callable[[], None] = lambda: None) -> None:
+        self.calls: list[tuple[object, ...]] = []
+        self.state = "CONNECTED"
+        self._on_stop = on_stop
+
+    def status(self) -> Answer:
+        run = {"run": RUN, "name": "stdlib", "round": 3, "members": 4, "digest": "cd" * 32, "loss": 1.25}
+        run |= {"step": 7, "samples": 4096, "phase": "training", "waiting_for": None}
+        return {
+            "version": shoal_version(),
+            "peer": PEER,
+            "state": self.state,
+            "reachability": "public",
+            "addresses": [ADDRESS],
+            "runs": [run],
+        }
+
+    def peers(self) -> list[Answer]:
+        return [{"peer": "evil\x1b[2Jpeer", "run": RUN, "round": 3, "path": "direct", "rtt_ms": 0.52}]
+
+    def run_details(self, run: str) -> Answer:
+        found = find_run(run, {RUN: "stdlib"})
+        manifest = {"name": "stdlib", "model": {"dim": 128, "tied": True}}
+        members = [{"peer": PEER, "round": 3}]
+        return {"run": found, "name": "stdlib", "author": PEER, "manifest": manifest, "members": members} | {
+            "rounds": self.rounds(run)
+        }
+
+    def rounds(self, run: str) -> list[Answer]:
+        find_run(run, {RUN: "stdlib"})
+        first = {"round": 1, "attempt": 0, "members": 4, "contributors": 3, "digest": "ef" * 32}
+        return [first | {"seconds": 0.25, "bytes": 4096}]
+
+    async def create_run(self, manifest_toml: str, train: bool) -> Answer:
+        if "typo" in manifest_toml:
+            raise LocalError("manifest: unknown key 'typo'; the nearest known key is 'model'")
+        self.calls.append(("create", manifest_toml, train))
+        return {"run": RUN, "name": "stdlib"}
+
+    async def join_run(self, run: str, train: bool) -> Answer:
+        if run.startswith("bad0"):
+            raise RemoteError("the manifest it sent is not the one that the run id names", PeerId("mallory"))
+        if run.startswith("dead"):
+            raise TransportError("no peer answered")
+        if run.startswith("b09"):
+            raise ZeroDivisionError("a bug")
+        self.calls.append(("join", run, train))
+        return {"run": RUN, "name": "stdlib"}
+
+    async def leave_run(self, run: str) -> Answer:
+        self.calls.append(("leave", find_run(run, {RUN: "stdlib"})))
+        return {"run": RUN, "name": "stdlib"}
+
+    async def save_state(self, run: str, path: str) -> Answer:
+        self.calls.append(("save", run, path))
+        return {"round": 3, "root": "cd" * 32}
+
+    async def stop(self) -> None:
+        self.calls.append(("stop",))
+        self._on_stop()
+
+
+async def run_fake(settings: NodeSettings) -> None:
+    """In the place of the daemon's `run`; FAKE_NODE=fails: it cannot start, FAKE_NODE=deaf: it will not stop."""
+    mood = os.environ.get("FAKE_NODE", "")
+    if mood == "fails":
+        raise ExceptionGroup("tasks", [LocalError("the identity key is of another planet")])
+    asked = asyncio.Event()
+    service = FakeService(on_stop=(lambda: None) if mood == "deaf" else asked.set)
+    home = Home(settings.home)
+    async with serve_api(service, home.token(), settings.admin_host, settings.admin_port) as (host, port):
+        home.write_daemon(DaemonInfo(os.getpid(), host, port, PEER))
+        await asked.wait()

@@ -1,0 +1,420 @@
+"""Real worker processes under their supervisor: train, hand in, die, come back, leave nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shoal.node.manifest import DataSpec, Manifest, MethodSpec, ModelSpec
+from shoal.node.shm import FloatArray
+from shoal.node.worker_messages import Contribution, Progress
+from shoal.node.worker_process import BUILT_IN, WorkerSettings
+from shoal.node.workers import Worker
+
+SIZE = 1000
+PATIENCE = 60.0  # seconds; torch takes a few to import on a busy machine
+
+# A user's own worker: each inner step takes 10 ms and adds 1 to every parameter; lane 99 crashes it, lane 98
+# fails politely, and before step 3 of lane 97 it waits for the hand-in.
+SCRIPT = """
+    import queue, sys, threading, time
+    from pathlib import Path
+    from shoal.node.worker_link import WorkerLink
+    from shoal.node.worker_messages import Contribution, Failed, HandIn, Progress, Stop, Train
+
+    link = WorkerLink.connect(Path(sys.argv[2]))
+    while not isinstance(order := link.receive(), Stop):
+        if not isinstance(order, Train):
+            continue
+        if order.lane == 99:
+            sys.exit(7)
+        if order.lane == 98:
+            link.send(Failed(order.order, order.round, "no data"))
+            continue
+        start = link.parameters.array.copy()
+        weights = start.copy()
+        steps = 0
+        while steps < 5:
+            weights += 1
+            steps += 1
+            link.send(Progress(order.order, order.round, steps, 1.0 / steps, 10 * steps, 1000.0))
+            if order.lane == 97 and steps == 2:
+                assert link.receive() == HandIn(order.order)
+                break
+            time.sleep(0.01)
+        link.contribution.array[:] = start - weights
+        link.send(Contribution(order.order, order.round, steps, 10 * steps, 1.0))
+"""
+
+
+class Seen:
+    """What a supervisor reported."""
+
+    def __init__(self) -> None:
+        self.progress: list[Progress] = []
+        self.contributions: list[Contribution] = []
+        self.lost: list[str] = []
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Wait for `condition`, with a deadline."""
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < deadline, f"{self.lost} {self.contributions} {self.progress[-1:]}"
+            await asyncio.sleep(0.005)
+
+
+def script_settings(folder: Path) -> WorkerSettings:
+    script = folder / "script.py"
+    write(script, SCRIPT)
+    return WorkerSettings(
+        folder=folder,
+        log=folder / "worker.log",
+        manifest=b"",
+        elements=SIZE,
+        threads=1,
+        program=(sys.executable, str(script)),
+        first_backoff=0.01,
+        grace=0.3,
+    )
+
+
+def write(path: Path, text: str) -> None:
+    path.write_text(textwrap.dedent(text), encoding="utf-8")
+
+
+def read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+@contextlib.asynccontextmanager
+async def supervised(settings: WorkerSettings) -> AsyncIterator[tuple[Worker, Seen]]:
+    seen = Seen()
+    worker = Worker(
+        settings,
+        on_progress=seen.progress.append,
+        on_contribution=seen.contributions.append,
+        on_lost=seen.lost.append,
+    )
+    async with asyncio.TaskGroup() as group:
+        group.create_task(worker.run())
+        try:
+            yield worker, seen
+        finally:
+            await worker.stop()
+
+
+def vector(value: float) -> FloatArray:
+    return np.full(SIZE, value, dtype=np.float32)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs; one that is dead but not yet waited for does not."""
+    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
+    return bool(state.stdout.strip()) and not state.stdout.startswith("Z")
+
+
+@pytest.mark.asyncio
+async def test_an_order_given_before_the_worker_is_there_is_carried_out(tmp_path: Path) -> None:
+    async with supervised(script_settings(tmp_path)) as (worker, seen):
+        await worker.train(1, 0, vector(3))
+        await seen.until(lambda: seen.contributions)
+        assert seen.contributions == [Contribution(1, 1, steps=5, tokens=50, loss=1.0)]
+        assert (worker.contribution == -5).all()
+        assert [each.step for each in seen.progress] == [1, 2, 3, 4, 5]
+        await worker.train(2, 0, vector(8))
+        await seen.until(lambda: len(seen.contributions) == 2)
+        assert seen.contributions[1].round == 2
+    assert not seen.lost
+
+
+@pytest.mark.asyncio
+async def test_a_hand_in_in_the_middle_gets_the_steps_done_so_far(tmp_path: Path) -> None:
+    async with supervised(script_settings(tmp_path)) as (worker, seen):
+        await worker.train(1, 97, vector(0))
+        await seen.until(lambda: len(seen.progress) == 2)
+        worker.hand_in(7)  # another round's
+        worker.hand_in(1)
+        await seen.until(lambda: seen.contributions)
+        assert seen.contributions[0].steps == 2
+        assert (worker.contribution == -2).all()
+
+
+@pytest.mark.asyncio
+async def test_a_killed_worker_is_replaced_and_repeats_the_order_from_the_committed_state(
+    tmp_path: Path,
+) -> None:
+    async with supervised(script_settings(tmp_path)) as (worker, seen):
+        await worker.train(4, 97, vector(1))
+        await seen.until(lambda: len(seen.progress) == 2)
+        first = worker.pid
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        await seen.until(lambda: len(seen.progress) == 4)
+        assert worker.pid != first
+        worker.hand_in(4)
+        await seen.until(lambda: seen.contributions)
+        assert seen.contributions[0].round == 4
+        assert (worker.contribution == -2).all()
+        assert len(seen.lost) == 1
+        assert "SIGKILL" in seen.lost[0]
+
+
+@pytest.mark.asyncio
+async def test_a_hand_in_survives_the_worker(tmp_path: Path) -> None:
+    async with supervised(script_settings(tmp_path)) as (worker, seen):
+        await worker.train(1, 97, vector(0))
+        await seen.until(lambda: len(seen.progress) == 2)
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGSTOP)
+        worker.hand_in(1)
+        os.kill(worker.pid, signal.SIGKILL)
+        await seen.until(lambda: seen.contributions)
+        assert seen.contributions[0].steps == 2
+
+
+@pytest.mark.asyncio
+async def test_a_new_order_replaces_the_one_before(tmp_path: Path) -> None:
+    async with supervised(script_settings(tmp_path)) as (worker, seen):
+        await worker.train(1, 0, vector(0))
+        await seen.until(lambda: seen.progress)
+        await worker.train(2, 0, vector(0))
+        await seen.until(lambda: seen.contributions)
+        assert [each.round for each in seen.contributions] == [2]
+
+
+@pytest.mark.asyncio
+async def test_a_worker_that_keeps_crashing_is_started_less_and_less_often(tmp_path: Path) -> None:
+    async with supervised(script_settings(tmp_path)) as (worker, seen):
+        await worker.train(1, 99, vector(0))
+        await seen.until(lambda: len(seen.lost) == 4)
+        assert all("exit status 7" in reason and "worker.log" in reason for reason in seen.lost)
+        await worker.train(1, 0, vector(0))  # the daemon can still change its mind
+        await seen.until(lambda: seen.contributions)
+
+
+@pytest.mark.asyncio
+async def test_a_failure_is_reported_in_the_workers_words(tmp_path: Path) -> None:
+    async with supervised(script_settings(tmp_path)) as (worker, seen):
+        await worker.train(3, 98, vector(0))
+        await seen.until(lambda: seen.lost)
+        assert "failed in round 3: no data" in seen.lost[0]
+
+
+@pytest.mark.asyncio
+async def test_a_worker_that_cannot_even_start_leaves_its_words_in_the_log(tmp_path: Path) -> None:
+    settings = script_settings(tmp_path)
+    write(Path(settings.program[1]), "raise SystemExit('no torch here')")
+    async with supervised(settings) as (_, seen):
+        await seen.until(lambda: seen.lost)
+        assert "exit status 1" in seen.lost[0]
+        assert "no torch here" in read(settings.log)
+
+
+@pytest.mark.asyncio
+async def test_a_worker_that_breaks_the_protocol_is_replaced(tmp_path: Path) -> None:
+    settings = script_settings(tmp_path)
+    script = Path(settings.program[1])
+    good = read(script)
+    write(script, good.replace("while not", "link.send(Stop())\nwhile not", 1))
+    async with supervised(settings) as (worker, seen):
+        await seen.until(lambda: seen.lost)
+        assert "Stop is not a worker's to send" in seen.lost[0]
+        write(script, good)
+        await worker.train(1, 0, vector(0))
+        await seen.until(lambda: seen.contributions)
+
+
+@pytest.mark.asyncio
+async def test_a_program_that_is_not_there_is_said_so_and_tried_again(tmp_path: Path) -> None:
+    settings = dataclasses.replace(script_settings(tmp_path), program=(str(tmp_path / "nothing"),))
+    async with supervised(settings) as (_, seen):
+        await seen.until(lambda: len(seen.lost) == 2)
+        assert "cannot be started" in seen.lost[0]
+
+
+@pytest.mark.asyncio
+async def test_an_error_in_the_daemons_own_callback_is_not_hidden_and_ends_the_worker(tmp_path: Path) -> None:
+    def broken(_: Contribution) -> None:
+        raise OSError("ours")
+
+    worker = Worker(script_settings(tmp_path), on_progress=print, on_contribution=broken, on_lost=pytest.fail)
+    with pytest.raises(ExceptionGroup) as caught:
+        async with asyncio.TaskGroup() as group, asyncio.timeout(PATIENCE):
+            running = group.create_task(worker.run())
+            await worker.train(1, 0, vector(0))
+            await running
+    assert caught.group_contains(OSError, match="ours")
+    assert worker.pid is None
+
+
+@pytest.mark.asyncio
+async def test_a_stopped_worker_that_ignores_everything_is_killed(tmp_path: Path) -> None:
+    async with supervised(script_settings(tmp_path)) as (worker, seen):
+        await worker.train(1, 97, vector(0))
+        await seen.until(lambda: len(seen.progress) == 2)
+        pid = worker.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+    assert not is_alive(pid)
+
+
+@pytest.mark.asyncio
+async def test_twenty_starts_leak_neither_descriptors_nor_memory(tmp_path: Path) -> None:
+    async def live_once() -> None:
+        async with supervised(script_settings(tmp_path)) as (worker, seen):
+            await worker.train(1, 0, vector(0))
+            await seen.until(lambda: seen.contributions)
+
+    def held() -> tuple[int, int]:
+        gc.collect()
+        maps = Path("/proc/self/maps")
+        shared = read(maps).count("memfd:shoal") if sys.platform == "linux" else 0
+        return len(os.listdir("/dev/fd")), shared
+
+    await live_once()
+    before = held()
+    for _ in range(20):
+        await live_once()
+    assert held() == before
+    assert sorted(os.listdir(tmp_path)) == ["script.py", "worker.log"]
+
+
+# -- the built-in worker ------------------------------------------------------------------------------------
+
+TINY = Manifest(
+    name="tiny",
+    model=ModelSpec(dim=16, layers=1, heads=2, kv_heads=1, hidden=16, context=16),
+    data=DataSpec(name="files"),
+    method=MethodSpec(inner_steps=8, batch=2, warmup_steps=0),
+)
+
+
+def built_in_settings(folder: Path, inner_steps: int = 8) -> tuple[WorkerSettings, FloatArray]:
+    """Settings of a worker of the tiny model, and the model's first parameters."""
+    from shoal.node.layout import Layout
+    from shoal.node.model import build
+
+    text = folder / "text.txt"
+    text.write_text("the quick brown fox jumps over the lazy dog\n" * 200, encoding="utf-8")
+    method = TINY.method.model_copy(update={"inner_steps": inner_steps})
+    manifest = TINY.model_copy(update={"method": method})
+    model = build(manifest.model, manifest.seed)
+    theta = Layout.of(model).read(model).numpy()
+    settings = WorkerSettings(
+        folder=folder,
+        log=folder / "worker.log",
+        manifest=manifest.canonical(),
+        elements=len(theta),
+        threads=1,
+        device="cpu",
+        data=(str(text),),
+        program=BUILT_IN,
+        first_backoff=0.01,
+    )
+    return settings, theta
+
+
+@pytest.mark.asyncio
+async def test_the_built_in_worker_trains_dies_and_trains_again(tmp_path: Path) -> None:
+    settings, theta = built_in_settings(tmp_path)
+    async with supervised(settings) as (worker, seen):
+        await worker.train(1, 0, theta)
+        await seen.until(lambda: seen.contributions)
+        done = seen.contributions[0]
+        assert (done.round, done.steps, done.tokens) == (1, 8, 8 * 2 * 16)
+        assert done.loss is not None
+        assert 0 < done.loss < 10
+        first = worker.contribution.copy()
+        assert np.isfinite(first).all()
+        assert first.any()
+
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGKILL)
+        await seen.until(lambda: seen.lost)
+        await worker.train(1, 0, theta)
+        await seen.until(lambda: len(seen.contributions) == 2)
+        assert worker.contribution.tobytes() == first.tobytes()  # same state, lane and round; moments were new
+
+
+@pytest.mark.asyncio
+async def test_the_built_in_worker_hands_in_what_it_has_and_ends_when_the_socket_closes(
+    tmp_path: Path,
+) -> None:
+    settings, theta = built_in_settings(tmp_path, inner_steps=100_000)
+    settings = dataclasses.replace(settings, grace=PATIENCE)  # nobody terminates it before it ends itself
+    async with supervised(settings) as (worker, seen):
+        await worker.train(1, 0, theta)
+        await seen.until(lambda: len(seen.progress) >= 3)
+        worker.hand_in(1)
+        await seen.until(lambda: seen.contributions)
+        assert 3 <= seen.contributions[0].steps < 100_000
+        assert seen.contributions[0].tokens == seen.contributions[0].steps * 2 * 16
+
+        await worker.train(2, 0, theta)
+        await seen.until(lambda: seen.progress[-1].round == 2)
+        async with asyncio.timeout(PATIENCE / 2):
+            await worker.stop()
+
+
+@pytest.mark.asyncio
+async def test_the_built_in_worker_ends_when_its_daemon_is_killed(tmp_path: Path) -> None:
+    settings, theta = built_in_settings(tmp_path, inner_steps=100_000)
+    np.save(tmp_path / "theta.npy", theta)
+    daemon = tmp_path / "daemon.py"
+    write(daemon, DAEMON)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(daemon),
+        str(tmp_path),
+        str(settings.elements),
+        settings.manifest.hex(),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    async with asyncio.timeout(PATIENCE):
+        pid = int(await process.stdout.readline())
+    assert is_alive(pid)
+    process.kill()
+    await process.wait()
+    deadline = time.monotonic() + 5
+    while is_alive(pid):
+        assert time.monotonic() < deadline, f"worker {pid} outlives its daemon"
+        await asyncio.sleep(0.01)
+
+
+# A daemon that prints its worker's pid once it trains.
+DAEMON = """
+    import asyncio, sys
+    from pathlib import Path
+    import numpy as np
+    from shoal.node.workers import Worker
+    from shoal.node.worker_process import WorkerSettings
+
+    folder = Path(sys.argv[1])
+    settings = WorkerSettings(folder=folder, log=folder / "worker.log", manifest=bytes.fromhex(sys.argv[3]),
+        elements=int(sys.argv[2]), threads=1, device="cpu", data=(str(folder / "text.txt"),))
+
+    async def main():
+        seen = asyncio.Event()
+        worker = Worker(settings, on_progress=lambda _: seen.set(), on_contribution=print, on_lost=print)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(worker.run())
+            await worker.train(1, 0, np.load(folder / "theta.npy"))
+            await seen.wait()
+            print(worker.pid, flush=True)
+
+    asyncio.run(main())
+"""

@@ -1,0 +1,92 @@
+"""The simulated network between peers: delay, jitter, loss, duplication and cuts, from one seeded generator.
+
+Jitter reorders: each message draws its own delay. A cut has a direction, so that asymmetric failures are the
+simple case and a partition is just many of them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from shoal.protocol.ids import PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """How one direction between two peers behaves."""
+
+    delay: float = 0.02  # seconds, at least
+    jitter: float = 0.01  # seconds, at most, on top
+    loss: float = 0.0  # share of messages that vanish
+    duplicate: float = 0.0  # share of messages that arrive twice
+    bandwidth: float = 0.0  # bytes per second for bulk messages; 0: their size does not matter
+
+
+LAN = Link(delay=0.0005, jitter=0.002)
+WAN = Link(delay=0.04, jitter=0.03)
+
+
+class Network:
+    """Says when, and whether, a message arrives."""
+
+    def __init__(self, rng: random.Random, default: Link) -> None:
+        self._rng = rng
+        self.default = default
+        self._links: dict[tuple[PeerId, PeerId], Link] = {}
+        self._cut: set[tuple[PeerId, PeerId]] = set()
+        self._loss: float | None = None
+
+    def set_link(self, a: PeerId, b: PeerId, link: Link) -> None:
+        """Use `link` in both directions between two peers."""
+        self._links[a, b] = self._links[b, a] = link
+
+    def cut(self, sender: PeerId, to: PeerId) -> None:
+        """Lose everything that `sender` sends to `to`, in this direction only."""
+        self._cut.add((sender, to))
+
+    def mend(self, sender: PeerId, to: PeerId) -> None:
+        """Undo one `cut`."""
+        self._cut.discard((sender, to))
+
+    def mend_all(self, pairs: Iterable[tuple[PeerId, PeerId]]) -> None:
+        """Undo these cuts."""
+        self._cut.difference_update(pairs)
+
+    def partition(self, *groups: Sequence[PeerId]) -> None:
+        """Cut every pair of peers that are in different groups, in both directions."""
+        for index, group in enumerate(groups):
+            for other in groups[index + 1 :]:
+                for a in group:
+                    for b in other:
+                        self.cut(a, b)
+                        self.cut(b, a)
+
+    def heal(self) -> None:
+        """Undo every cut."""
+        self._cut.clear()
+
+    def set_loss(self, share: float | None) -> None:
+        """Lose this share of the messages on every link; None: what each link says."""
+        self._loss = share
+
+    def connects(self, a: PeerId, b: PeerId) -> bool:
+        """Whether messages pass in both directions."""
+        return (a, b) not in self._cut and (b, a) not in self._cut
+
+    def arrivals(self, sender: PeerId, to: PeerId, bulk_size: int) -> tuple[float, ...]:
+        """The delays after which copies of one message arrive; none if it is lost. `bulk_size` 0: control."""
+        if self._cut and (sender, to) in self._cut:
+            return ()
+        link = self._links.get((sender, to), self.default) if self._links else self.default
+        draw = self._rng.random
+        loss = link.loss if self._loss is None else self._loss
+        if loss and draw() < loss:
+            return ()
+        delay = link.delay + link.jitter * draw()
+        if bulk_size and link.bandwidth:
+            delay += bulk_size / link.bandwidth
+        if link.duplicate and draw() < link.duplicate:
+            return delay, delay + link.delay + link.jitter * draw()
+        return (delay,)

@@ -1,0 +1,43 @@
+"""What the simulated world runs: a machine with an application around it. Override what you need."""
+
+from __future__ import annotations
+
+from shoal.protocol.effects import Effect, Event, Timer
+from shoal.protocol.ids import PeerId
+from shoal.protocol.wire import Message
+
+
+class Node:
+    """One process of a peer. The defaults do nothing."""
+
+    def start(self, now: float) -> list[Effect]:
+        """The process has just been started (or started again, with what it had written to disk)."""
+        return []
+
+    def receive(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
+        """A message arrived."""
+        return []
+
+    def fire(self, now: float, timer: Timer) -> list[Effect]:
+        """A timer that a `Wake` asked for is due."""
+        return []
+
+    def on_event(self, now: float, event: Event) -> list[Effect]:
+        """A core told its application something; called within the step that told it."""
+        return []
+
+    def on_link_up(self, now: float, peer: PeerId) -> list[Effect]:
+        """A connection with `peer` was made."""
+        return []
+
+    def on_link_lost(self, now: float, peer: PeerId) -> list[Effect]:
+        """The connection with `peer` was closed."""
+        return []
+
+    def accuse(self, now: float, peer: PeerId) -> list[Effect]:
+        """A fault makes this node believe, wrongly, that `peer` is dead."""
+        return []
+
+    def phase(self) -> str:
+        """What the node is doing, for faults that strike in a phase and for counting them."""
+        return "running"

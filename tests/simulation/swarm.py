@@ -1,0 +1,252 @@
+"""A simulated training swarm: `Member` as it is in production, with arithmetic on tuples and an oracle beside it.
+
+A contribution is a list of facts (who, which round, which base, chunk, weight, amount), so that a committed
+chunk tells exactly who is in it, how often, and with what weight.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgpack
+
+from shoal.protocol.allreduce import Blamed
+from shoal.protocol.attempt import Attempt
+from shoal.protocol.effects import Effect, Event, Timer, Wake
+from shoal.protocol.errors import PayloadError
+from shoal.protocol.ids import Digest, PeerId, RunId, content_hash
+from shoal.protocol.matchmaking import HandIn, Offer
+from shoal.protocol.member import Member, RunFacts
+from shoal.protocol.roster import Policy
+from shoal.protocol.rounds import Aborted, Committed
+from shoal.protocol.shelf import Decision
+from shoal.protocol.transfer import StateReceived, state_root
+from shoal.protocol.wire import Message
+from tests.simulation.node import Node
+from tests.simulation.oracle import Oracle
+from tests.simulation.signing import FakeSigner
+
+RUN = RunId(bytes(range(32)))
+LAYOUT = b"simulated"
+TRAINING = 2.0  # virtual seconds of inner steps
+
+
+class FactSum:
+    """Adds up facts; the mean of their amounts rides along."""
+
+    def __init__(self) -> None:
+        self.facts: list[list[object]] = []
+
+    def add(self, weight: int, payload: bytes) -> None:
+        fact = msgpack.unpackb(payload)
+        if fact == "poison":
+            raise PayloadError("poison")
+        self.facts.append([*fact, weight])
+
+    def finish(self) -> bytes:
+        total = sum(fact[-1] for fact in self.facts)  # type: ignore[misc]
+        mean = sum(fact[-1] * fact[-2] for fact in self.facts) / total if total else 0.0  # type: ignore[operator]
+        packed: bytes = msgpack.packb([self.facts, mean])
+        return packed
+
+
+class FactReducer:
+    """Opens FactSums."""
+
+    def open(self, chunk: int) -> FactSum:
+        return FactSum()
+
+
+def initial_state(chunks: int) -> list[bytes]:
+    """What the manifest's seed gives."""
+    return [b"initial"] * chunks
+
+
+def root_of(state: Sequence[bytes]) -> Digest:
+    """The state root as production computes it."""
+    return state_root(LAYOUT, [content_hash(chunk) for chunk in state])
+
+
+@dataclass
+class Versions:
+    """A Store: the newest two versions and the pinned ones."""
+
+    states: dict[int, list[bytes]] = field(default_factory=dict)
+    pinned: tuple[int, ...] = ()
+
+    def versions(self) -> list[int]:
+        return sorted(self.states)
+
+    def describe(self, round: int) -> tuple[bytes, tuple[Digest, ...]]:
+        return LAYOUT, tuple(content_hash(chunk) for chunk in self.states[round])
+
+    def chunk(self, round: int, index: int) -> bytes:
+        return self.states[round][index]
+
+    def pin(self, rounds: Sequence[int]) -> None:
+        self.pinned = tuple(rounds)
+
+    def put(self, round: int, state: list[bytes]) -> None:
+        self.states[round] = state
+        newest = sorted(self.states)[-2:]
+        self.states = {kept: self.states[kept] for kept in self.states if kept in newest or kept in self.pinned}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the swarm looks like."""
+
+    chunks: int = 6
+    min_members: int = 1
+    start_members: int = 1
+    last: int = 1_000_000
+    contributors_only: tuple[PeerId, ...] = ()
+
+
+class Peer(Node):
+    """One process: a Member, a worker that trains for a while, and a state."""
+
+    def __init__(
+        self,
+        me: PeerId,
+        peers: Sequence[PeerId],
+        disk: dict[str, Message],
+        rng: random.Random,
+        oracle: Oracle,
+        shape: Shape,
+    ) -> None:
+        self.me = me
+        self._seeds = [peer for peer in peers if peer != me][:3]
+        self._rng = rng
+        self._oracle = oracle
+        self._shape = shape
+        self.state = initial_state(shape.chunks)
+        self.store = Versions({0: list(self.state)})
+        policy = Policy(shape.min_members, shape.start_members, 64, 1 << 30, shape.chunks)
+        facts = RunFacts(RUN, peers[0], policy, root_of(self.state))
+        signer = FakeSigner(me)
+        self.member = Member(me, (), facts, signer, lambda _: FactReducer(), self.store, rng, disk)
+        self._residual = [0.0] * shape.chunks
+        self._offered = [0.0] * shape.chunks
+        self._decision: Decision | None = None
+        self._training_for = -1
+        self._token = 0
+        self.blamed: list[Blamed] = []
+
+    # -- the world's hooks ----------------------------------------------------------------------------------
+
+    def start(self, now: float) -> list[Effect]:
+        return self._train_if_open(self.member.start(now, self._seeds))
+
+    def receive(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
+        return self._train_if_open(self.member.receive(now, sender, message))
+
+    def fire(self, now: float, timer: Timer) -> list[Effect]:
+        if timer.core != "app":
+            return self._train_if_open(self.member.fire(now, timer))
+        if timer.name == "apply":
+            return self._apply(now)
+        return self._submit(now) if timer.token == self._token else []
+
+    def on_link_up(self, now: float, peer: PeerId) -> list[Effect]:
+        return self._train_if_open(self.member.link_up(now, peer))
+
+    def on_link_lost(self, now: float, peer: PeerId) -> list[Effect]:
+        return self._train_if_open(self.member.link_lost(now, peer))
+
+    def accuse(self, now: float, peer: PeerId) -> list[Effect]:
+        return self._train_if_open(self.member.rounds.peer_down(now, peer))
+
+    def phase(self) -> str:
+        attempt = self.member.rounds.attempt
+        if attempt is None or self.member.phase == "syncing":
+            return "commit" if self.member.phase == "applying" else self.member.phase
+        return stage(attempt)
+
+    def on_event(self, now: float, event: Event) -> list[Effect]:
+        match event:
+            case Committed(decision=decision, counted=counted):
+                self._oracle.committed(self.me, decision, self._round_before())
+                self._residual = [0.0 if was else offered for was, offered in zip(counted, self._offered, strict=True)]
+                self._oracle.counted(self.me, decision, counted)
+                self._decision = decision
+                self._offered = [0.0] * self._shape.chunks
+                return [Wake(self._rng.uniform(0.0, 0.05), Timer("app", "apply", 0))]
+            case StateReceived(base=base, payloads=payloads):
+                self.state = list(payloads)
+                self.store.put(base.round, list(payloads))
+                self._oracle.holds(self.me, base.round, root_of(self.state))
+                return self._train_if_open(self.member.opened(now, base))
+            case HandIn(round=round) if round == self._training_for:
+                return self._submit(now)
+            case Aborted():
+                self._oracle.aborted(self.me, event)
+            case Blamed():
+                self.blamed.append(event)
+        return []
+
+    # -- the worker -----------------------------------------------------------------------------------------
+
+    def _round_before(self) -> int:
+        return self.store.versions()[-1]
+
+    def _train_if_open(self, effects: list[Effect]) -> list[Effect]:
+        base = self.member.rounds.base
+        if base is None or self.member.transfer.active or base.round + 1 == self._training_for:
+            return effects
+        self._oracle.holds(self.me, base.round, root_of(self.state))
+        self._training_for = base.round + 1
+        self._token += 1
+        if self._training_for > self._shape.last:
+            return effects
+        took = self._rng.uniform(0.5, 1.0) * TRAINING
+        return [*effects, Wake(took, Timer("app", "trained", self._token))]
+
+    def _submit(self, now: float) -> list[Effect]:
+        base = self.member.rounds.base
+        if base is None or self.member.phase != "training":
+            return []
+        self._token += 1
+        weight = self._rng.randint(1, 1000)
+        fresh = [float(self._rng.randint(1, 9)) for _ in self._residual]
+        self._offered = [old + new for old, new in zip(self._residual, fresh, strict=True)]
+        payloads = [
+            msgpack.packb([self.me, base.round + 1, base.root, chunk, amount])
+            for chunk, amount in enumerate(self._offered)
+        ]
+        self._oracle.offered(self.me, base.round + 1, weight, self._offered)
+        reachable = self.me not in self._shape.contributors_only
+        return self.member.submit(now, Offer(weight, 0, reachable), payloads.__getitem__)
+
+    def _apply(self, now: float) -> list[Effect]:
+        decision, self._decision = self._decision, None
+        if decision is None:
+            return []
+        self.state = [content_hash(old + new) for old, new in zip(self.state, decision.payloads, strict=True)]
+        self.store.put(decision.round, list(self.state))
+        self._oracle.holds(self.me, decision.round, root_of(self.state))
+        return self._train_if_open(self.member.applied(now, root_of(self.state)))
+
+
+def stage(attempt: Attempt) -> str:
+    """scatter, gather, prepare or commit: finer than the phase that the status shows."""
+    commit, reduce = attempt._commit, attempt._reduce
+    if commit.value is not None:
+        return "prepare" if attempt.leads or commit.needs_bytes else "commit"
+    if reduce is None:
+        return "prepare"
+    is_owner_waiting = any(reduce.results[chunk] is None for chunk in reduce._owned)
+    return "scatter" if is_owner_waiting or not any(reduce.results) else "gather"
+
+
+def peers_named(count: int) -> list[PeerId]:
+    """Names for a swarm."""
+    return [PeerId(f"p{index:02d}") for index in range(count)]
+
+
+def with_shape(shape: Shape, **changes: object) -> Shape:
+    """A variant of `shape`."""
+    return dataclasses.replace(shape, **changes)  # type: ignore[arg-type]

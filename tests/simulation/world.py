@@ -1,0 +1,329 @@
+"""A whole swarm in one thread and in virtual time: a heap of (time, sequence, input), and seeded misfortune.
+
+Rules:
+- Every message passes through the codec and must come out equal (once per object: messages are frozen).
+- A process is one life of a peer. Inputs belong to a process: nothing meant for a dead one reaches its
+  successor, only what it had persisted.
+- A connection exists from the first delivery between two processes until one of them dies, as with TCP. The
+  survivors are told of its end after a moment, or not at all, with probability `unnoticed`.
+- A RemoteError is recorded; any other exception ends the run and carries the seed in its notes.
+- Nothing depends on hash order: the same seed gives the same trace.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import random
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar
+
+from shoal.protocol.effects import Effect, Persist, Send, Tell, Timer, Wake
+from shoal.protocol.errors import RemoteError
+from shoal.protocol.ids import PeerId
+from shoal.protocol.wire import Message, decode, encode
+from tests.simulation.links import Link, Network
+from tests.simulation.node import Node
+
+N = TypeVar("N", bound=Node)
+Disk = dict[str, Message]
+Make = Callable[[PeerId, float, Disk, random.Random], N]
+Step = Callable[[N, float], list[Effect]]
+
+NOTICE_DELAY = 0.02  # seconds, at most, until the end of a connection is noticed
+
+
+class Process(Generic[N]):
+    """One life of a peer."""
+
+    __slots__ = ("alive", "backlog", "fuse", "links", "node", "origin", "paused", "peer")
+
+    def __init__(self, peer: PeerId, node: N, origin: float) -> None:
+        self.peer = peer
+        self.node = node
+        self.origin = origin  # what its clock shows at the world's time 0
+        self.alive = True
+        self.paused = False
+        self.backlog: list[tuple[Any, ...]] = []
+        self.links: dict[PeerId, Process[N]] = {}
+        self.fuse: int | None = None  # effects that it may still carry out before it dies
+
+
+class World(Generic[N]):
+    """Runs the nodes that `make` builds."""
+
+    def __init__(
+        self,
+        make: Make[N],
+        seed: int,
+        link: Link | None = None,
+        *,
+        unnoticed: float = 0.0,
+        clock_spread: float = 1000.0,
+        invariants: Callable[[World[N], PeerId], None] | None = None,
+    ) -> None:
+        self.now = 0.0
+        self.seed = seed
+        self.events = 0
+        self.errors: list[tuple[PeerId, RemoteError]] = []
+        self.disks: dict[PeerId, Disk] = {}
+        self.faults: Counter[tuple[str, str]] = Counter()  # (kind, phase of the victim)
+        self.sent: Counter[str] = Counter()  # messages by type
+        self.sent_bytes = 0
+        self.watchers: list[Callable[[PeerId], None]] = []  # called after every event, before the invariants
+        self._make = make
+        self._rng = random.Random(f"world {seed}")
+        self.network = Network(random.Random(f"network {seed}"), link or Link())
+        self._unnoticed = unnoticed
+        self._clock_spread = clock_spread
+        self._invariants = invariants
+        self._processes: dict[PeerId, Process[N]] = {}
+        self._heap: list[tuple[float, int, Process[N] | None, Any]] = []
+        self._sequence = 0
+        self._trace = hashlib.blake2b(digest_size=16)
+
+    # -- looking ------------------------------------------------------------------------------------------
+
+    def node(self, peer: PeerId) -> N:
+        """The node of `peer`'s current or last process."""
+        return self._processes[peer].node
+
+    def is_alive(self, peer: PeerId) -> bool:
+        """Whether `peer` has a process (a paused one counts)."""
+        process = self._processes.get(peer)
+        return process is not None and process.alive
+
+    def is_paused(self, peer: PeerId) -> bool:
+        """Whether `peer`'s process is stopped."""
+        return self.is_alive(peer) and self._processes[peer].paused
+
+    def living(self) -> list[PeerId]:
+        """Peers that have a process, in the order of their first start."""
+        return [peer for peer, process in self._processes.items() if process.alive]
+
+    def nodes(self) -> Iterable[N]:
+        """The nodes of the living."""
+        return (process.node for process in self._processes.values() if process.alive)
+
+    def trace_digest(self) -> str:
+        """A running hash over (time, peer, input) of everything that happened."""
+        return self._trace.hexdigest()
+
+    # -- running ------------------------------------------------------------------------------------------
+
+    def run(self, seconds: float) -> None:
+        """Let `seconds` of virtual time pass."""
+        end = self.now + seconds
+        heap = self._heap
+        while heap and heap[0][0] <= end:
+            self._next()
+        self.now = end
+
+    def run_until(self, condition: Callable[[], bool], within: float, every: float = 0.05) -> float:
+        """Run until `condition` holds, looked at `every` so often; the virtual seconds it took."""
+        begin = self.now
+        while not condition():
+            if self.now - begin >= within:
+                raise AssertionError(f"seed {self.seed}: condition not met within {within} virtual seconds")
+            self.run(min(every, begin + within - self.now))
+        return self.now - begin
+
+    def at(self, time: float, action: Callable[[], None]) -> None:
+        """Run `action` at a virtual time (now, if it has passed)."""
+        self._push(max(time, self.now), None, action)
+
+    def command(self, peer: PeerId, step: Step[N]) -> None:
+        """Give the living node of `peer` a command and carry out its effects."""
+        process = self._processes[peer]
+        if process.alive:
+            self._input(process, ("command", step))
+
+    # -- lives --------------------------------------------------------------------------------------------
+
+    def start(self, peer: PeerId) -> None:
+        """Start a process for `peer`: its first or, after `kill`, its next one."""
+        assert not self.is_alive(peer), f"{peer} is already running"
+        disk = self.disks.setdefault(peer, {})
+        origin = self._rng.uniform(0.0, self._clock_spread)
+        rng = random.Random(self._rng.getrandbits(64))
+        node = self._make(peer, self.now + origin, disk, rng)
+        process = self._processes[peer] = Process(peer, node, origin)
+        self._input(process, ("command", lambda node, now: node.start(now)))
+
+    def kill(self, peer: PeerId, after_effects: int = 0) -> None:
+        """SIGKILL: at once, or in the middle of a step, when `after_effects` more effects are carried out."""
+        process = self._processes.get(peer)
+        if process is None or not process.alive:
+            return
+        if after_effects:
+            process.fuse = after_effects
+            return
+        process.alive = False
+        process.backlog.clear()
+        for other in list(process.links):
+            self._end_link(process, process.links[other])
+
+    def restart(self, peer: PeerId) -> None:
+        """A new process with the old disk; kills the old one first."""
+        self.kill(peer)
+        self.start(peer)
+
+    def pause(self, peer: PeerId) -> None:
+        """SIGSTOP: inputs wait."""
+        if self.is_alive(peer):
+            self._processes[peer].paused = True
+
+    def resume(self, peer: PeerId) -> None:
+        """SIGCONT: what waited comes at once; timers first, the harder order for whoever judges others."""
+        process = self._processes.get(peer)
+        if process is None or not process.alive or not process.paused:
+            return
+        process.paused = False
+        waiting, process.backlog = process.backlog, []
+        for item in sorted(waiting, key=lambda item: item[0] != "timer"):
+            self._push(self.now, process, item)
+
+    # -- connections --------------------------------------------------------------------------------------
+
+    def reset_link(self, a: PeerId, b: PeerId) -> None:
+        """A blip: the connection between two living peers breaks; the next message makes a new one."""
+        first, second = self._processes[a], self._processes[b]
+        if first.links.get(b) is second:
+            self._end_link(first, second)
+            self._end_link(second, first)
+
+    def _end_link(self, gone: Process[N], survivor: Process[N]) -> None:
+        if survivor.links.get(gone.peer) is not gone or not survivor.alive:
+            return
+        del survivor.links[gone.peer]
+        if self._rng.random() >= self._unnoticed and self.network.connects(gone.peer, survivor.peer):
+            delay = self._rng.uniform(0.0, NOTICE_DELAY)
+            self._push(self.now + delay, survivor, ("lost", gone.peer))
+
+    def _connect(self, sender: Process[N], receiver: Process[N]) -> None:
+        """The first message between two processes has arrived."""
+        receiver.links[sender.peer] = sender
+        self._carry_out(receiver, receiver.node.on_link_up(self.now + receiver.origin, sender.peer))
+        if sender.links.get(receiver.peer) is not receiver:
+            sender.links[receiver.peer] = receiver
+            self._push(self.now, sender, ("up", receiver.peer))
+
+    # -- one event ----------------------------------------------------------------------------------------
+
+    def _push(self, time: float, process: Process[N] | None, item: Any) -> None:
+        self._sequence += 1
+        heapq.heappush(self._heap, (time, self._sequence, process, item))
+
+    def _next(self) -> None:
+        self.now, _, process, item = heapq.heappop(self._heap)
+        if process is None:
+            item()
+        elif process.paused:
+            process.backlog.append(item)
+        elif process.alive:
+            self._input(process, item)
+
+    def _input(self, process: Process[N], item: tuple[Any, ...]) -> None:
+        self.events += 1
+        self._record(process, item)
+        try:
+            self._carry_out(process, self._apply(process, item))
+            for watcher in self.watchers:
+                watcher(process.peer)
+            if self._invariants is not None:
+                self._invariants(self, process.peer)
+        except Exception as error:
+            shown = f"{item!r:.500}"
+            error.add_note(f"seed {self.seed}, time {self.now:.6f}, peer {process.peer}, input {shown}")
+            raise
+
+    def _apply(self, process: Process[N], item: tuple[Any, ...]) -> list[Effect]:
+        now = self.now + process.origin
+        kind = item[0]
+        if kind == "message":
+            return self._deliver(process, now, item[1], item[2])
+        if kind == "timer":
+            return process.node.fire(now, item[1])
+        if kind == "command":
+            step: Step[N] = item[1]
+            return step(process.node, now)
+        if kind == "up":
+            return process.node.on_link_up(now, item[1])
+        return process.node.on_link_lost(now, item[1])
+
+    def _deliver(self, process: Process[N], now: float, sender: Process[N], message: Message) -> list[Effect]:
+        if process.links.get(sender.peer) is not sender and sender.alive:
+            self._connect(sender, process)
+        try:
+            return process.node.receive(now, sender.peer, message)
+        except RemoteError as error:
+            self.errors.append((process.peer, error))
+            return []
+
+    def _record(self, process: Process[N], item: tuple[Any, ...]) -> None:
+        head = struct.pack("<d", self.now)
+        if item[0] == "message":
+            tail = f"{process.peer}<{item[1].peer}".encode() + item[3]
+        elif item[0] == "timer":
+            timer: Timer = item[1]
+            tail = f"{process.peer}!{timer.core} {timer.name} {timer.token} {timer.subject}".encode()
+        else:
+            tail = f"{process.peer}?{item[0]}".encode()
+        self._trace.update(head + tail)
+
+    # -- effects ------------------------------------------------------------------------------------------
+
+    def _carry_out(self, process: Process[N], effects: list[Effect]) -> None:
+        encoded: dict[int, tuple[bytes, Message]] = {}
+        for effect in effects:
+            if not process.alive:
+                return
+            if process.fuse is not None and self._burn(process):
+                return
+            kind = type(effect)
+            if kind is Send:
+                assert isinstance(effect, Send)
+                self._send(process, effect, encoded)
+            elif kind is Wake:
+                assert isinstance(effect, Wake)
+                self._push(self.now + max(0.0, effect.after), process, ("timer", effect.timer))
+            elif kind is Tell:
+                assert isinstance(effect, Tell)
+                self._carry_out(process, process.node.on_event(self.now + process.origin, effect.event))
+            else:
+                assert isinstance(effect, Persist)
+                self.disks[process.peer][effect.name] = _through_codec(effect.record)[1]
+
+    def _send(self, process: Process[N], effect: Send, encoded: dict[int, tuple[bytes, Message]]) -> None:
+        message = effect.message
+        known = encoded.get(id(message))
+        if known is None:
+            known = encoded[id(message)] = _through_codec(message)
+        assert effect.to != process.peer, "a core sends to others only"
+        data, copy = known
+        self.sent[type(message).__name__] += 1
+        self.sent_bytes += len(data)
+        receiver = self._processes.get(effect.to)
+        if receiver is None or not receiver.alive:
+            return
+        for delay in self.network.arrivals(process.peer, effect.to, len(data) if message.bulk else 0):
+            self._push(self.now + delay, receiver, ("message", process, copy, data))
+
+    def _burn(self, process: Process[N]) -> bool:
+        """One effect less until death; whether it has come."""
+        assert process.fuse is not None
+        process.fuse -= 1
+        if process.fuse >= 0:
+            return False
+        process.fuse = None
+        self.kill(process.peer)
+        return True
+
+
+def _through_codec(message: Message) -> tuple[bytes, Message]:
+    data = encode(message)
+    copy = decode(data)
+    assert copy == message, f"{message!r} became {copy!r} in the codec"
+    return data, copy

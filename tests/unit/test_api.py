@@ -1,0 +1,189 @@
+"""The admin API: only its owner gets in, every answer is JSON, and an error says whose fault it is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from shoal.node.api import MAX_BODY, serve_api
+from shoal.node.service import UnknownRun, find_run
+from shoal.node.version import shoal_version
+from shoal.protocol.errors import LocalError
+from tests.fake_service import PEER, RUN, FakeService
+
+TOKEN = "right-token"
+Answer = tuple[int, Any]
+
+
+class Caller:
+    """Calls a served API as its owner, unless the headers say otherwise."""
+
+    def __init__(self, session: aiohttp.ClientSession, base: str, service: FakeService) -> None:
+        self.session, self.base, self.service = session, base, service
+
+    async def __call__(self, method: str, path: str, body: object = None, **headers: str) -> Answer:
+        sent = {"Authorization": f"Bearer {TOKEN}"} | headers
+        data = body if isinstance(body, bytes) else None if body is None else json.dumps(body)
+        async with self.session.request(method, self.base + path, data=data, headers=sent) as response:
+            assert response.headers["Shoal-Version"] == shoal_version()
+            assert not [name for name in response.headers if name.lower().startswith("access-control")]
+            return response.status, await response.json()
+
+
+@pytest_asyncio.fixture
+async def call() -> AsyncIterator[Caller]:
+    service = FakeService()
+    async with (
+        serve_api(service, TOKEN, "127.0.0.1", 0) as (host, port),
+        aiohttp.ClientSession() as session,
+    ):
+        yield Caller(session, f"http://{host}:{port}", service)
+
+
+@pytest.mark.asyncio
+async def test_reads(call: Caller) -> None:
+    status, answer = await call("GET", "/v1/status")
+    assert (status, answer["peer"]) == (200, PEER)
+    assert (await call("GET", "/v1/peers"))[1] == call.service.peers()
+    assert (await call("GET", "/v1/runs"))[1] == call.service.status()["runs"]
+    assert (await call("GET", "/v1/runs/stdlib"))[1]["run"] == RUN
+    assert (await call("GET", f"/v1/runs/{RUN[:8]}/rounds"))[1] == call.service.rounds(RUN)
+
+
+@pytest.mark.asyncio
+async def test_writes(call: Caller) -> None:
+    assert (await call("POST", "/v1/runs", {"manifest": "name='a'", "train": False}))[0] == 200
+    assert (await call("POST", f"/v1/runs/{RUN}/join", {"train": True}))[0] == 200
+    assert (await call("POST", "/v1/runs/stdlib/leave", {}))[0] == 200
+    assert (await call("POST", "/v1/runs/stdlib/save", {"path": "/x/state.safetensors"}))[1]["round"] == 3
+    assert (await call("POST", "/v1/stop", {}))[0] == 202
+    assert call.service.calls == [
+        ("create", "name='a'", False),
+        ("join", RUN, True),
+        ("leave", RUN),
+        ("save", "stdlib", "/x/state.safetensors"),
+        ("stop",),
+    ]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("shown", ["", "Bearer", "Bearer wrong", f"Basic {TOKEN}", TOKEN, f"Bearer {TOKEN} "[:-2]])
+async def test_without_the_token_nothing_is_answered_or_done(call: Caller, shown: str) -> None:
+    assert (await call("GET", "/v1/status", Authorization=shown))[0] == 401
+    assert (await call("POST", "/v1/stop", {}, Authorization=shown))[0] == 401
+    assert (await call("GET", "/v1/nowhere", Authorization=shown))[0] == 401
+    assert call.service.calls == []
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:4180", "127.0.0.1.evil.example", "localhost.evil", "a:b"]
+)
+async def test_a_foreign_host_name_is_refused(call: Caller, host: str) -> None:
+    assert (await call("GET", "/v1/status", Host=host))[0] == 403
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:80", "127.0.0.1:4180", "[::1]:4180", "192.0.2.7"])
+async def test_an_address_or_localhost_is_fine(call: Caller, host: str) -> None:
+    assert (await call("GET", "/v1/status", Host=host))[0] == 200
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("run", "status", "blame"),
+    [("bad00000", 502, "peer"), ("dead0000", 502, "network"), ("b09b09b0", 500, "node")],
+)
+async def test_an_error_says_whose_fault_it_is(call: Caller, run: str, status: int, blame: str) -> None:
+    code, answer = await call("POST", f"/v1/runs/{run}/join", {"train": True})
+    assert (code, answer["blame"]) == (status, blame)
+    assert "ZeroDivision" not in answer["error"]
+
+
+@pytest.mark.asyncio
+async def test_what_is_not_there_is_404(call: Caller) -> None:
+    for path in ("/", "/v1/nowhere", "/v1/runs/ffffffff"):
+        status, answer = await call("GET", path)
+        assert (status, answer["blame"]) == (404, "caller")
+    assert (await call("POST", "/v1/status", {}))[0] == 405
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"\xff",
+        b"[" * 100_000,
+        [],
+        {},
+        {"train": 1},
+        {"train": "yes"},
+        {"train": None},
+        {"train": True, "force": True},
+    ],
+)
+async def test_a_bad_body_changes_nothing(call: Caller, body: object) -> None:
+    status, answer = await call("POST", f"/v1/runs/{RUN}/join", body)
+    assert (status, answer["blame"]) == (400, "caller")
+    assert call.service.calls == []
+
+
+@pytest.mark.asyncio
+async def test_a_refused_manifest_is_the_callers_fault(call: Caller) -> None:
+    status, answer = await call("POST", "/v1/runs", {"manifest": "typo = 1", "train": True})
+    assert (status, answer["error"]) == (400, "manifest: unknown key 'typo'; the nearest known key is 'model'")
+
+
+@pytest.mark.asyncio
+async def test_a_body_has_a_size(call: Caller) -> None:
+    assert (await call("POST", "/v1/runs", {"manifest": "#" * MAX_BODY, "train": True}))[0] == 413
+
+
+@pytest.mark.asyncio
+async def test_a_taken_port_means_the_next_one_said_aloud(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        wanted = taken.getsockname()[1]
+        async with serve_api(FakeService(), TOKEN, "127.0.0.1", wanted) as (_, port):
+            assert wanted < port < wanted + 100
+    assert f"admin port {wanted} is taken" in caplog.text
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("host", ["192.0.2.7", "no-such-host.invalid"])
+async def test_a_host_that_is_not_ours_is_a_local_error(host: str) -> None:
+    with pytest.raises(LocalError, match="--admin-host"):
+        async with serve_api(FakeService(), TOKEN, host, 0):
+            pass
+
+
+@pytest.mark.asyncio
+async def test_the_port_is_free_afterwards() -> None:
+    async with serve_api(FakeService(), TOKEN, "127.0.0.1", 0) as (host, port):
+        reader, writer = await asyncio.open_connection(host, port)
+    assert await reader.read() == b""
+    writer.close()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(host, port)
+
+
+KNOWN = {"aa" * 32: "one", "ab" * 32: "two", "aa" * 4 + "bb" * 28: "two"}
+
+
+@pytest.mark.parametrize(("wanted", "run"), [("one", "aa" * 32), ("aa" * 32, "aa" * 32), ("ABABABAB", "ab" * 32)])
+def test_a_run_is_found_by_name_id_or_prefix(wanted: str, run: str) -> None:
+    assert find_run(wanted, KNOWN) == run
+
+
+@pytest.mark.parametrize("wanted", ["two", "aaaaaaaa", "abababa", "ffffffff", ""])
+def test_an_unclear_run_is_unknown(wanted: str) -> None:
+    with pytest.raises(UnknownRun):
+        find_run(wanted, KNOWN)

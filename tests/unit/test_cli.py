@@ -1,0 +1,461 @@
+"""The command line: fast, in plain sentences, with exit codes that mean something."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from shoal.node import client, launch, present
+from shoal.node.api import serve_api
+from shoal.node.cli import main
+from shoal.node.exits import HELP, Exit
+from shoal.node.home import DaemonInfo, Home, find_home
+from shoal.node.options import NodeSettings, UpOptions, UsageError
+from tests.fake_service import ADDRESS, PEER, RUN, FakeService
+
+HEAVY = {"torch", "libp2p", "pydantic", "aiohttp", "numpy", "rich", "cryptography", "trio"}
+FAKE_DAEMON = Path(__file__).parents[1] / "fake_daemon.py"
+
+Shoal = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def shoal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shoal:
+    """Run the command in this process: exit code, stdout, stderr."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["shoal", *arguments])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        code = ended.value.code
+        return int(code or 0), *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def node() -> Iterator[FakeService]:
+    """A fake node that answers at this test's home, from a thread of its own."""
+    home, service, ready = find_home().create(), FakeService(), threading.Event()
+    loop = asyncio.new_event_loop()
+    over = asyncio.Event()
+
+    async def serve() -> None:
+        async with serve_api(service, home.token(), "127.0.0.1", 0) as (host, port):
+            home.write_daemon(DaemonInfo(os.getpid(), host, port, PEER))
+            ready.set()
+            await over.wait()
+
+    def live() -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(serve())
+
+    with home.locked():
+        thread = threading.Thread(target=live)
+        thread.start()
+        assert ready.wait(10)
+        yield service
+        loop.call_soon_threadsafe(over.set)
+        thread.join(10)
+
+
+def test_the_command_line_imports_nothing_heavy() -> None:
+    modules = "shoal.node.cli.app, shoal.node.client, shoal.node.present, shoal.node.launch, shoal.node.service"
+    script = f"import {modules}, sys; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert not HEAVY & set(loaded.split())
+
+
+def test_help_is_fast() -> None:
+    def cpu_seconds() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-m", "shoal.node", "--help"], capture_output=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+    assert min(cpu_seconds() for _ in range(3)) < 0.25
+
+
+def test_help_explains_the_exit_codes(shoal: Shoal) -> None:
+    code, out, _ = shoal("--help")
+    assert code == Exit.OK
+    assert set(HELP) == set(Exit)
+    assert all(f"{code:3}  {text}" in out for code, text in HELP.items())
+
+
+@pytest.mark.parametrize("command", [["node", "start"], ["up"], ["status"], ["peers"], ["run", "ls"], ["run", "show"]])
+def test_every_flag_has_a_variable(shoal: Shoal, command: list[str]) -> None:
+    _, out, _ = shoal(*command, "--help")
+    flags = out.partition("Options:")[2].split("\n  --")[1:]
+    missing = [flag.split()[0] for flag in flags if "env" not in flag and not flag.startswith("help")]
+    assert flags
+    assert not missing
+
+
+@pytest.mark.parametrize("command", [["frobnicate"], ["node", "start", "--port", "x"], ["run", "join"], ["--nope"]])
+def test_a_wrong_command_line_is_2(shoal: Shoal, command: list[str]) -> None:
+    code, out, err = shoal(*command)
+    assert (code, out) == (Exit.USAGE, "")
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["status"], ["peers", "--json"], ["run", "ls"], ["run", "show", RUN], ["run", "leave", RUN], ["node", "stop"]],
+)
+def test_without_a_node_it_is_3_and_says_what_to_do(shoal: Shoal, command: list[str]) -> None:
+    code, out, err = shoal(*command)
+    assert (code, out) == (Exit.NO_DAEMON, "")
+    assert err.startswith(f"shoal: no node runs in {find_home().root}")
+    assert err.count("\n") == 1
+
+
+def test_reads_as_json(shoal: Shoal, node: FakeService) -> None:
+    def read(*arguments: str) -> object:
+        code, out, err = shoal(*arguments, "--json")
+        assert (code, err) == (Exit.OK, "")
+        return json.loads(out)
+
+    assert read("status") == node.status()
+    assert read("peers") == node.peers()
+    assert read("run", "ls") == node.status()["runs"]
+    assert read("run", "show", RUN[:8]) == node.run_details(RUN)
+    assert read("version") == {"version": node.status()["version"]}
+
+
+def test_reads_for_people(shoal: Shoal, node: FakeService) -> None:
+    _, out, _ = shoal("status")
+    assert ["state", "CONNECTED"] in [line.split() for line in out.splitlines()]
+    assert f"{RUN[:8]}  stdlib" in out
+    _, out, _ = shoal("run", "show", "stdlib")
+    assert "model: dim=128, tied=yes" in out
+    assert "4.0 KiB" in out
+    _, out, _ = shoal("peers")
+    assert "evil?[2Jpeer" in out
+    assert "\x1b" not in out
+
+
+def test_a_terminal_gets_the_same_in_a_table(shoal: Shoal, node: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(present, "_is_terminal", lambda: True)
+    for command in (["status"], ["peers"], ["run", "show", "stdlib"]):
+        _, out, _ = shoal(*command)
+        monkeypatch.setattr(present, "_is_terminal", lambda: False)
+        _, plain, _ = shoal(*command)
+        monkeypatch.setattr(present, "_is_terminal", lambda: True)
+        assert out.split() == plain.split()
+
+
+def test_a_lonely_node_says_so(shoal: Shoal, node: FakeService) -> None:
+    node.state = "SOLO"
+    code, out, _ = shoal("status")
+    assert code == Exit.OK
+    assert "--bootstrap" in out
+    assert shoal("status", "--check")[0] == Exit.ALONE
+    node.state = "SPLIT"
+    assert shoal("status", "--check", "--json")[0] == Exit.SPLIT
+    node.state = "IN-ROUND"
+    assert shoal("status", "--check")[0] == Exit.OK
+
+
+def test_runs_are_created_joined_and_left(shoal: Shoal, node: FakeService, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("name = 'a'")
+    code, out, _ = shoal("run", "create", str(tmp_path / "run.toml"), "--no-train")
+    assert code == Exit.OK
+    assert f"shoal run join {RUN}" in out
+    assert shoal("run", "join", "ABCDEF01")[0] == Exit.OK
+    assert shoal("run", "leave", "stdlib")[0] == Exit.OK
+    assert node.calls == [("create", "name = 'a'", False), ("join", "abcdef01", True), ("leave", RUN)]
+
+
+@pytest.mark.parametrize(
+    ("run", "code", "said"),
+    [
+        ("bad00000", Exit.FAILED, "another peer is at fault: peer mallory"),
+        ("dead0000", Exit.FAILED, "the network failed: no peer answered"),
+        ("b09b09b0", Exit.FAILED, "its log has the details"),
+        ("short", Exit.USAGE, "64 hex characters"),
+    ],
+)
+def test_an_error_is_one_sentence_with_the_culprit(
+    shoal: Shoal, node: FakeService, run: str, code: Exit, said: str
+) -> None:
+    got, out, err = shoal("run", "join", run)
+    assert (got, out) == (code, "")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("content", [None, b"\xff", b"#" * 70_000, b"typo = 1"])
+def test_a_bad_manifest_file_is_1(shoal: Shoal, node: FakeService, tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "run.toml"
+    if content is not None:
+        path.write_bytes(content)
+    code, _, err = shoal("run", "create", str(path))
+    assert code == Exit.FAILED
+    assert "manifest" in err
+    assert node.calls == []
+
+
+def test_an_unknown_run_is_1_and_lists_the_known(shoal: Shoal, node: FakeService) -> None:
+    code, _, err = shoal("run", "show", "nothing")
+    assert code == Exit.FAILED
+    assert f"{RUN[:8]} (stdlib)" in err
+
+
+def test_another_version_is_5(shoal: Shoal, node: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "shoal_version", lambda: "99.0")
+    code, _, err = shoal("status")
+    assert code == Exit.VERSION
+    assert "99.0" in err
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"SSH-2.0\r\n", b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{"]
+)
+def test_something_else_on_the_port_is_said_so(shoal: Shoal, answer: bytes) -> None:
+    home = find_home().create()
+    with home.locked(), socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def live() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65_536)
+                connection.sendall(answer)
+
+        home.write_daemon(DaemonInfo(os.getpid(), "127.0.0.1", listener.getsockname()[1], PEER))
+        thread = threading.Thread(target=live)
+        thread.start()
+        code, out, err = shoal("status")
+        thread.join(10)
+    assert (code, out) == (Exit.FAILED, "")
+    assert "does not answer properly" in err
+    assert err.count("\n") == 1
+
+
+def test_a_node_that_is_still_starting_is_3(shoal: Shoal) -> None:
+    with find_home().create().locked():
+        code, _, err = shoal("status")
+    assert code == Exit.NO_DAEMON
+    assert "starting" in err
+
+
+def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["shoal", "status"])
+    monkeypatch.setattr(client.Client, "status", lambda self: 1 / 0)
+    monkeypatch.setattr(client.Client, "__init__", lambda self, home: None)
+    with pytest.raises(ZeroDivisionError):
+        main()
+
+
+def test_flags_beat_variables_and_variables_beat_defaults(shoal: Shoal, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[NodeSettings] = []
+    monkeypatch.setattr(launch, "run_here", seen.append)
+    monkeypatch.setenv("SHOAL_PORT", "5001")
+    monkeypatch.setenv("SHOAL_ADMIN_PORT", "5002")
+    monkeypatch.setenv("SHOAL_BOOTSTRAP", f"{ADDRESS} {ADDRESS}")
+    monkeypatch.setenv("SHOAL_FOREGROUND", "1")
+    assert shoal("node", "start", "--port", "6001")[0] == Exit.OK
+    (settings,) = seen
+    assert (settings.port, settings.admin_port, settings.admin_host) == (6001, 5002, "127.0.0.1")
+    assert settings.bootstrap == (ADDRESS, ADDRESS)
+    assert settings.home == find_home().root
+
+
+def test_the_childs_command_line_says_the_same(shoal: Shoal, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[NodeSettings] = []
+    monkeypatch.setattr(launch, "run_here", seen.append)
+    data = (Path("/"), FAKE_DAEMON)
+    asked = NodeSettings(find_home().root, 1234, "127.0.0.1", "::1", 0, (ADDRESS,), 3, data)
+    argv = launch.foreground_argv(asked)
+    assert shoal(*argv[argv.index("shoal.node") + 1 :])[0] == Exit.OK
+    assert seen == [asked]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--port", "65535"], "--port"),
+        (["--admin-port", "-1"], "--admin-port"),
+        (["--threads", "0"], "--threads"),
+        (["--data", "/nowhere/at/all"], "--data"),
+        (["--bootstrap", "192.0.2.7:4101"], "/p2p/"),
+    ],
+)
+def test_settings_that_make_no_sense_are_2(shoal: Shoal, arguments: list[str], said: str) -> None:
+    code, _, err = shoal("node", "start", *arguments)
+    assert code == Exit.USAGE
+    assert said in err
+    assert not find_home().root.exists()
+
+
+class Up:
+    """Stands in for the local swarm."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen: list[UpOptions] = []
+        stub = ModuleType("shoal.node.up")
+        stub.main = self  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "shoal.node.up", stub)
+
+    def __call__(self, options: UpOptions) -> int:
+        self.seen.append(options)
+        return 1
+
+
+def test_up_by_default(shoal: Shoal, monkeypatch: pytest.MonkeyPatch) -> None:
+    up = Up(monkeypatch)
+    assert shoal("up") == (1, "", "")
+    assert up.seen == [UpOptions()]
+
+
+def test_up_with_everything(shoal: Shoal, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    up = Up(monkeypatch)
+    manifest = tmp_path / "run.toml"
+    manifest.touch()
+    flags = ["--peers", "5", "--rounds", "9", "--kill-at", "none", "--join-at", "8", "--data", str(tmp_path)]
+    flags += ["--data", str(manifest), "--manifest", str(manifest), "--baseline", "--out", str(tmp_path / "o")]
+    shoal("up", *flags, "--seed", "3", "--json")
+    data = (tmp_path, manifest)
+    assert up.seen == [UpOptions(5, 9, None, 8, data, manifest, True, tmp_path / "o", 3, True)]
+
+
+def test_usual_faults_that_do_not_fit_are_left_out_aloud(shoal: Shoal, monkeypatch: pytest.MonkeyPatch) -> None:
+    up = Up(monkeypatch)
+    _, _, err = shoal("up", "--rounds", "5", "--peers", "2")
+    assert (up.seen[0].kill_at, up.seen[0].join_at) == (None, None)
+    assert "--kill-at 4" in err
+    assert "--join-at 6" in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--peers", "1"],
+        ["--peers", "65"],
+        ["--rounds", "0"],
+        ["--kill-at", "13"],
+        ["--kill-at", "0"],
+        ["--kill-at", "never"],
+        ["--kill-at", "-1"],
+        ["--kill-at", "4", "--peers", "2"],
+        ["--join-at", "12"],
+        ["--join-at", "0"],
+        ["--seed", "-1"],
+        ["--data", "/nowhere/at/all"],
+        ["--manifest", "/nowhere.toml"],
+        ["--out", "/dev/null"],
+    ],
+)
+def test_up_refuses_nonsense(shoal: Shoal, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+    up = Up(monkeypatch)
+    code, out, err = shoal("up", *arguments)
+    assert (code, out) == (Exit.USAGE, "")
+    assert arguments[0] in err
+    assert up.seen == []
+
+
+def test_options_check_themselves() -> None:
+    with pytest.raises(UsageError):
+        UpOptions(peers=1)
+
+
+@pytest.fixture
+def background(monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
+    """`node start` starts a real process with a fake node; it is gone when the test ends."""
+    real = launch.foreground_argv
+
+    def fake_argv(settings: NodeSettings) -> list[str]:
+        argv = real(settings)
+        return [sys.executable, str(FAKE_DAEMON), *argv[argv.index("shoal.node") + 1 :]]
+
+    monkeypatch.setattr(launch, "foreground_argv", fake_argv)
+    home = find_home()
+    yield home
+    if (pid := home.holder()) is not None:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_node_in_the_background_comes_and_goes(shoal: Shoal, background: Home) -> None:
+    code, out, err = shoal("node", "start", "--admin-port", "0")
+    assert (code, err) == (Exit.OK, "")
+    pid = background.holder()
+    assert pid is not None
+    assert pid != os.getpid()
+    assert os.getsid(pid) == pid
+    for part in (PEER, ADDRESS, "http://127.0.0.1:", f"pid {pid}", str(background.daemon_log)):
+        assert part in out
+    assert json.loads(shoal("status", "--json")[1])["peer"] == PEER
+
+    code, _, err = shoal("node", "start")
+    assert code == Exit.FAILED
+    assert f"pid {pid}" in err
+
+    code, out, _ = shoal("node", "stop")
+    assert (code, out) == (Exit.OK, f"stopped the node (pid {pid})\n")
+    assert background.holder() is None
+    assert shoal("node", "stop")[0] == Exit.NO_DAEMON
+
+
+def test_a_moved_port_is_said_aloud(shoal: Shoal, background: Home) -> None:
+    _, out, _ = shoal("node", "start", "--admin-port", "0", "--port", "4999")
+    assert out.endswith("; port 4999 was taken\n")
+    shoal("node", "stop")
+
+
+def test_a_node_that_dies_at_start_says_why(shoal: Shoal, background: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_NODE", "fails")
+    code, out, err = shoal("node", "start", "--admin-port", "0")
+    assert (code, out) == (Exit.FAILED, "")
+    assert err.startswith("shoal: the node did not start: the identity key is of another planet")
+    assert background.holder() is None
+
+
+def test_a_node_that_does_not_listen_gets_a_signal(
+    shoal: Shoal, background: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_NODE", "deaf")
+    monkeypatch.setattr(launch, "STOP_PATIENCE", 1.0)
+    shoal("node", "start", "--admin-port", "0")
+    assert background.holder() is not None
+    assert shoal("node", "stop")[0] == Exit.OK
+    assert background.holder() is None
+
+
+def test_a_node_that_refuses_us_gets_a_signal(shoal: Shoal, background: Home) -> None:
+    shoal("node", "start", "--admin-port", "0")
+    (background.root / "token").unlink()  # the next one is not what the node wants to see
+    assert shoal("node", "stop")[0] == Exit.OK
+    assert background.holder() is None
+
+
+def test_two_starts_at_once_give_one_node(background: Home) -> None:
+    settings = NodeSettings(background.create().root, admin_port=0)
+    argv = launch.foreground_argv(settings)
+    pair = [subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    loser, deadline = None, time.monotonic() + 30
+    while loser is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+        loser = next((each for each in pair if each.poll() is not None), None)
+    assert loser is not None
+    assert loser.returncode == Exit.FAILED
+    assert "already runs" in loser.communicate()[1]
+    winner = next(each for each in pair if each is not loser)
+    assert winner.poll() is None
+    launch.stop(background)
+    winner.communicate()

@@ -1,0 +1,40 @@
+"""What the documents point to exists: files behind links, targets behind `make`, flags behind `shoal`."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+TEXT = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_link_leads_somewhere(document: Path) -> None:
+    targets = re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8"))
+    assert not [target for target in targets if not (document.parent / target).exists()]
+
+
+def test_every_make_target_exists() -> None:
+    mentioned = set(re.findall(r"(?:^|`)make ([a-z-]+)", TEXT, flags=re.MULTILINE))
+    defined = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
+    assert {"swarm", "test", "install"} <= mentioned <= defined
+
+
+COMMANDS = sorted(set(re.findall(r"^(?:make swarm|shoal)\b.*", TEXT, flags=re.MULTILINE)))
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_every_command_knows_its_flags(line: str) -> None:
+    words = re.sub(r'[#"].*', "", line.replace('make swarm ARGS="', "shoal up ").replace("make swarm", "shoal up"))
+    path = re.match(r"shoal((?: [a-z]+)*)", words)
+    assert path is not None
+    names = path[1].split()[: 2 if path[1].split()[0] in ("node", "run") else 1]
+    command = [sys.executable, "-m", "shoal.node", *names, "--help"]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert not [flag for flag in re.findall(r"--[a-z-]+", words) if flag not in shown]

@@ -1,0 +1,157 @@
+"""The home folder: secrets stay private, and one daemon at a time, whatever a crash left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from shoal.node.home import DaemonInfo, Home, find_home
+from shoal.protocol.errors import LocalError
+
+HOLD = """
+import sys
+from pathlib import Path
+from shoal.node.home import Home
+with Home(Path(sys.argv[1])).create().locked():
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path / "home").create()
+
+
+def hold(home: Home) -> subprocess.Popen[bytes]:
+    """Another process that has the lock."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(home.root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"locked\n"
+    return process
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    with process:
+        process.kill()
+
+
+def test_shoal_home_decides(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SHOAL_HOME", str(tmp_path / "here"))
+    assert find_home().root == tmp_path / "here"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SHOAL_HOME", "there")
+    assert find_home().root == tmp_path / "there"
+
+
+def test_without_it_the_platform_decides(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("SHOAL_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    assert find_home().root.is_relative_to(tmp_path)
+    assert find_home().root.name == "shoal"
+
+
+def test_a_secret_is_made_once_and_private(home: Home) -> None:
+    assert home.token() == home.token()
+    assert len(home.token()) >= 32
+    assert stat.S_IMODE((home.root / "token").stat().st_mode) == 0o600
+    assert [path.name for path in home.root.iterdir() if path.name.startswith(".")] == []
+
+
+def test_racers_agree_on_one_secret(home: Home) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        seen = set(pool.map(lambda _: home.secret("key", lambda: os.urandom(8)), range(64)))
+    assert len(seen) == 1
+
+
+def test_a_secret_that_others_can_read_is_refused(home: Home) -> None:
+    home.token()
+    (home.root / "token").chmod(0o644)
+    with pytest.raises(LocalError, match="chmod 600"):
+        home.token()
+
+
+def test_an_empty_secret_is_refused(home: Home) -> None:
+    (home.root / "token").touch(0o600)
+    with pytest.raises(LocalError, match="is empty"):
+        home.token()
+
+
+def test_a_home_that_cannot_be_made_is_a_local_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(LocalError, match="SHOAL_HOME"):
+        Home(tmp_path / "file" / "home").create()
+
+
+def test_run_folders_are_made(home: Home) -> None:
+    assert home.run_folder("ab" * 32).is_dir()
+
+
+def test_nobody_holds_a_fresh_home(home: Home) -> None:
+    assert home.holder() is None
+    assert home.read_daemon() is None
+
+
+def test_the_second_daemon_is_refused_and_told_who_is_first(home: Home) -> None:
+    first = hold(home)
+    try:
+        assert home.holder() == first.pid
+        with pytest.raises(LocalError, match=f"pid {first.pid}"), home.locked():
+            pass
+    finally:
+        end(first)
+
+
+def test_a_lock_that_a_crash_left_means_nothing(home: Home) -> None:
+    first = hold(home)
+    home.write_daemon(DaemonInfo(first.pid, "127.0.0.1", 4180, "peer"))
+    first.send_signal(signal.SIGKILL)
+    end(first)
+    assert home.lock.read_text() == str(first.pid)
+    assert home.holder() is None
+    assert home.read_daemon() is None
+    with home.locked():
+        assert home.holder() == os.getpid()
+
+
+def test_a_reused_pid_in_the_lock_file_means_nothing(home: Home) -> None:
+    home.lock.write_text("1")
+    assert home.holder() is None
+    with home.locked():
+        assert home.lock.read_text() == str(os.getpid())
+
+
+def test_the_lock_survives_probing(home: Home) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        probes = [pool.submit(lambda: [home.holder() for _ in range(500)]) for _ in range(4)]
+        for _ in range(20):
+            with home.locked():
+                pass
+    assert {pid for probe in probes for pid in probe.result()} <= {None, os.getpid()}
+
+
+def test_what_the_daemon_says_of_itself_is_read_while_it_lives(home: Home) -> None:
+    info = DaemonInfo(os.getpid(), "127.0.0.1", 4180, "peer", ("/ip4/127.0.0.1/tcp/4101",))
+    with home.locked():
+        assert home.read_daemon() is None
+        home.write_daemon(info)
+        assert home.read_daemon() == info
+    assert home.read_daemon() is None
+    assert not list(home.root.glob("daemon*"))
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"pid": 1}', "\x00"])
+def test_a_broken_daemon_file_is_no_daemon(home: Home, content: str) -> None:
+    with home.locked():
+        (home.root / "daemon.json").write_text(content)
+        assert home.read_daemon() is None

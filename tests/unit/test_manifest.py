@@ -1,0 +1,208 @@
+"""A manifest is understood the same by everybody, or refused with a sentence that says why."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.node.manifest import (
+    MAX_MANIFEST,
+    Manifest,
+    check_manifest,
+    decode_manifest,
+    load_manifest,
+    parse_manifest,
+    sign_manifest,
+)
+from shoal.protocol.errors import LocalError, RemoteError
+from shoal.protocol.ids import PeerId, RunId
+from tests.simulation.signing import FakeSigner
+
+BUILT_IN = Path(__file__).parents[2] / "examples" / "stdlib.toml"
+GOLDEN = "ee817b032e73815b525a31a49455e877018fc9695b162740876b05761f70f265"
+MANIFEST = Manifest(name="test", seed=7)
+ALICE, BOB = FakeSigner(PeerId("alice")), FakeSigner(PeerId("bob"))
+
+
+def run_of(data: bytes) -> RunId:
+    return RunId(hashlib.sha256(data).digest())
+
+
+def test_the_run_id_of_a_fixed_manifest_never_changes() -> None:
+    # A key added to the schema changes it: then older versions cannot take part, and PROTOCOL must grow too.
+    assert Manifest(name="golden").run_id.hex() == GOLDEN
+
+
+def test_order_and_spelled_out_defaults_do_not_matter() -> None:
+    terse = parse_manifest('name = "a"\n[rounds]\nmin_members = 3\n[model]\ndim = 64')
+    wordy = parse_manifest('seed = 0\nname = "a"\n[model]\ndim = 64\nlayers = 4\n[rounds]\nmin_members = 3')
+    assert terse.canonical() == wordy.canonical()
+
+
+def test_the_built_in_manifest_survives_the_wire() -> None:
+    manifest = load_manifest(BUILT_IN)
+    assert decode_manifest(manifest.canonical(), manifest.run_id) == manifest
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("nmae = 'a'", "unknown key 'nmae'; the nearest known key is 'name'"),
+        ("name = 'a'\n[modle]\ndim = 8", "unknown key 'modle'; the nearest known key is 'model'"),
+        ("name = 'a'\n[model]\ndimm = 8", "unknown key 'model.dimm'; the nearest known key is 'model.dim'"),
+        ("name = 'a'\ninner_steps = 8", "unknown key 'inner_steps'; the nearest known key is 'method.inner_steps'"),
+        ("name = 'a'\n[codec]\nzzz = 8", "unknown key 'codec.zzz'; the nearest known key is"),
+    ],
+)
+def test_an_unknown_key_is_named_with_the_nearest_known_one(text: str, expected: str) -> None:
+    with pytest.raises(LocalError, match="unknown key") as caught:
+        parse_manifest(text)
+    assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("name = 1", "'name'"),
+        ("name = ''", "'name'"),
+        ("name = '../../etc'", "'name'"),
+        (f"name = '{'a' * 65}'", "'name'"),
+        ("seed = 1", "'name'"),
+        ("name = 'a'\nseed = -1", "'seed'"),
+        ("name = 'a'\nseed = 9223372036854775808", "'seed'"),
+        ("name = 'a'\nseed = 1.0", "'seed'"),
+        ("name = 'a'\nseed = true", "'seed'"),
+        ("name = 'a'\nseed = 2024-01-01", "'seed'"),
+        ("name = 'a'\nprotocol = 2", "upgrade the older one"),
+        ("name = 'a'\nmodel = 'llama'", "'model'"),
+        ("name = 'a'\nmodel = [1]", "'model'"),
+        ("name = 'a'\n[model]\nname = 'os.system'", "'model.name'"),
+        ("name = 'a'\n[model]\nheads = 3", "multiple"),
+        ("name = 'a'\n[model]\ndim = 1000000000", "'model.dim'"),
+        ("name = 'a'\n[data]\ndigest = 'x'", "'data.digest'"),
+        ("name = 'a'\n[method]\nclip = nan", "'method.clip'"),
+        ("name = 'a'\n[method]\nclip = inf", "'method.clip'"),
+        ("name = 'a'\n[method]\nbetas = [0.9, nan]", "'method.betas.1'"),
+        ("name = 'a'\n[method]\nbetas = [0.9, 1.5]", "'method.betas.1'"),
+        ("name = 'a'\n[method]\nbetas = [0.9]", "'method.betas.1'"),
+        ("name = 'a'\n[method]\nwarmup_steps = 1" + "0" * 30, "'method.warmup_steps'"),
+        ("name = 'a'\n[rounds]\nlast = 0", "'rounds.last'"),
+        ("name = 'a'\n[rounds]\nlast = 1" + "0" * 30, "'rounds.last'"),
+        ("name = 'a'\n[rounds]\nchunk_bytes = 1", "'rounds.chunk_bytes'"),
+        ("name = 'a'\n[codec]\nscatter = 'int7'", "'codec.scatter'"),
+        ("name = ", "not TOML"),
+        ("name = 'a'\nname = 'b'", "not TOML"),
+        ("model = " + "[" * 3_000 + "]" * 3_000, "nested too deeply"),
+        ("model = " + "{a=" * 20 + "1" + "}" * 20, "nested too deeply"),
+        ("seed = 1" + "0" * 5_000, "too long"),
+        ("#" * (MAX_MANIFEST + 1), "larger than 64 KiB"),
+    ],
+)
+def test_what_is_wrong_is_refused_by_name(text: str, where: str) -> None:
+    with pytest.raises(LocalError) as caught:
+        parse_manifest(text, "my.toml")
+    assert where in str(caught.value)
+    assert str(caught.value).startswith("my.toml")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_whole_number_is_a_fine_float() -> None:
+    assert parse_manifest("name='a'\n[method]\nclip = 1") == parse_manifest("name='a'\n[method]\nclip = 1.0")
+
+
+def test_every_bound_fits_the_wire() -> None:
+    text = (
+        "name='a'\nseed=9223372036854775807\n[rounds]\nlast=9007199254740992\n[method]\nwarmup_steps=9007199254740992"
+    )
+    manifest = parse_manifest(text)
+    assert decode_manifest(manifest.canonical(), manifest.run_id) == manifest
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe", b"#" * (MAX_MANIFEST + 1)])
+def test_a_file_that_cannot_be_read_is_a_local_error(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "run.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(LocalError, match=r"run\.toml"):
+        load_manifest(path)
+
+
+def nested(depth: int) -> bytes:
+    return b"\x91" * depth + b"\xc0"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xc1",
+        MANIFEST.canonical()[:-1],
+        MANIFEST.canonical() + b"\x00",
+        nested(20),
+        nested(900),
+        nested(60_000),
+        b"\x81\xa4name" + nested(400),
+        msgpack.packb({"name": "test"}),  # canonical form leaves no default out
+        msgpack.packb(dict(reversed(MANIFEST.model_dump(mode="json").items()))),
+        msgpack.packb({**MANIFEST.model_dump(mode="json"), "extra": 1}),
+        msgpack.packb({**MANIFEST.model_dump(mode="json"), "protocol": 2}),
+        msgpack.packb({"\x1b[2J" * 9_000: 2}),
+        msgpack.packb({1: 2}),
+        msgpack.packb(msgpack.Timestamp(1)),
+        bytes(MAX_MANIFEST + 1),
+    ],
+)
+def test_bytes_that_are_no_canonical_manifest_name_their_sender(data: bytes) -> None:
+    with pytest.raises(RemoteError) as caught:
+        decode_manifest(data, run_of(data), PeerId("mallory"))
+    assert caught.value.peer == "mallory"
+    assert len(str(caught.value)) < 300
+
+
+def test_another_run_id_is_refused() -> None:
+    with pytest.raises(RemoteError, match="not the one"):
+        decode_manifest(MANIFEST.canonical(), run_of(b"other"))
+
+
+@given(st.binary(max_size=300) | st.recursive(st.none() | st.booleans() | st.floats(), st.lists).map(msgpack.packb))
+def test_any_bytes_give_a_manifest_or_a_remote_error(data: bytes) -> None:
+    with pytest.raises(RemoteError):
+        decode_manifest(data, run_of(data))
+
+
+@given(st.data())
+def test_a_mutated_manifest_is_refused_or_another_valid_one(data: st.DataObject) -> None:
+    mutated = bytearray(MANIFEST.canonical())
+    for _ in range(data.draw(st.integers(1, 3))):
+        mutated[data.draw(st.integers(0, len(mutated) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        manifest = decode_manifest(bytes(mutated), run_of(bytes(mutated)))
+    except RemoteError:
+        return
+    assert manifest.canonical() == bytes(mutated)
+
+
+def test_a_signed_manifest_is_accepted_from_anybody() -> None:
+    signature = sign_manifest(MANIFEST, ALICE)
+    checked = check_manifest(MANIFEST.canonical(), MANIFEST.run_id, ALICE.peer, signature, BOB)
+    assert checked == MANIFEST
+
+
+@pytest.mark.parametrize(
+    ("author", "signature"),
+    [
+        ("bob", sign_manifest(MANIFEST, ALICE)),
+        ("alice", b""),
+        ("alice", ALICE.sign(MANIFEST.canonical())),  # signed as something else
+        ("alice", sign_manifest(Manifest(name="other"), ALICE)),
+    ],
+)
+def test_a_forged_signature_names_the_alleged_author(author: str, signature: bytes) -> None:
+    with pytest.raises(RemoteError, match="forged or missing") as caught:
+        check_manifest(MANIFEST.canonical(), MANIFEST.run_id, PeerId(author), signature, BOB)
+    assert caught.value.peer == author

@@ -1,0 +1,64 @@
+"""`make preflight`: what is missing is said in one sentence that names the package, and make stops."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+COMPILER = shutil.which("cc")
+pytestmark = pytest.mark.skipif(not shutil.which("make") or not COMPILER, reason="needs make and a C compiler")
+
+
+def preflight(*settings: str) -> subprocess.CompletedProcess[str]:
+    command = ["make", "--no-print-directory", "preflight", f"PYTHON={sys.executable}", *settings]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture
+def compiler_without(tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    """A C compiler that does not find one header."""
+    script = tmp_path / "cc"
+    script.write_text(
+        f'#!/bin/sh\nsource=$(cat)\ncase "$source" in *{request.param}*) exit 1 ;; esac\n'
+        f'printf "%s\\n" "$source" | {COMPILER} "$@"\n',
+        encoding="utf-8",
+    )
+    script.chmod(0o755)
+    return str(script)
+
+
+def assert_one_sentence(result: subprocess.CompletedProcess[str], *words: str) -> None:
+    assert result.returncode == 2, result.stderr
+    sentence, make_stopped = result.stderr.splitlines()
+    assert sentence.startswith("Shoal needs ")
+    assert all(word in sentence for word in words), sentence
+    assert make_stopped.startswith("make: ***")
+
+
+def test_a_complete_machine_passes_in_silence() -> None:
+    result = preflight()
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("python", ["", "no-such-python", "false"])
+def test_no_python_that_is_new_enough(python: str) -> None:
+    assert_one_sentence(preflight(f"PYTHON={python}"), "Python 3.11", "apt-get install python3.11", "brew install")
+
+
+def test_no_compiler() -> None:
+    assert_one_sentence(preflight("CC=no-such-compiler"), "a C compiler", "build-essential", "gcc", "xcode-select")
+
+
+@pytest.mark.parametrize("compiler_without", ["gmp.h"], indirect=True)
+def test_no_gmp(compiler_without: str) -> None:
+    assert_one_sentence(preflight(f"CC={compiler_without}"), "libgmp", "libgmp-dev", "gmp-devel", "brew install gmp")
+
+
+@pytest.mark.parametrize("compiler_without", ["Python.h"], indirect=True)
+def test_no_python_headers(compiler_without: str) -> None:
+    assert_one_sentence(preflight(f"CC={compiler_without}"), "the headers of Python", "-dev", "-devel")

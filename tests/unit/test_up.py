@@ -1,0 +1,123 @@
+"""`shoal up` around fake nodes: what it starts, notices, writes, says and cleans up, whatever goes wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import save_file
+
+from shoal.node.manifest import parse_manifest
+from shoal.node.model import build
+from shoal.node.up.plan import builtin_manifest, to_toml
+
+FAKE = Path(__file__).parent.parent / "fake_swarm.py"
+MANIFEST = """
+name = "tiny"
+[model]
+dim = 16
+layers = 1
+heads = 2
+kv_heads = 1
+hidden = 16
+context = 32
+[goal]
+loss_ratio = 1.5
+"""
+KEYS = {
+    *("rounds", "committed", "peers", "parameters", "tokens", "initial_val_loss", "val_loss", "alone_val_loss"),
+    *("joined_val_loss", "gap_recovered", "bytes_per_parameter_per_round", "out"),
+}
+PATIENCE = 30.0
+
+Up = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Up]:
+    """Starts `shoal up` on fakes; what is left of it at the end of the test is a failure."""
+    (tmp_path / "world").mkdir()
+    (tmp_path / "manifest.toml").write_text(MANIFEST)
+    model = build(parse_manifest(MANIFEST).model, seed=0)
+    save_file({name: weight.detach() for name, weight in model.named_parameters()}, tmp_path / "state")
+    text = tmp_path / "text"
+    text.mkdir()
+    (text / "book.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 200)
+    (text / "picture.png").write_bytes(b"\x89PNG\0\xff")
+    processes = []
+
+    def start(*arguments: str, flaw: str = "", **environ: str) -> subprocess.Popen[str]:
+        argv = [sys.executable, str(FAKE), "up", "--peers", "3", "--out", str(tmp_path / "out"), *arguments]
+        argv += ["--manifest", str(tmp_path / "manifest.toml"), "--data", str(text)]
+        fakes = {"FAKE_WORLD": str(tmp_path / "world"), "FAKE_STATE": str(tmp_path / "state"), "FAKE_FLAW": flaw}
+        processes.append(
+            subprocess.Popen(
+                argv, env={**os.environ, **fakes, **environ}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+        )
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        if process.poll() is None:
+            process.terminate()
+            process.communicate(timeout=PATIENCE)
+    assert not left_behind(tmp_path)
+
+
+def left_behind(out: Path) -> list[str]:
+    """Processes that carry the test's folder in their environment or command line."""
+    ps = ["ps", "axeww", "-o", "pid=,command="]
+    listing = subprocess.run(ps, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=True).stdout
+    return [line for line in listing.splitlines() if str(out) in line]
+
+
+def events(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_death_and_an_arrival(up: Up, tmp_path: Path) -> None:
+    process = up("--rounds", "10", "--kill-at", "2", "--join-at", "6", "--json", "--seed", "3")
+    stdout, stderr = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, stderr
+    (line,) = stdout.splitlines()
+    answer = json.loads(line)
+    assert answer.keys() == KEYS
+    assert [(each["round"], each["attempt"]) for each in answer["committed"]] == [(n, 1) for n in range(1, 11)]
+    assert [each["members"] for each in answer["committed"][:3]] == [3, 3, 2]
+    assert answer["committed"][1]["contributors"] == 2
+    assert answer["committed"][0].keys() == {
+        *("round", "attempt", "members", "contributors", "digest", "seconds", "bytes"),
+    }
+    assert [(each["peer"], each["outcome"]) for each in answer["peers"]] == [
+        ("peer-1", "finished"),
+        ("peer-2", "finished"),
+        ("peer-3", "killed"),
+        ("peer-4", "joined"),
+    ]
+    assert {each["digest"] for each in answer["peers"] if each["outcome"] != "killed"} == {"ee" * 32}
+    assert answer["tokens"] == 1000
+    assert answer["val_loss"] > 0
+    assert answer["alone_val_loss"] is answer["gap_recovered"] is None
+    assert "6 of 12 chunks sent in round 2" in stderr
+    assert "1 files that are not text were skipped" in stderr
+    assert "seed = 3" in (tmp_path / "out/manifest.toml").read_text()
+    assert (tmp_path / "out/peers/peer-4/state.safetensors").exists()
+    assert json.loads((tmp_path / "world/peer-2.args").read_text())[0].endswith("/p2p/peer-1")
+    kinds = {each["kind"] for each in events(tmp_path / "out")}
+    assert kinds == {"event", "round", "progress", "result"}

@@ -1,0 +1,162 @@
+"""The training loop of the built-in worker with a trainer of a few lines: orders, hand-ins, failures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from shoal.node.inner import InnerRound, InnerStep
+from shoal.node.worker import Orders, TrainingLoop
+from shoal.node.worker_messages import Contribution, Failed, HandIn, Progress, Train
+from shoal.protocol.errors import TransportError
+from shoal.protocol.wire import Message
+
+STEPS = 4
+
+
+class CountingTrainer:
+    """Each of its inner steps subtracts the lane from every weight; `before_step` lets a test interfere."""
+
+    def __init__(self) -> None:
+        self.weights = torch.zeros(3)
+        self.before_step: Callable[[int], None] = lambda step: None
+        self.loss = 0.5
+
+    def load(self, theta: Tensor) -> None:
+        self.weights = theta.clone()
+
+    def train(self, round: int, lanes: Sequence[int], keep_going: Callable[[InnerStep], bool]) -> InnerRound:
+        step = 0
+        for step in range(1, STEPS + 1):
+            self.before_step(step)
+            self.weights -= sum(lanes)
+            if not keep_going(InnerStep(step, self.loss, 10 * step)):
+                break
+        return InnerRound(step, 10 * step, self.loss)
+
+    def contribute(self, theta: Tensor, out: Tensor) -> None:
+        torch.sub(theta, self.weights, out=out)
+
+
+class Bench:
+    """A loop, and the daemon's side of it."""
+
+    def __init__(self) -> None:
+        self.trainer = CountingTrainer()
+        self.orders = Orders()
+        self.parameters = np.ones(3, dtype=np.float32)
+        self.contribution = np.full(3, math.nan, dtype=np.float32)
+        self.sent: list[Message] = []
+        self.loop = TrainingLoop(self.trainer, self.orders, self.parameters, self.contribution, self.sent.append)
+
+    def order(self, order: Train) -> None:
+        self.orders.take(order)
+        self.loop.carry_out(order)
+
+    def steps(self) -> list[int]:
+        return [each.step for each in self.sent if isinstance(each, Progress)]
+
+
+def test_a_whole_round() -> None:
+    bench = Bench()
+    bench.order(Train(order=1, round=7, lane=2))
+    assert bench.steps() == [1, 2, 3, 4]
+    assert bench.sent[-1] == Contribution(order=1, round=7, steps=4, tokens=40, loss=0.5)
+    assert bench.contribution.tolist() == [8.0, 8.0, 8.0]
+
+
+def test_the_contribution_is_relative_to_what_was_loaded_even_if_the_daemon_has_loaded_more() -> None:
+    bench = Bench()
+    bench.trainer.before_step = lambda step: bench.parameters.fill(100 * step)
+    bench.order(Train(1, 7, 2))
+    assert bench.contribution.tolist() == [8.0, 8.0, 8.0]
+
+
+def test_a_hand_in_ends_the_round_after_the_step() -> None:
+    bench = Bench()
+    bench.trainer.before_step = lambda step: bench.orders.take(HandIn(1)) if step == 2 else None
+    bench.order(Train(1, 7, 2))
+    assert bench.steps() == [1, 2]
+    assert bench.sent[-1] == Contribution(1, 7, steps=2, tokens=20, loss=0.5)
+    assert bench.contribution.tolist() == [4.0, 4.0, 4.0]
+
+
+def test_a_hand_in_before_the_first_step_contributes_nothing() -> None:
+    bench = Bench()
+    bench.orders.take(HandIn(1))
+    bench.order(Train(1, 7, 2))
+    assert bench.sent == [Contribution(1, 7, steps=0, tokens=0, loss=None)]
+    assert bench.contribution.tolist() == [0.0, 0.0, 0.0]
+
+
+def test_a_hand_in_of_an_older_order_means_nothing() -> None:
+    bench = Bench()
+    bench.orders.take(HandIn(1))
+    bench.order(Train(2, 7, 2))
+    assert bench.steps() == [1, 2, 3, 4]
+
+
+def test_a_new_order_ends_the_round_without_a_contribution() -> None:
+    bench = Bench()
+    newer = Train(2, 8, 2)
+    bench.trainer.before_step = lambda step: bench.orders.take(newer) if step == 3 else None
+    bench.order(Train(1, 7, 2))
+    assert bench.steps() == [1, 2, 3]
+    assert not any(isinstance(each, Contribution) for each in bench.sent)
+    assert bench.orders.after(1) is newer
+
+
+def run_until_the_daemon_is_gone(bench: Bench) -> None:
+    """Run the loop; sending a contribution finds the daemon gone, so that it ends."""
+
+    def send(message: Message) -> None:
+        bench.sent.append(message)
+        if isinstance(message, Contribution):
+            raise TransportError("gone")
+
+    loop = TrainingLoop(bench.trainer, bench.orders, bench.parameters, bench.contribution, send)
+    loop.run()
+
+
+def test_the_loop_ends_quietly_when_the_daemon_is_gone() -> None:
+    bench = Bench()
+    bench.orders.take(Train(1, 7, 2))
+    run_until_the_daemon_is_gone(bench)
+    assert isinstance(bench.sent[-1], Contribution)
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_fails_the_order(loss: float) -> None:
+    bench = Bench()
+    bench.trainer.loss = loss
+    bench.orders.take(Train(1, 7, 2))
+    run_until_the_daemon_is_gone(bench)
+    assert bench.sent == [Failed(1, 7, f"ArithmeticError: the loss of inner step 1 is {loss}")]
+
+
+def test_a_pseudo_gradient_with_nan_fails_the_order() -> None:
+    bench = Bench()
+    bench.trainer.before_step = lambda step: bench.trainer.weights.fill_(math.nan) if step == 4 else None
+    bench.orders.take(Train(1, 7, 2))
+    run_until_the_daemon_is_gone(bench)
+    assert bench.sent[-1] == Failed(1, 7, "ArithmeticError: the pseudo-gradient has NaN or Inf")
+
+
+def test_any_error_fails_the_order_with_a_reason_of_bounded_length() -> None:
+    bench = Bench()
+
+    def fail(step: int) -> None:
+        raise MemoryError("x" * 5000)
+
+    bench.trainer.before_step = fail
+    bench.orders.take(Train(1, 7, 2))
+    run_until_the_daemon_is_gone(bench)
+    (failed,) = bench.sent
+    assert isinstance(failed, Failed)
+    assert failed.reason.startswith("MemoryError: xxx")
+    assert len(failed.reason) == 500

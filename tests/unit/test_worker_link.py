@@ -1,0 +1,171 @@
+"""The socket between daemon and worker: the handshake, the vectors that come with it, and who is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shoal.node.shm import SharedVector
+from shoal.node.worker_link import WorkerLink, body_size, frame
+from shoal.node.worker_listener import WorkerListener, receive
+from shoal.node.worker_messages import MAX_FRAME, Contribution, Hello, Stop, Train, Welcome
+from shoal.protocol.errors import LocalError, RemoteError, TransportError
+
+WELCOME = Welcome(manifest=b"m" * 65_536, elements=4, threads=1, device="cpu", data=("a", "b"))
+
+
+@pytest.fixture
+def vectors() -> Iterator[list[SharedVector]]:
+    made = [SharedVector.create(4), SharedVector.create(4)]
+    yield made
+    for vector in made:
+        vector.close()
+
+
+@pytest.fixture
+def listener(tmp_path: Path) -> Iterator[WorkerListener]:
+    made = WorkerListener(tmp_path)
+    yield made
+    made.close()
+
+
+async def meet(
+    listener: WorkerListener, vectors: list[SharedVector], welcome: Welcome = WELCOME
+) -> tuple[WorkerLink, asyncio.StreamReader, asyncio.StreamWriter]:
+    """A worker (in a thread of this process) and the daemon's streams to it."""
+    async with asyncio.timeout(10):
+        link, (reader, writer) = await asyncio.gather(
+            asyncio.to_thread(WorkerLink.connect, listener.path),
+            listener.accept(os.getpid(), welcome, [vector.fd for vector in vectors]),
+        )
+    return link, reader, writer
+
+
+@pytest.mark.asyncio
+async def test_a_worker_gets_the_welcome_and_both_vectors(
+    listener: WorkerListener, vectors: list[SharedVector]
+) -> None:
+    link, reader, writer = await meet(listener, vectors)
+    assert link.welcome == WELCOME
+    vectors[0].array[:] = [1, 2, 3, 4]
+    assert link.parameters.array.tolist() == [1, 2, 3, 4]
+    link.contribution.array[:] = 5
+    assert vectors[1].array.tolist() == [5, 5, 5, 5]
+
+    writer.write(frame(Train(1, 2, 3)))
+    assert await asyncio.to_thread(link.receive) == Train(1, 2, 3)
+    said = Contribution(order=1, round=2, steps=3, tokens=4, loss=None)
+    link.send(said)
+    assert await receive(reader) == said
+    link.close()
+    with pytest.raises(EOFError):
+        await receive(reader)
+    writer.close()
+    await writer.wait_closed()
+
+
+@pytest.mark.asyncio
+async def test_a_closed_socket_tells_the_worker(listener: WorkerListener, vectors: list[SharedVector]) -> None:
+    link, _, writer = await meet(listener, vectors)
+    writer.close()
+    await writer.wait_closed()
+    with pytest.raises(TransportError, match="daemon is gone"):
+        await asyncio.to_thread(link.receive)
+    link.close()
+
+
+@pytest.mark.asyncio
+async def test_vectors_of_another_size_are_refused_and_closed(
+    listener: WorkerListener, vectors: list[SharedVector]
+) -> None:
+    wrong = Welcome(b"", elements=5, threads=1, device="cpu", data=())
+    before = len(os.listdir("/dev/fd"))
+    refusal, streams = await asyncio.gather(
+        asyncio.to_thread(WorkerLink.connect, listener.path),
+        listener.accept(os.getpid(), wrong, [vector.fd for vector in vectors]),
+        return_exceptions=True,
+    )
+    assert isinstance(refusal, LocalError)
+    assert "cannot have 16 bytes" in str(refusal)
+    assert isinstance(streams, tuple)
+    streams[1].close()
+    await streams[1].wait_closed()
+    assert len(os.listdir("/dev/fd")) == before
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (Hello(1, 1), "already has a worker"),
+        (Hello(9, os.getpid()), "version 1 of the worker protocol, not 9"),
+        (Stop(), "must be Hello, not Stop"),
+    ],
+)
+async def test_strangers_are_turned_away_with_a_reason_and_the_worker_still_comes(
+    listener: WorkerListener, vectors: list[SharedVector], words: Hello | Stop, reason: str
+) -> None:
+    stranger = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    stranger.connect(str(listener.path))
+    stranger.sendall(frame(words))
+    link, _, writer = await meet(listener, vectors)
+    answer = stranger.recv(4096)
+    assert reason.encode() in answer
+    assert stranger.recv(1) == b""
+    stranger.close()
+    link.close()
+    writer.close()
+
+
+@pytest.mark.asyncio
+async def test_a_stranger_who_talks_nonsense_or_leaves_does_no_harm(
+    listener: WorkerListener, vectors: list[SharedVector]
+) -> None:
+    for words in (b"\xff\xff\xff\xff", b"\x00\x00\x00\x01\xc1", b""):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
+            stranger.connect(str(listener.path))
+            stranger.sendall(words)
+    link, _, writer = await meet(listener, vectors)
+    link.close()
+    writer.close()
+
+
+def test_no_daemon_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(TransportError, match="no daemon at"):
+        WorkerLink.connect(tmp_path / "worker.sock")
+
+
+def test_frames_are_bounded() -> None:
+    assert body_size(MAX_FRAME.to_bytes(4, "big")) == MAX_FRAME
+    with pytest.raises(RemoteError, match="over the limit"):
+        body_size((MAX_FRAME + 1).to_bytes(4, "big"))
+
+
+def test_only_the_user_may_open_the_socket(tmp_path: Path) -> None:
+    listener = WorkerListener(tmp_path)
+    assert stat.S_IMODE(listener.path.stat().st_mode) == 0o600
+    listener.close()
+    assert not listener.path.exists()
+
+
+def test_the_socket_of_a_killed_daemon_is_replaced(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as old:
+        old.bind(str(tmp_path / "worker.sock"))
+    WorkerListener(tmp_path).close()
+
+
+def test_a_path_that_is_too_long_gets_a_short_one_that_is_removed(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 120)
+    deep.mkdir()
+    listener = WorkerListener(deep)
+    assert len(str(listener.path)) <= 100
+    folder = listener.path.parent
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    listener.close()
+    assert not folder.exists()
