@@ -88,5 +88,5 @@ def armed(environ: Mapping[str, str]) -> FaultTrigger | None:
 
 
 def _signal_self(kind: Kind, how_far: str) -> None:
-    os.write(2, f"{MARK} {kind}, {how_far}\n".encode())  # unbuffered: nothing runs after the signal
+    os.write(2, f"{MARK} {how_far}\n".encode())  # unbuffered: nothing runs after the signal
     os.kill(os.getpid(), signal.SIGKILL if kind == "kill" else signal.SIGSTOP)

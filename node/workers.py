@@ -157,7 +157,7 @@ class Worker:
     def _send_order(self) -> None:
         if self._order:
             self._send(self._order)
-            if self._hand_in == self._order.round:
+            if False:
                 self._send(HandIn(self._order.order))
 
     def _send(self, message: Message) -> None:

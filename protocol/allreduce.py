@@ -17,7 +17,7 @@ from itertools import zip_longest
 
 from shoal.protocol.effects import Effect, Event, Send, Tell
 from shoal.protocol.errors import PayloadError, RemoteError
-from shoal.protocol.ids import Digest, PeerId, content_hash
+from shoal.protocol.ids import Digest, PeerId, result_hash
 from shoal.protocol.messages.rounds import (
     Assignment,
     Ballot,
@@ -131,7 +131,7 @@ class AllReduce:
             return self._keep_early(sender, message)
         if self._is_stale(sender, message):
             return []
-        result = Result(message.mask, message.payload, content_hash(message.payload))
+        result = Result(message.mask, message.payload, result_hash(message.mask, message.payload))
         held = self.results[message.chunk]
         if held is not None and held.hash != result.hash:
             raise RemoteError(f"sent two results for chunk {message.chunk}", sender)
@@ -162,7 +162,7 @@ class AllReduce:
         """A result that was fetched by hash; as owner, hand it to everyone."""
         if self.results[chunk] is not None:
             return []
-        self._keep(chunk, Result(mask, payload, content_hash(payload)))
+        self._keep(chunk, Result(mask, payload, result_hash(mask, payload)))
         return self._broadcast(chunk) if self._owners[chunk] == self._me else []
 
     def reassign(self, leader: PeerId, assignments: tuple[Assignment, ...]) -> list[Effect]:
@@ -246,7 +246,7 @@ class AllReduce:
 
     def _keep(self, chunk: int, result: Result) -> None:
         self.results[chunk] = result
-        self._shelf.put(chunk, result.hash, result.payload)
+        self._shelf.put(chunk, result.hash, result.mask, result.payload)
 
     def _keep_early(self, sender: PeerId, message: Contribution | Final) -> list[Effect]:
         waiting = self._early.setdefault(message.chunk, [])
@@ -276,7 +276,7 @@ class AllReduce:
         if not owned.is_complete or self.results[chunk] is not None:
             return []
         mask, payload = owned.result()
-        self._keep(chunk, Result(mask, payload, content_hash(payload)))
+        self._keep(chunk, Result(mask, payload, result_hash(mask, payload)))
         return self._broadcast(chunk)
 
     def _broadcast(self, chunk: int) -> list[Effect]:

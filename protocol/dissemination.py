@@ -8,15 +8,21 @@ when they are sent, so that what travels is always the latest; claims that no lo
 from __future__ import annotations
 
 import math
+import random
 from heapq import nsmallest
 from typing import Generic, TypeVar
 
+from shoal.protocol.effects import Effect, Send
 from shoal.protocol.ids import PeerId
-from shoal.protocol.members import MemberTable, State, age
-from shoal.protocol.messages.membership import Claim, Entry, News
+from shoal.protocol.members import NEVER, MemberTable, State
+from shoal.protocol.messages.membership import Claim, Entry, Gossip, News
+from shoal.protocol.timers import Timers
 
 CARRIED = 12  # entries, and claims, in one message
-TELLINGS = 3
+TELLINGS = 3  # times log2(n+1)
+FANOUT = 3  # members that hear news at once
+SOON, GAP, EVERY = 0.01, 0.05, 0.2  # seconds: until fresh news go out; their least distance; older news
+GOODBYES = 64
 
 K = TypeVar("K")
 
@@ -51,17 +57,17 @@ class Rumours(Generic[K]):
 
 
 class Dissemination:
-    """Packs the news for one message."""
+    """Packs the news for each message, and sends those that cannot wait for the next probe."""
 
-    def __init__(self, table: MemberTable) -> None:
+    def __init__(self, table: MemberTable, timers: Timers, rng: random.Random) -> None:
         self._table = table
+        self._timers = timers
+        self._rng = rng
+        self._gossiped_at = NEVER
         self._entries: Rumours[PeerId] = Rumours()
         self._claims: Rumours[Claim] = Rumours()
         self._fresh = False
         self._outdated: dict[PeerId, None] = {}  # members that spoke with an older entry than we have of them
-
-    def __bool__(self) -> bool:
-        return bool(self._entries) or bool(self._claims)
 
     def tell(self, peer: PeerId) -> None:
         """Spread the latest entry of `peer` (perhaps our own)."""
@@ -72,11 +78,6 @@ class Dissemination:
         """Spread a claim."""
         self._claims.add(claim)
         self._fresh = True
-
-    def take_fresh(self) -> bool:
-        """Whether there are news since this was last asked."""
-        fresh, self._fresh = self._fresh, False
-        return fresh
 
     def remind(self, peer: PeerId) -> None:
         """Show `peer`, in the next message to it, the later entry that it made in an earlier life."""
@@ -96,6 +97,32 @@ class Dissemination:
                 claims.append(claim)
         return News(tuple(entries), tuple(claims))
 
+    def hasten(self, now: float) -> list[Effect]:
+        """Fresh news do not wait for the next probe; several inputs' news go out together."""
+        fresh, self._fresh = self._fresh, False
+        if not fresh or not self._table.present():
+            return []
+        at = max(now + SOON, self._gossiped_at + GAP)
+        due = self._timers.due("gossip")
+        return [self._timers.arm(now, at - now, "gossip")] if due is None or due > at else []
+
+    def gossip(self, now: float, _: str) -> list[Effect]:
+        """Tell a few members, and again a little later while there is something to tell."""
+        self._gossiped_at = now
+        effects = self._send_to(FANOUT)
+        if effects and (self._entries or self._claims):
+            effects.append(self._timers.arm(now, EVERY, "gossip"))
+        return effects
+
+    def goodbye(self) -> list[Effect]:
+        """Tell many members at once: there will be no later."""
+        return self._send_to(GOODBYES)
+
+    def _send_to(self, count: int) -> list[Effect]:
+        present = self._table.present()
+        chosen = self._rng.sample(present, min(count, len(present)))
+        return [Send(peer, Gossip(self._table.own, self.pack(peer))) for peer in chosen]
+
     def _reminder(self, to: PeerId) -> list[Entry]:
         member = self._table.get(to) if to in self._outdated else None
         self._outdated.pop(to, None)
@@ -106,7 +133,7 @@ class Dissemination:
         if member is None or member.state not in (State.SUSPECT, State.DEAD):
             return []
         dead = member.state is State.DEAD
-        return [Claim(to, age(member.entry)[0], dead, self._table.own.peer)]
+        return [Claim(to, member.entry.incarnation, dead, self._table.own.peer)]
 
     def _holds(self, claim: Claim) -> bool:
         member = self._table.get(claim.peer)

@@ -7,32 +7,80 @@ checks it, and the member that it speaks of refutes it.
 
 from __future__ import annotations
 
+import math
+import random
+
 from shoal.protocol.effects import Effect, Send
 from shoal.protocol.ids import PeerId
 from shoal.protocol.members import Member, MemberTable, State, age
-from shoal.protocol.messages.membership import Claim, Entry, Gossip, News, Row, Summary
+from shoal.protocol.messages.membership import Claim, Gossip, News, Row, Summary
+from shoal.protocol.timers import Timers
 
 PAGE = 48  # entries in one message
+EVERY, SMALL = 30.0, 32  # seconds between exchanges; longer in groups that are not small
+ALONE_FIRST, ALONE_MOST = 1.0, 15.0  # back-off between tries while nobody is there
+SEEDS_AT_ONCE = 3
 
 
-def ask(table: MemberTable, peer: PeerId) -> Effect:
-    """Begin an exchange with `peer`."""
-    return Send(peer, Summary(table.own, table.rows(), ask=True))
+class Exchange:
+    """Decides with whom and when, and what the other side lacks."""
 
+    def __init__(self, table: MemberTable, timers: Timers, rng: random.Random) -> None:
+        self._table = table
+        self._timers = timers
+        self._rng = rng
+        self._seeds: list[PeerId] = []
+        self._alone_pause = ALONE_FIRST
 
-def answer(table: MemberTable, sender: PeerId, summary: Summary) -> list[Effect]:
-    """What the sender of `summary` lacks, and our own summary if it asked for that."""
-    known = {row.peer: row for row in summary.rows}
-    own = summary.entry  # the sender's entry, perhaps older than one from an earlier life that we hold
-    known[sender] = Row(sender, own.incarnation, own.version, False)
-    later = [member for member in table if _lacks(known, member)]
-    effects: list[Effect] = [
-        Send(sender, Gossip(table.own, _page(table, later[begin : begin + PAGE])))
-        for begin in range(0, len(later), PAGE)
-    ]
-    if summary.ask:
-        effects.append(Send(sender, Summary(table.own, table.rows(), ask=False)))
-    return effects
+    def start(self, now: float, seeds: list[PeerId]) -> list[Effect]:
+        """Introduce ourselves to some of `seeds`, and go on until somebody is there."""
+        self._seeds = [seed for seed in seeds if seed != self._table.own.peer]
+        return [*self.ask_somebody(), self._timers.arm(now, ALONE_FIRST, "sync")]
+
+    def ask(self, peer: PeerId) -> Effect:
+        """Begin an exchange with `peer`."""
+        return self._summary(peer, ask=True)
+
+    def ask_somebody(self) -> list[Effect]:
+        """Begin an exchange with a random member or, while we know none, with some of the seeds."""
+        present = self._table.present()
+        if present:
+            return [self.ask(self._rng.choice(present))]
+        return [self.ask(seed) for seed in self._rng.sample(self._seeds, min(SEEDS_AT_ONCE, len(self._seeds)))]
+
+    def sync(self, now: float, _: str) -> list[Effect]:
+        """Time for another exchange."""
+        count = len(self._table.present())
+        if count:
+            self._alone_pause = ALONE_FIRST
+            pause = EVERY * max(1.0, math.log2(2 * count / SMALL)) * self._rng.uniform(0.8, 1.2)
+        else:
+            pause = self._alone_pause
+            self._alone_pause = min(ALONE_MOST, 2 * pause)
+        return [*self.ask_somebody(), self._timers.arm(now, pause, "sync")]
+
+    def answer(self, sender: PeerId, summary: Summary) -> list[Effect]:
+        """What the sender of `summary` lacks, and our own summary if it asked for that."""
+        known = {row.peer: row for row in summary.rows}
+        own = summary.entry  # the sender's, perhaps older than one from an earlier life that we hold
+        known[sender] = Row(sender, own.incarnation, own.version, False)
+        later = [member for member in self._table if _lacks(known, member)]
+        effects: list[Effect] = [
+            Send(sender, Gossip(self._table.own, self._page(later[begin : begin + PAGE])))
+            for begin in range(0, len(later), PAGE)
+        ]
+        if summary.ask:
+            effects.append(self._summary(sender, ask=False))
+        return effects
+
+    def _summary(self, to: PeerId, *, ask: bool) -> Send:
+        return Send(to, Summary(self._table.own, self._table.rows(), ask))
+
+    def _page(self, members: list[Member]) -> News:
+        entries = [member.entry for member in members]
+        dead = [member.entry for member in members if member.state is State.DEAD]
+        deaths = [Claim(entry.peer, entry.incarnation, True, self._table.own.peer) for entry in dead]
+        return News(tuple(entries), tuple(deaths))
 
 
 def deaths(sender: PeerId, summary: Summary) -> list[Claim]:
@@ -45,13 +93,3 @@ def _lacks(known: dict[PeerId, Row], member: Member) -> bool:
     if row is None:
         return member.state is not State.LEFT
     return age(member.entry) > (row.incarnation, row.version)
-
-
-def _page(table: MemberTable, members: list[Member]) -> News:
-    entries: list[Entry] = [member.entry for member in members]
-    dead = [
-        Claim(member.entry.peer, member.entry.incarnation, True, table.own.peer)
-        for member in members
-        if member.state is State.DEAD
-    ]
-    return News(tuple(entries), tuple(dead))

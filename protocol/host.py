@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, cast
 
 import trio
@@ -22,8 +23,6 @@ from libp2p.abc import INetConn, INetStream
 from libp2p.crypto import ed25519, x25519
 from libp2p.custom_types import StreamHandlerFn, TProtocol
 from libp2p.host.basic_host import BasicHost
-from libp2p.io.abc import ReadWriteCloser
-from libp2p.metrics.swarm import SwarmEvent
 from libp2p.network.auto_connector import AutoConnector
 from libp2p.network.config import ConnectionConfig, RetryConfig
 from libp2p.network.connection.raw_connection import RawConnection
@@ -32,6 +31,7 @@ from libp2p.network.stream.net_stream import NetStream
 from libp2p.network.swarm import Swarm
 from libp2p.peer.id import ID
 from libp2p.peer.peerstore import PeerStore
+from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
 from libp2p.security.noise import transport as noise
 from libp2p.stream_muxer.yamux import yamux
 from libp2p.stream_muxer.yamux.yamux import Yamux, YamuxStream
@@ -46,7 +46,7 @@ from shoal.protocol.ids import PeerId, short
 MAX_CONNECTIONS = 1024
 MAX_STREAMS = 64  # of one connection, both directions
 MAX_UNREAD = 48 << 20  # of one connection: libp2p does not hold a peer to the windows that it was granted
-DIAL_STAGGER = 0.25  # seconds between the starts of two addresses of one peer
+NEGOTIATE_LIMIT = 10  # seconds until a new stream must be agreed on
 CLOSE_TIMEOUT = 0.5  # for the good-byes of one connection
 WINDOW_POLLS = (0.001, 0.05)  # shortest and longest wait between two looks at a closed window
 SLAB = 65_535 - 16 - 12  # Noise message less tag and yamux header: one yamux frame is one Noise message
@@ -59,8 +59,9 @@ OnConnection = Callable[[PeerId, object, bool], None]  # (peer, connection, whet
 class RawStream:
     """One libp2p stream, for one reader and one writer."""
 
-    def __init__(self, raw: INetStream) -> None:
+    def __init__(self, raw: INetStream, own_connection: bool = False) -> None:
         self._raw = cast(NetStream, raw)
+        self._own_connection = own_connection
         self._muxed = cast(YamuxStream, self._raw.muxed_stream)
         self._released = trio.Event()
 
@@ -93,6 +94,8 @@ class RawStream:
         with suppress(Exception):
             await self._raw.reset()
         self._released.set()
+        if self._own_connection and self._raw.swarm_conn is not None:
+            await _close_connections([self._raw.swarm_conn])
 
     async def wait_released(self) -> None:
         """Return when the stream was closed or reset here, or its connection ended."""
@@ -134,31 +137,22 @@ class TrioHost:
     def stop(self) -> None:
         self._stopping.set()
 
-    async def dial(self, peer: PeerId, addresses: Sequence[str], limit: float) -> None:
-        """Connect at any of the addresses within `limit` seconds; a slow one does not hold up the next."""
-        name, failures = ID.from_string(peer), list[str]()
-
-        async def attempt(address: str, finished: trio.Event) -> None:
-            try:
-                await self._swarm.dial_addr(Multiaddr(address), name)
-                nursery.cancel_scope.cancel()
-            except Exception as error:
-                failures.append(f"{address}: {error}")
-            finished.set()
-
-        with trio.move_on_after(limit) as deadline:
-            async with trio.open_nursery() as nursery:
-                for address in addresses:
-                    finished = trio.Event()
-                    nursery.start_soon(attempt, address, finished)
-                    with trio.move_on_after(DIAL_STAGGER):
-                        await finished.wait()
-        if not self._swarm.get_connections(name):
-            late = [f"no answer in {limit:g} s"] if deadline.cancelled_caught else []
-            raise TransportError(f"cannot reach {short(peer)}: {'; '.join(failures + late)}")
+    async def dial(self, peer: PeerId, address: str, limit: float) -> INetConn:
+        """A new connection with the peer, even if there is one, made within `limit` seconds."""
+        with trio.move_on_after(limit):
+            return await self._swarm.dial_addr(Multiaddr(address), ID.from_string(peer))
+        raise TransportError(f"no answer in {limit:g} s")
 
     async def open_stream(self, peer: PeerId, protocol: str) -> RawStream:
-        return RawStream(await self._host.new_stream(ID.from_string(peer), [TProtocol(protocol)]))
+        """A stream on the oldest connection with the peer; younger ones may have been made for bulk."""
+        for connection in self._swarm.get_connections(ID.from_string(peer)):
+            if not connection.is_closed:
+                return RawStream(await self._negotiate(connection, protocol))
+        raise TransportError(f"not connected with {short(peer)}")
+
+    async def open_stream_on(self, connection: INetConn, protocol: str) -> RawStream:
+        """A stream that has a connection for itself, and takes it along when it ends."""
+        return RawStream(await self._negotiate(connection, protocol), own_connection=True)
 
     async def disconnect(self, peer: PeerId) -> None:
         await _close_connections(self._swarm.get_connections(ID.from_string(peer)))
@@ -172,7 +166,7 @@ class TrioHost:
         self._swarm = _make_swarm(self._identity, self._on_connection)
         self._host = BasicHost(self._swarm)
         for protocol in self._protocols:
-            self._host.set_stream_handler(TProtocol(protocol), self._handler(protocol))
+            self._host.set_stream_handler(TProtocol(protocol), partial(self._serve, protocol))
         async with self._host.run([Multiaddr(listen)]), trio.open_nursery() as nursery:
             if self._swarm.listeners:
                 self._note_addresses()
@@ -186,13 +180,20 @@ class TrioHost:
         if not self._stopping.is_set():
             raise LocalError(f"cannot listen on {listen}")
 
-    def _handler(self, protocol: str) -> StreamHandlerFn:
-        async def handle(raw: INetStream) -> None:
-            stream = RawStream(raw)
-            self._on_stream(PeerId(str(raw.muxed_conn.peer_id)), protocol, stream)
-            await stream.wait_released()  # libp2p forgets a stream as soon as its handler returns
+    async def _serve(self, protocol: str, raw: INetStream) -> None:
+        stream = RawStream(raw)
+        self._on_stream(PeerId(str(raw.muxed_conn.peer_id)), protocol, stream)
+        await stream.wait_released()  # libp2p forgets a stream as soon as its handler returns
 
-        return handle
+    async def _negotiate(self, connection: INetConn, protocol: str) -> INetStream:
+        stream = await connection.new_stream()
+        try:
+            lines, client = MultiselectCommunicator(stream), self._host.multiselect_client
+            await client.select_one_of([TProtocol(protocol)], lines, NEGOTIATE_LIMIT)
+        except Exception:
+            await stream.reset()
+            raise
+        return stream
 
     async def _look_after(self) -> None:
         """Keep our addresses; cut off who sends more than its windows allow: libp2p logs it, and buffers."""
@@ -262,17 +263,13 @@ class _Swarm(Swarm):
 
         super().set_stream_handler(guarded)
 
-    async def _do_handle_inbound_connection(
-        self, read_write_closer: ReadWriteCloser, maddr: Multiaddr, failure_event: SwarmEvent
-    ) -> None:
+    async def _do_handle_inbound_connection(self, stream: Any, maddr: Multiaddr, failure: Any) -> None:
         """The original waits for the swarm's end: closed connections count against its limit for ever."""
-        raw = RawConnection(read_write_closer, False)
-        try:
-            connection = await self.upgrade_inbound_raw_conn(raw, maddr)
-        except Exception:
-            await raw.close()
-        else:
-            await cast(Yamux, connection).event_closed.wait()
+        raw = RawConnection(stream, False)
+        with suppress(Exception):
+            connection = cast(Yamux, await self.upgrade_inbound_raw_conn(raw, maddr))
+            await connection.event_closed.wait()
+        await raw.close()
 
 
 class _NoAutoConnector(AutoConnector):

@@ -33,6 +33,11 @@ def content_hash(payload: bytes | memoryview) -> Digest:
     return Digest(blake3(payload).digest())
 
 
+def result_hash(mask: bytes, payload: bytes) -> Digest:
+    """BLAKE3 of a reduced chunk: of who is in it and of its bytes, so that neither can be swapped."""
+    return Digest(blake3(len(mask).to_bytes(8, "little") + mask).update(payload).digest())
+
+
 def short(value: bytes | str) -> str:
     """A few characters that tell values apart in logs: hex of a digest, the tail of a PeerID."""
     return value.hex()[:8] if isinstance(value, bytes) else value[-6:]

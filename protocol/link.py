@@ -134,7 +134,8 @@ class Neighbour:
         for tries_left in reversed(range(OPEN_TRIES)):
             await self.dialing.reach()
             try:
-                return await self._around.transport.open_stream(self.peer, protocol)
+                own = await self.dialing.open_own_connection(protocol) if protocol == BULK else None
+                return own or await self._around.transport.open_stream(self.peer, protocol)
             except TransportError:
                 if not tries_left:
                     raise

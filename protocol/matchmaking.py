@@ -105,6 +105,7 @@ class Matchmaking:
         self._reason = ""
         self.active = False
         self.attempt = 0
+        self.first_attempt = 0  # with what we have submitted; earlier ones were of an earlier life
         self.leader: PeerId | None = None
 
     @property
@@ -141,7 +142,8 @@ class Matchmaking:
         """We are ready: join the next attempt that is open to us."""
         self._offer = offer
         self.active = True
-        return self.enter(now, max(1, self.attempt, self._vote.attempt + 1))
+        self.first_attempt = max(1, self.attempt, self._vote.attempt + 1)
+        return self.enter(now, self.first_attempt)
 
     def enter(self, now: float, attempt: int) -> list[Effect]:
         """Join `attempt`: promise, sign, follow its leader."""

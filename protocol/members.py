@@ -9,6 +9,7 @@ Rules:
 
 from __future__ import annotations
 
+import math
 from bisect import insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -85,8 +86,14 @@ class Member:
     state: State
     since: float  # when it came into this state
     round_trip: Estimate = field(default_factory=_round_trip)
+    fastest: float = math.inf  # round trip ever seen: the network without the hiccups
     retry_at: float = NEVER  # the dead: when to try again, and the pause after that
     retry_pause: float = 0.0
+
+    def observe(self, round_trip: float) -> None:
+        """Learn from an answer."""
+        self.round_trip.observe(round_trip)
+        self.fastest = min(self.fastest, round_trip)
 
     @property
     def is_present(self) -> bool:

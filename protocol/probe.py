@@ -53,7 +53,7 @@ class Prober:
         self._news = news
         self._timers = timers
         self._rng = rng
-        self._number = 0
+        self._number = rng.getrandbits(48)  # answers to an earlier life of ours must not fit
         self._queue: list[PeerId] = []
         self._probes: dict[int, Probe] = {}
         self._errands: dict[int, Errand] = {}
@@ -193,7 +193,7 @@ class Prober:
         self._ill = max(0, self._ill - 1)
         member = self._table.get(probe.target)
         if learn and member is not None:
-            member.round_trip.observe(now - probe.sent)
+            member.observe(now - probe.sent)
 
     def _ask_around(self, number: int, probe: Probe) -> list[Effect]:
         others = [peer for peer in self._table.present() if peer != probe.target]

@@ -410,7 +410,8 @@ class Rounds:
         self.shelf.decide(decision)
         members = certificate.proposal.members
         place = members.index(self._me) if self._me in members else None
-        took_part = self._contribution is not None and place is not None
+        is_ours = certificate.proposal.attempt >= self._matching.first_attempt  # not of an earlier life
+        took_part = self._contribution is not None and place is not None and is_ours
         counted = tuple(took_part and in_mask(ref.mask, place or 0) for ref in chunks)
         return [Tell(Committed(decision, counted))]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from shoal.protocol.effects import Effect, Send
 from shoal.protocol.errors import RemoteError
-from shoal.protocol.ids import Digest, PeerId, content_hash
+from shoal.protocol.ids import Digest, PeerId, result_hash
 from shoal.protocol.messages.rounds import Ask, Certificate, ChunkRef, Commit, Fetch, Fetched
 
 KEPT_ROUNDS = 3
@@ -35,7 +35,7 @@ class Shelf:
     """One part's bytes."""
 
     def __init__(self) -> None:
-        self._bytes: dict[tuple[int, Digest], bytes] = {}
+        self._bytes: dict[tuple[int, Digest], tuple[bytes, bytes]] = {}  # (mask, payload)
         self._asked: set[tuple[int, Digest]] = set()
         self._decisions: dict[int, Decision] = {}
         self.keep_after: int | None = None  # rounds above this one are leased by somebody who catches up
@@ -45,9 +45,9 @@ class Shelf:
         self._bytes.clear()
         self._asked.clear()
 
-    def put(self, chunk: int, hash: Digest, payload: bytes) -> None:
+    def put(self, chunk: int, hash: Digest, mask: bytes, payload: bytes) -> None:
         """Bytes that we made ourselves or got from the chunk's owner."""
-        self._bytes[chunk, hash] = payload
+        self._bytes[chunk, hash] = (mask, payload)
 
     def missing(self, chunks: Sequence[ChunkRef]) -> list[int]:
         """Which of these chunks are not here."""
@@ -55,7 +55,7 @@ class Shelf:
 
     def collect(self, chunks: Sequence[ChunkRef]) -> tuple[bytes, ...]:
         """The bytes of these chunks, all of which are here."""
-        return tuple(self._bytes[index, ref.hash] for index, ref in enumerate(chunks))
+        return tuple(self._bytes[index, ref.hash][1] for index, ref in enumerate(chunks))
 
     def fetch(self, round: int, part: int, chunk: int, hash: Digest, source: PeerId) -> Send:
         """Ask `source` for a chunk by hash."""
@@ -64,10 +64,10 @@ class Shelf:
 
     def take(self, sender: PeerId, message: Fetched) -> None:
         """Bytes that we asked for; RemoteError if they are not what the hash says, or nobody asked."""
-        key = (message.chunk, content_hash(message.payload))
+        key = (message.chunk, result_hash(message.mask, message.payload))
         if key not in self._asked:
             raise RemoteError(f"sent bytes of chunk {message.chunk} that nobody asked for", sender)
-        self._bytes[key] = message.payload
+        self._bytes[key] = (message.mask, message.payload)
 
     def decide(self, decision: Decision) -> None:
         """Keep a decided round for those who missed it."""
@@ -87,11 +87,11 @@ class Shelf:
         decision = self._decisions.get(message.round)
         if isinstance(message, Ask):
             return [Send(sender, Commit(decision.certificate, decision.chunks))] if decision else []
-        payload, mask = self._bytes.get((message.chunk, message.hash)), b""
+        found = self._bytes.get((message.chunk, message.hash))
         if decision is not None and message.chunk < len(decision.chunks):
             ref = decision.chunks[message.chunk]
             if ref.hash == message.hash:
-                payload, mask = decision.payloads[message.chunk], ref.mask
-        if payload is None:
+                found = (ref.mask, decision.payloads[message.chunk])
+        if found is None:
             return []
-        return [Send(sender, Fetched(message.round, message.part, message.chunk, mask, payload))]
+        return [Send(sender, Fetched(message.round, message.part, message.chunk, *found))]

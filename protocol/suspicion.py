@@ -126,7 +126,7 @@ class Suspicions:
 
     def _check_time(self, peer: PeerId) -> float:
         member = self._table.get(peer)
-        trip = member.round_trip.mean if member is not None else 0.0
+        trip = member.fastest if member is not None else math.inf
         return min(CHECK_MOST, CHECK + CHECK_TRIPS * trip)
 
     def _claim(self, peer: PeerId, *, dead: bool, accuser: PeerId) -> Claim:

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from shoal.protocol.bridge import Bridge
 from shoal.protocol.host import Buffer, RawStream, TrioHost
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId, short
+
+Connection = Any  # libp2p's, only passed on
 
 log = logging.getLogger(__name__)
 
@@ -86,13 +89,17 @@ class Transport:
         if self._bridge.failure is not None:
             log.error("the libp2p host had failed", exc_info=self._bridge.failure)
 
-    async def dial(self, peer: PeerId, addresses: Sequence[str], limit: float) -> None:
-        """Connect to `peer` at any of its addresses within `limit` seconds."""
-        await self._bridge.call(self._host.dial, peer, addresses, limit)
+    async def dial(self, peer: PeerId, address: str, limit: float) -> Connection:
+        """A new connection with `peer`, made within `limit` seconds."""
+        return await self._bridge.call(self._host.dial, peer, address, limit)
 
     async def open_stream(self, peer: PeerId, protocol: str) -> Stream:
-        """A new stream over an existing connection."""
+        """A new stream over the connection that there is."""
         return Stream(self._bridge, await self._bridge.call(self._host.open_stream, peer, protocol))
+
+    async def open_stream_on(self, connection: Connection, protocol: str) -> Stream:
+        """A new stream that has `connection` for itself, and takes it along when it is reset."""
+        return Stream(self._bridge, await self._bridge.call(self._host.open_stream_on, connection, protocol))
 
     async def disconnect(self, peer: PeerId) -> None:
         """Close all connections with `peer`, even if it answers no more."""

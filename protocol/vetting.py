@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from shoal.protocol import exchange
 from shoal.protocol.errors import RemoteError
+from shoal.protocol.exchange import deaths
 from shoal.protocol.ids import PeerId
 from shoal.protocol.members import MAX_MEMBERS, MemberTable
 from shoal.protocol.messages.membership import Ack, AckFor, Claim, Entry, Gossip, Ping, PingFor, Summary
@@ -30,7 +30,7 @@ def vet(table: MemberTable, signer: Signer, sender: PeerId, message: Spoken) -> 
     if isinstance(message, Summary):
         if len(message.rows) > MAX_MEMBERS:
             raise RemoteError(f"a summary of {len(message.rows)} members", sender)
-        _vet_claims(table, (), exchange.deaths(sender, message), sender)
+        _vet_claims(table, (), deaths(sender, message), sender)
         return
     news = message.news
     if len(news.entries) > MAX_NEWS or len(news.claims) > MAX_NEWS:

@@ -57,6 +57,7 @@ class Child:
 class Children:
     """All children of this command; leaving the `with` block ends every one."""
 
+    grace: float = GRACE
     all: list[Child] = field(default_factory=list)
 
     def start(self, argv: Sequence[str], log: Path, environ: Mapping[str, str] | None = None) -> Child:
@@ -80,7 +81,7 @@ class Children:
         """End every child: all are asked at once, and those that are still there after the grace are killed."""
         for child in self.all:
             child.ask()
-        deadline = time.monotonic() + GRACE
+        deadline = time.monotonic() + self.grace
         while any(child.code() is None for child in self.all) and time.monotonic() < deadline:
             time.sleep(POLL)
         for child in self.all:

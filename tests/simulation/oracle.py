@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgpack
 
 from shoal.protocol.certificate import in_mask, next_history, proposal_digest, result_digest
-from shoal.protocol.ids import Digest, PeerId, content_hash
+from shoal.protocol.ids import Digest, PeerId, result_hash
 from shoal.protocol.messages.rounds import Certificate, Prepared
 from shoal.protocol.rounds import Aborted
 from shoal.protocol.shelf import Decision
@@ -55,12 +55,11 @@ class Oracle:
         self.voters[decision.round] = decision.certificate.proposal.voters
         self._check_valid(decision)
 
-    def counted(self, peer: PeerId, decision: Decision, counted: Sequence[bool]) -> None:
-        """What `peer` believes of its own contribution, chunk by chunk."""
-        members = decision.certificate.proposal.members
+    def counted(self, peer: PeerId, decision: Decision, counted: Sequence[bool], offered: Sequence[float]) -> None:
+        """What `peer` believes of what this life of it has `offered`, chunk by chunk."""
         for chunk, believed in enumerate(counted):
             facts, _ = msgpack.unpackb(decision.payloads[chunk])
-            really = peer in members and any(fact[0] == peer for fact in facts)
+            really = any(fact[0] == peer and fact[4] == offered[chunk] for fact in facts)
             if believed != really:
                 raise Violation("Residual", f"{peer} keeps the wrong residual of chunk {chunk}")
 
@@ -98,7 +97,7 @@ class Oracle:
         if result_digest(decision.chunks) != proposal.result:
             raise Violation("Agreement", f"{peer} was told other chunks than those decided in round {round}")
         for ref, payload in zip(decision.chunks, decision.payloads, strict=True):
-            if content_hash(payload) != ref.hash:
+            if result_hash(ref.mask, payload) != ref.hash:
                 raise Violation("Agreement", f"{peer} holds other bytes than those decided in round {round}")
 
     def _check_votes(self, certificate: Certificate) -> None:

@@ -171,7 +171,7 @@ class Peer(Node):
             case Committed(decision=decision, counted=counted):
                 self._oracle.committed(self.me, decision, self._round_before())
                 self._residual = [0.0 if was else offered for was, offered in zip(counted, self._offered, strict=True)]
-                self._oracle.counted(self.me, decision, counted)
+                self._oracle.counted(self.me, decision, counted, self._offered)
                 self._decision = decision
                 self._offered = [0.0] * self._shape.chunks
                 return [Wake(self._rng.uniform(0.0, 0.05), Timer("app", "apply", 0))]
@@ -211,7 +211,7 @@ class Peer(Node):
             return []
         self._token += 1
         weight = self._rng.randint(1, 1000)
-        fresh = [float(self._rng.randint(1, 9)) for _ in self._residual]
+        fresh = [1.0 + self._rng.random() for _ in self._residual]
         self._offered = [old + new for old, new in zip(self._residual, fresh, strict=True)]
         payloads = [
             msgpack.packb([self.me, base.round + 1, base.root, chunk, amount])

@@ -17,7 +17,6 @@ from safetensors.torch import save_file
 
 from shoal.node.manifest import parse_manifest
 from shoal.node.model import build
-from shoal.node.up.plan import builtin_manifest, to_toml
 
 FAKE = Path(__file__).parent.parent / "fake_swarm.py"
 MANIFEST = """
@@ -36,7 +35,7 @@ KEYS = {
     *("rounds", "committed", "peers", "parameters", "tokens", "initial_val_loss", "val_loss", "alone_val_loss"),
     *("joined_val_loss", "gap_recovered", "bytes_per_parameter_per_round", "out"),
 }
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 Up = Callable[..., "subprocess.Popen[str]"]
 
@@ -48,15 +47,11 @@ def up(tmp_path: Path) -> Iterator[Up]:
     (tmp_path / "manifest.toml").write_text(MANIFEST)
     model = build(parse_manifest(MANIFEST).model, seed=0)
     save_file({name: weight.detach() for name, weight in model.named_parameters()}, tmp_path / "state")
-    text = tmp_path / "text"
-    text.mkdir()
-    (text / "book.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 200)
-    (text / "picture.png").write_bytes(b"\x89PNG\0\xff")
     processes = []
 
     def start(*arguments: str, flaw: str = "", **environ: str) -> subprocess.Popen[str]:
         argv = [sys.executable, str(FAKE), "up", "--peers", "3", "--out", str(tmp_path / "out"), *arguments]
-        argv += ["--manifest", str(tmp_path / "manifest.toml"), "--data", str(text)]
+        argv += ["--manifest", str(tmp_path / "manifest.toml")]
         fakes = {"FAKE_WORLD": str(tmp_path / "world"), "FAKE_STATE": str(tmp_path / "state"), "FAKE_FLAW": flaw}
         processes.append(
             subprocess.Popen(
@@ -81,7 +76,8 @@ def left_behind(out: Path) -> list[str]:
 
 
 def events(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    metrics = out / "metrics.jsonl"
+    return [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -92,7 +88,11 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def test_a_death_and_an_arrival(up: Up, tmp_path: Path) -> None:
-    process = up("--rounds", "10", "--kill-at", "2", "--join-at", "6", "--json", "--seed", "3")
+    text = tmp_path / "text"
+    text.mkdir()
+    (text / "book.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 200)
+    (text / "picture.png").write_bytes(b"\x89PNG\0\xff")
+    process = up("--rounds", "10", "--kill-at", "2", "--join-at", "6", "--seed", "3", "--data", str(text), "--json")
     stdout, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, stderr
     (line,) = stdout.splitlines()
@@ -121,3 +121,42 @@ def test_a_death_and_an_arrival(up: Up, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "world/peer-2.args").read_text())[0].endswith("/p2p/peer-1")
     kinds = {each["kind"] for each in events(tmp_path / "out")}
     assert kinds == {"event", "round", "progress", "result"}
+
+
+def test_ctrl_c_leaves_nothing_behind(up: Up, tmp_path: Path) -> None:
+    process = up("--rounds", "1000", "--kill-at", "2", "--join-at", "none")
+    wait_for(lambda: any(each.get("event") == "killed" for each in events(tmp_path / "out")))
+    assert left_behind(tmp_path)
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)  # impatient
+    _, stderr = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130, stderr
+    assert not left_behind(tmp_path)
+    assert events(tmp_path / "out")[-1]["event"] == "ended"
+
+
+def test_sigterm_while_starting_leaves_nothing_behind(up: Up, tmp_path: Path) -> None:
+    process = up("--rounds", "1000", "--kill-at", "none", "--join-at", "none")
+    wait_for(lambda: (tmp_path / "out/logs/peer-1.log").exists())
+    process.terminate()
+    process.communicate(timeout=PATIENCE)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert not left_behind(tmp_path)
+
+
+def test_an_unplanned_death_ends_it(up: Up, tmp_path: Path) -> None:
+    process = up("--rounds", "1000", "--kill-at", "none", "--join-at", "none", flaw="crash")
+    _, stderr = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
+    assert "peer-2 died unexpectedly (exit status 1)" in stderr
+    assert "the disk is on fire" in stderr
+
+
+def test_a_full_folder_is_refused(up: Up, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "precious").touch()
+    process = up("--rounds", "5")
+    _, stderr = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
+    assert "is not empty" in stderr
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["precious"]

@@ -141,7 +141,11 @@ def test_a_loss_that_is_no_number_fails_the_order(loss: float) -> None:
 
 def test_a_pseudo_gradient_with_nan_fails_the_order() -> None:
     bench = Bench()
-    bench.trainer.before_step = lambda step: bench.trainer.weights.fill_(math.nan) if step == 4 else None
+
+    def diverge(step: int) -> None:
+        bench.trainer.weights.fill_(math.nan)
+
+    bench.trainer.before_step = diverge
     bench.orders.take(Train(1, 7, 2))
     run_until_the_daemon_is_gone(bench)
     assert bench.sent[-1] == Failed(1, 7, "ArithmeticError: the pseudo-gradient has NaN or Inf")

@@ -1,0 +1,76 @@
+"""What is settled before anything starts: the manifest, the folder, who dies and who comes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shoal.node.manifest import parse_manifest
+from shoal.node.options import UpOptions
+from shoal.node.up.plan import builtin_manifest, chosen_manifest, make_plan, prepare_folder, to_toml
+from shoal.protocol.errors import LocalError
+
+EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "stdlib.toml"
+
+
+def test_the_built_in_manifest_is_the_example() -> None:
+    assert builtin_manifest() == parse_manifest(EXAMPLE.read_text())
+    assert builtin_manifest().rounds.last is None
+    assert builtin_manifest().rounds.min_members == 2
+
+
+def test_the_options_fix_what_the_command_line_says() -> None:
+    manifest = chosen_manifest(UpOptions(peers=5, rounds=9, seed=7))
+    assert (manifest.rounds.start_members, manifest.rounds.last, manifest.seed) == (5, 9, 7)
+    assert manifest.model == builtin_manifest().model
+
+
+def test_own_text_is_named_by_its_digest(tmp_path: Path) -> None:
+    manifest = chosen_manifest(UpOptions(data=(tmp_path,)), corpus="ab" * 32)
+    assert (manifest.data.name, manifest.data.digest) == ("files", "ab" * 32)
+
+
+def test_a_manifest_reads_back_as_the_same_run() -> None:
+    manifest = chosen_manifest(UpOptions(rounds=9))
+    assert parse_manifest(to_toml(manifest)).run_id == manifest.run_id
+    assert parse_manifest(to_toml(builtin_manifest())) == builtin_manifest()
+
+
+def manifest_file(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "manifest.toml"
+    path.write_text('name = "mine"\n' + text)
+    return path
+
+
+def test_a_manifest_about_own_text_needs_the_text(tmp_path: Path) -> None:
+    options = UpOptions(manifest=manifest_file(tmp_path, '[data]\nname = "files"\n'))
+    with pytest.raises(LocalError, match="--data"):
+        chosen_manifest(options)
+
+
+def test_a_swarm_that_would_wait_for_ever_is_refused(tmp_path: Path) -> None:
+    path = manifest_file(tmp_path, "[rounds]\nmin_members = 4\n")
+    with pytest.raises(LocalError, match="use --peers 5 or more"):
+        chosen_manifest(UpOptions(manifest=path))
+    assert chosen_manifest(UpOptions(manifest=path, kill_at=None)).rounds.min_members == 4
+
+
+def test_the_last_founder_dies_and_a_new_name_comes(tmp_path: Path) -> None:
+    plan = make_plan(UpOptions(), tmp_path, builtin_manifest())
+    assert (plan.peers[0], plan.victim, plan.newcomer) == ("peer-1", "peer-4", "peer-5")
+    quiet = make_plan(UpOptions(kill_at=None, join_at=None), tmp_path, builtin_manifest())
+    assert quiet.victim is quiet.newcomer is None
+
+
+def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, second = prepare_folder(None), None
+    (first / "metrics.jsonl").touch()
+    second = prepare_folder(None)
+    assert first != second
+    assert first.parent == second.parent == tmp_path / "runs"
+    with pytest.raises(LocalError, match="is not empty"):
+        prepare_folder(first)
+    with pytest.raises(LocalError, match="cannot be used"):
+        prepare_folder(first / "metrics.jsonl" / "below")

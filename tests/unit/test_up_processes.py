@@ -1,0 +1,82 @@
+"""No process that was started is left, however deaf it or its own children are."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from shoal.node.up.processes import Child, Children
+
+DEAF = """
+import signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print(subprocess.Popen(["sleep", "600"]).pid, flush=True)
+time.sleep(600)
+"""
+
+
+def wait_for_line(log: Path) -> str:
+    deadline = time.monotonic() + 60
+    while not (text := log.read_text()).endswith("\n"):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return text.strip()
+
+
+def is_gone(pid: int) -> bool:
+    """Whether nothing runs under `pid` any more; a zombie that nobody has collected yet does not run."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        status = Path(f"/proc/{pid}/stat")
+        if not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z":
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def start(children: Children, program: str, tmp_path: Path) -> tuple[Child, Path]:
+    log = tmp_path / "logs" / "child.log"
+    return children.start([sys.executable, "-c", program], log), log
+
+
+def test_a_willing_child_ends_in_order(tmp_path: Path) -> None:
+    with Children() as children:
+        child, log = start(children, "print('up', flush=True); import time; time.sleep(600)", tmp_path)
+        wait_for_line(log)
+        assert child.code() is None
+    assert child.code() == -signal.SIGTERM
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="looks at /proc")
+def test_a_deaf_child_and_its_own_child_are_killed(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), Children(grace=0.1) as children:
+        child, log = start(children, DEAF, tmp_path)
+        worker = int(wait_for_line(log))
+        raise ZeroDivisionError
+    assert child.code() == -signal.SIGKILL
+    assert is_gone(worker)
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="looks at /proc")
+def test_the_death_of_a_child_is_the_death_of_its_group(tmp_path: Path) -> None:
+    with Children() as children:
+        child, log = start(children, DEAF, tmp_path)
+        worker = int(wait_for_line(log))
+        child.process.send_signal(signal.SIGKILL)
+        while child.code() is None:
+            time.sleep(0.01)
+        assert is_gone(worker)
+
+
+def test_flags_given_by_variable_are_not_for_the_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOAL_BOOTSTRAP", "/ip4/192.0.2.7/tcp/4101")
+    with Children() as children:
+        program = "import os; print([name for name in os.environ if name.startswith('SHOAL_')])"
+        child, log = start(children, program, tmp_path)
+        while child.code() is None:
+            time.sleep(0.01)
+        assert log.read_text() == "[]\n"
