@@ -14,7 +14,8 @@ import msgpack
 
 from shoal.node.layout import Layout
 from shoal.protocol.chunks import FLOAT_BYTES, chunk_bounds
-from shoal.protocol.ids import Digest, digest
+from shoal.protocol.ids import Digest
+from shoal.protocol.transfer import state_root
 
 PARAMETERS = "parameters"
 MOMENTUM = "momentum"  # of the outer optimizer
@@ -48,4 +49,4 @@ class StateShape:
 
     def root(self, hashes: Sequence[Digest]) -> Digest:
         """The state root of chunks with these hashes."""
-        return digest("state root", self.header, *hashes)
+        return state_root(self.header, hashes)

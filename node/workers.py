@@ -66,8 +66,8 @@ class Worker:
 
     async def run(self) -> None:
         """Supervise until `stop`; belongs in the daemon's TaskGroup."""
-        self._ended.clear()
         listener = WorkerListener(self.settings.folder)
+        self._ended.clear()
         try:
             while not self._stop.is_set():
                 reason = await self._live(listener)
@@ -157,7 +157,7 @@ class Worker:
     def _send_order(self) -> None:
         if self._order:
             self._send(self._order)
-            if False:
+            if self._hand_in == self._order.round:
                 self._send(HandIn(self._order.order))
 
     def _send(self, message: Message) -> None:

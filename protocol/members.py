@@ -144,6 +144,11 @@ class MemberTable:
         member = self._members.get(peer)
         return None if member is None else member.entry.incarnation
 
+    def slowest_round_trip(self) -> float:
+        """The farthest member's fastest round trip: a guess for one that never answered; inf if none did."""
+        seen = [member.fastest for member in self._members.values() if member.round_trip.samples]
+        return max(seen, default=math.inf)
+
     def rows(self) -> tuple[Row, ...]:
         """The table in outline."""
         return tuple(

@@ -22,8 +22,9 @@ from shoal.protocol.timers import Timers
 SUSPICION = 3.0  # seconds; times log10(members)
 UNCONFIRMED = 2.0  # as many times longer while nobody else agrees
 CONFIRMATIONS = 2  # of others, that make the suspicion as short as it gets
-CHECK = 0.7  # seconds; plus CHECK_TRIPS round trips, for a new connection takes several
-CHECK_TRIPS = 6.0
+CHECK = 0.7  # seconds
+CHECK_TRIPS = 6.0  # of the fastest kind on top: what it takes to connect anew
+CHECK_HICCUPS = 2.0  # of the mean kind on top: the other side may be busy
 CHECK_MOST = 3.0
 
 
@@ -126,8 +127,10 @@ class Suspicions:
 
     def _check_time(self, peer: PeerId) -> float:
         member = self._table.get(peer)
-        trip = member.fastest if member is not None else math.inf
-        return min(CHECK_MOST, CHECK + CHECK_TRIPS * trip)
+        if member is None:
+            return CHECK_MOST
+        fastest = member.fastest if member.round_trip.samples else self._table.slowest_round_trip()
+        return min(CHECK_MOST, CHECK + CHECK_TRIPS * fastest + CHECK_HICCUPS * member.round_trip.mean)
 
     def _claim(self, peer: PeerId, *, dead: bool, accuser: PeerId) -> Claim:
         member = self._table.get(peer)

@@ -24,7 +24,7 @@ VALUES = {"errors", "estimate", "ids", "effects", "messages", "signing", "wire"}
 SHELLS = {
     *("host", "bridge", "transport", "dialing", "ports"),  # libp2p, and asyncio's view of it
     *("network", "link", "lane", "calls"),  # frames to peers by name
-    *("driver", "identity"),
+    "identity",  # the key file
 }
 TENSORS = {"compression", "reduction"}  # sub-packages of pure functions on tensors
 PURE, SHELL = 1, 3
@@ -36,7 +36,10 @@ IMPURE = {
 }
 LIBP2P = {"libp2p", "trio"}
 TORCH = {"torch", "safetensors.torch"}
-TRAINING = ("corpus", "evaluate", "inner", "lanes", "layout", "model", "state", "state_file", "up/job", "worker")
+TRAINING = (
+    *("corpus", "lanes", "model", "layout", "inner", "worker", "evaluate", "up/job"),
+    *("outer", "state", "state_file"),  # the committed state: the daemon loads it with its first run
+)
 TORCH_ALLOWED = (
     *("protocol/compression/", "protocol/reduction/", "node/methods/"),
     *(f"node/{name}.py" for name in TRAINING),

@@ -135,7 +135,7 @@ if __name__ == "__main__":
     from shoal.node.cli import main
     from shoal.node.up import peers
 
-    peers.foreground_argv = fake_argv
+    peers.foreground_argv = fake_argv  # type: ignore[attr-defined]
     sys.modules["shoal.node.daemon"] = types.ModuleType("shoal.node.daemon")
     sys.modules["shoal.node.daemon"].run = run_fake  # type: ignore[attr-defined]
     main()

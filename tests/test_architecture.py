@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture import MAX_LINES, PACKAGES, dragged_in, violations, within
+from tests.architecture import MAX_LINES, PACKAGES, RANKS, TORCH_ALLOWED, dragged_in, violations, within
 
 ROOT = Path(__file__).parent.parent
 
@@ -38,6 +38,11 @@ def test_every_package_is_installed_and_seen_by_mypy(sources: dict[str, str]) ->
     )
     for package in PACKAGES:
         assert (ROOT / ".typing/shoal" / package).resolve() == (ROOT / package).resolve()
+
+
+def test_no_exception_outlives_its_file() -> None:
+    listed = [*(f"protocol/{name}" for name in RANKS), *TORCH_ALLOWED]
+    assert not [path for path in listed if not (ROOT / path).exists() and not (ROOT / f"{path}.py").exists()]
 
 
 LIGHT = [
@@ -104,7 +109,7 @@ ALLOWED = [
     (CORE, "def f(random): return random.choice([])"),
     (CORE, "from shoal.protocol import wire\nfrom shoal.protocol.effects import Send"),
     ("protocol/host.py", "import asyncio, trio\nfrom libp2p import new_host"),
-    ("protocol/driver.py", "import time\nfrom shoal.protocol.membership import Membership"),
+    ("protocol/network.py", "import time\nfrom shoal.protocol.membership import Membership"),
     ("protocol/reduction/mean.py", "import torch\nfrom shoal.protocol.errors import PayloadError"),
     ("node/daemon.py", "import re\nfrom shoal.dht import x\nre.compile('a')\nmodel.eval()"),
     ("node/daemon.py", "\n" * MAX_LINES),

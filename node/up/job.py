@@ -16,8 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file
-
 from shoal.node import baseline
 from shoal.node.corpus import files_corpus, load_corpus
 from shoal.node.evaluate import validation_loss
@@ -25,6 +23,8 @@ from shoal.node.inner import use_threads
 from shoal.node.layout import Layout
 from shoal.node.manifest import load_manifest
 from shoal.node.model import build
+from shoal.node.state_file import load_state
+from shoal.node.state_shape import PARAMETERS, StateShape
 from shoal.protocol.errors import LocalError
 
 INITIAL = "initial"  # instead of a state file: the model as the manifest's seed makes it
@@ -48,8 +48,8 @@ def validate(manifest_file: str, state: str, *data: str) -> dict[str, Any]:
     model = build(manifest.model, manifest.seed)
     layout = Layout.of(model)
     if state != INITIAL:
-        tensors = load_file(state)
-        layout.load(layout.pack({place.name: tensors[place.name] for place in layout}), model)
+        shape = StateShape(layout, manifest.rounds.chunk_bytes)
+        layout.load(load_state(Path(state), shape).current.vectors[PARAMETERS], model)
     text = load_corpus(manifest.data, [Path(path) for path in data]).validation
     return {"loss": validation_loss(model, text, manifest.model.context), "parameters": layout.size}
 

@@ -13,10 +13,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from shoal.node.client import Answer
 from shoal.node.exits import Exit
 from shoal.node.options import UpOptions
-from shoal.node.up.display import Display, make_display
+from shoal.node.up.display import LineDisplay, make_display
 from shoal.node.up.finish import find, save_states
 from shoal.node.up.jobs import Jobs
 from shoal.node.up.plan import Plan, chosen_manifest, make_plan, prepare_folder, to_toml
@@ -25,7 +24,7 @@ from shoal.node.up.records import Metrics
 from shoal.node.up.stage import play
 from shoal.node.up.summary import in_words
 from shoal.node.up.swarm import Swarm
-from shoal.node.up.verdict import as_json, problems
+from shoal.node.up.verdict import Finding, as_json, problems
 from shoal.protocol.errors import ShoalError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -56,30 +55,29 @@ async def _unless_signalled(options: UpOptions, out: Path) -> int:
 
 async def _run(options: UpOptions, out: Path) -> int:
     console = Console(stderr=options.json)
-    with Metrics(out / "metrics.jsonl") as metrics, make_display(console) as display, Children() as children:
+    with Metrics(out / "metrics.jsonl") as metrics, Children() as children:
         try:
-            code, answer = await _play(options, out, metrics, display, children)
+            with make_display(console) as display:
+                finding = await _play(options, out, Swarm(metrics, display), children)
         except (ShoalError, asyncio.CancelledError) as error:
             metrics.write("event", event="ended", text=str(error) or "interrupted")
             raise
+        code, answer = Exit.FAILED if problems(finding) else Exit.OK, as_json(finding)
         metrics.write("result", exit_status=code, **answer)
+    for line in in_words(finding):
+        LineDisplay(console).say(line)
     if options.json:
         print(json.dumps(answer), flush=True)
     return code
 
 
-async def _play(
-    options: UpOptions, out: Path, metrics: Metrics, display: Display, children: Children
-) -> tuple[int, Answer]:
-    jobs, swarm = Jobs(children, out), Swarm(metrics, display)
+async def _play(options: UpOptions, out: Path, swarm: Swarm, children: Children) -> Finding:
+    jobs = Jobs(children, out)
     plan = await _settle(options, out, jobs, swarm)
     await play(plan, swarm, children)
     ends = await save_states(plan, swarm)
     children.stop()  # the processors are for the measurements now
-    finding = await find(plan, swarm, ends, jobs, options.baseline)
-    for line in in_words(finding):
-        display.say(line)
-    return Exit.FAILED if problems(finding) else Exit.OK, as_json(finding)
+    return await find(plan, swarm, ends, jobs, options.baseline)
 
 
 async def _settle(options: UpOptions, out: Path, jobs: Jobs, swarm: Swarm) -> Plan:

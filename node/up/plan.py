@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.node.manifest import DataSpec, Manifest, load_manifest, parse_manifest
-from shoal.node.options import UpOptions
-from shoal.protocol.errors import LocalError
+from shoal.node.options import UpOptions, UsageError
 
 RUNS = Path("runs")  # where results go when --out names no place
 
@@ -59,13 +58,13 @@ def chosen_manifest(options: UpOptions, corpus: str = "") -> Manifest:
     """The manifest that the options ask for; `corpus` is the digest of --data in hex."""
     base = load_manifest(options.manifest) if options.manifest else builtin_manifest()
     if base.data.name == "files" and not options.data:
-        raise LocalError(f"--manifest {options.manifest} is about text of your own: name it with --data")
+        raise UsageError(f"--manifest {options.manifest} is about text of your own: name it with --data")
     rounds = base.rounds.model_copy(update={"last": options.rounds, "start_members": options.peers})
     data = DataSpec(name="files", digest=corpus) if options.data else base.data
     manifest = base.model_copy(update={"seed": options.seed, "rounds": rounds, "data": data})
     left = options.peers - (1 if options.kill_at else 0)
     if manifest.rounds.min_members > left:
-        raise LocalError(
+        raise UsageError(
             f"the manifest wants at least {manifest.rounds.min_members} members and this swarm "
             f"{'comes down to' if options.kill_at else 'has'} {left}: use --peers "
             f"{options.peers + manifest.rounds.min_members - left} or more"
@@ -81,14 +80,14 @@ def make_plan(options: UpOptions, out: Path, manifest: Manifest) -> Plan:
 
 
 def prepare_folder(out: Path | None) -> Path:
-    """The output folder, made, empty and absolute; LocalError rather than mixing with what lies there."""
+    """The output folder, made, empty and absolute; UsageError rather than mixing with what lies there."""
     folder = (out or _fresh(RUNS)).absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
-            raise LocalError(f"--out {folder} is not empty: name a new folder, or empty it")
+            raise UsageError(f"--out {folder} is not empty: name a new folder, or empty it")
     except OSError as error:
-        raise LocalError(f"--out {folder} cannot be used: {error.strerror}") from error
+        raise UsageError(f"--out {folder} cannot be used: {error.strerror}") from error
     return folder
 
 

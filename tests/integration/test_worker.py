@@ -186,13 +186,14 @@ async def test_a_hand_in_survives_the_worker(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_new_order_replaces_the_one_before(tmp_path: Path) -> None:
+async def test_a_new_order_replaces_the_one_before_even_for_the_same_round(tmp_path: Path) -> None:
     async with supervised(script_settings(tmp_path)) as (worker, seen):
         await worker.train(1, 0, vector(0))
         await seen.until(lambda: seen.progress)
-        await worker.train(2, 0, vector(0))
+        await worker.train(1, 0, vector(0))
         await seen.until(lambda: seen.contributions)
-        assert [each.round for each in seen.contributions] == [2]
+        assert [each.order for each in seen.contributions] == [2]
+        assert not seen.lost
 
 
 @pytest.mark.asyncio

@@ -48,6 +48,9 @@ class MemberNode(Node):
     def on_link_lost(self, now: float, peer: PeerId) -> list[Effect]:
         return self.membership.link_lost(now, peer)
 
+    def accuse(self, now: float, peer: PeerId) -> list[Effect]:
+        return self.membership.link_lost(now, peer)
+
     def phase(self) -> str:
         return "member"
 

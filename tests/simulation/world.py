@@ -12,20 +12,19 @@ Rules:
 
 from __future__ import annotations
 
-import hashlib
 import heapq
 import random
-import struct
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
-from shoal.protocol.effects import Effect, Persist, Send, Tell, Timer, Wake
+from shoal.protocol.effects import Effect, Persist, Send, Tell, Wake
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import PeerId
-from shoal.protocol.wire import Message, decode, encode
+from shoal.protocol.wire import Message
 from tests.simulation.links import Link, Network
 from tests.simulation.node import Node
+from tests.simulation.process import Process, Trace, through_codec
 
 N = TypeVar("N", bound=Node)
 Disk = dict[str, Message]
@@ -33,22 +32,6 @@ Make = Callable[[PeerId, float, Disk, random.Random], N]
 Step = Callable[[N, float], list[Effect]]
 
 NOTICE_DELAY = 0.02  # seconds, at most, until the end of a connection is noticed
-
-
-class Process(Generic[N]):
-    """One life of a peer."""
-
-    __slots__ = ("alive", "backlog", "fuse", "links", "node", "origin", "paused", "peer")
-
-    def __init__(self, peer: PeerId, node: N, origin: float) -> None:
-        self.peer = peer
-        self.node = node
-        self.origin = origin  # what its clock shows at the world's time 0
-        self.alive = True
-        self.paused = False
-        self.backlog: list[tuple[Any, ...]] = []
-        self.links: dict[PeerId, Process[N]] = {}
-        self.fuse: int | None = None  # effects that it may still carry out before it dies
 
 
 class World(Generic[N]):
@@ -82,7 +65,7 @@ class World(Generic[N]):
         self._processes: dict[PeerId, Process[N]] = {}
         self._heap: list[tuple[float, int, Process[N] | None, Any]] = []
         self._sequence = 0
-        self._trace = hashlib.blake2b(digest_size=16)
+        self._trace = Trace()
 
     # -- looking ------------------------------------------------------------------------------------------
 
@@ -109,7 +92,7 @@ class World(Generic[N]):
 
     def trace_digest(self) -> str:
         """A running hash over (time, peer, input) of everything that happened."""
-        return self._trace.hexdigest()
+        return self._trace.digest()
 
     # -- running ------------------------------------------------------------------------------------------
 
@@ -227,7 +210,7 @@ class World(Generic[N]):
 
     def _input(self, process: Process[N], item: tuple[Any, ...]) -> None:
         self.events += 1
-        self._record(process, item)
+        self._trace.record(self.now, process.peer, item)
         try:
             self._carry_out(process, self._apply(process, item))
             for watcher in self.watchers:
@@ -262,17 +245,6 @@ class World(Generic[N]):
             self.errors.append((process.peer, error))
             return []
 
-    def _record(self, process: Process[N], item: tuple[Any, ...]) -> None:
-        head = struct.pack("<d", self.now)
-        if item[0] == "message":
-            tail = f"{process.peer}<{item[1].peer}".encode() + item[3]
-        elif item[0] == "timer":
-            timer: Timer = item[1]
-            tail = f"{process.peer}!{timer.core} {timer.name} {timer.token} {timer.subject}".encode()
-        else:
-            tail = f"{process.peer}?{item[0]}".encode()
-        self._trace.update(head + tail)
-
     # -- effects ------------------------------------------------------------------------------------------
 
     def _carry_out(self, process: Process[N], effects: list[Effect]) -> None:
@@ -294,13 +266,13 @@ class World(Generic[N]):
                 self._carry_out(process, process.node.on_event(self.now + process.origin, effect.event))
             else:
                 assert isinstance(effect, Persist)
-                self.disks[process.peer][effect.name] = _through_codec(effect.record)[1]
+                self.disks[process.peer][effect.name] = through_codec(effect.record)[1]
 
     def _send(self, process: Process[N], effect: Send, encoded: dict[int, tuple[bytes, Message]]) -> None:
         message = effect.message
         known = encoded.get(id(message))
         if known is None:
-            known = encoded[id(message)] = _through_codec(message)
+            known = encoded[id(message)] = through_codec(message)
         assert effect.to != process.peer, "a core sends to others only"
         data, copy = known
         self.sent[type(message).__name__] += 1
@@ -320,10 +292,3 @@ class World(Generic[N]):
         process.fuse = None
         self.kill(process.peer)
         return True
-
-
-def _through_codec(message: Message) -> tuple[bytes, Message]:
-    data = encode(message)
-    copy = decode(data)
-    assert copy == message, f"{message!r} became {copy!r} in the codec"
-    return data, copy

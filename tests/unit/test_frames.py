@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgpack
 import pytest
 from hypothesis import given
@@ -81,7 +83,5 @@ def test_random_bytes_do_no_harm(data: bytes) -> None:
 def test_a_damaged_frame_does_no_harm(place: int, value: int) -> None:
     data = bytearray(frame_head(Kind.MESSAGE, 5, RunId(b"r" * 32), 20)[LENGTH_SIZE:] + b"b" * 20)
     data[place % len(data)] = value
-    try:
+    with suppress(RemoteError):
         decode_frame(bytes(data), SENDER)
-    except RemoteError as error:
-        assert error.peer == SENDER

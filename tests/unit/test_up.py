@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors.torch import save_file
 
+from shoal.node.layout import Layout
 from shoal.node.manifest import parse_manifest
 from shoal.node.model import build
+from shoal.node.state import CommittedState
+from shoal.node.state_file import save_state
+from shoal.node.state_shape import StateShape
 
 FAKE = Path(__file__).parent.parent / "fake_swarm.py"
 MANIFEST = """
@@ -45,8 +48,10 @@ def up(tmp_path: Path) -> Iterator[Up]:
     """Starts `shoal up` on fakes; what is left of it at the end of the test is a failure."""
     (tmp_path / "world").mkdir()
     (tmp_path / "manifest.toml").write_text(MANIFEST)
-    model = build(parse_manifest(MANIFEST).model, seed=0)
-    save_file({name: weight.detach() for name, weight in model.named_parameters()}, tmp_path / "state")
+    manifest = parse_manifest(MANIFEST)
+    model = build(manifest.model, seed=0)
+    shape = StateShape(Layout.of(model), manifest.rounds.chunk_bytes)
+    save_state(CommittedState(shape, shape.layout.read(model)).current, tmp_path / "state")
     processes = []
 
     def start(*arguments: str, flaw: str = "", **environ: str) -> subprocess.Popen[str]:
@@ -65,14 +70,23 @@ def up(tmp_path: Path) -> Iterator[Up]:
         if process.poll() is None:
             process.terminate()
             process.communicate(timeout=PATIENCE)
-    assert not left_behind(tmp_path)
+    wait_for(lambda: not left_behind(tmp_path))
 
 
 def left_behind(out: Path) -> list[str]:
     """Processes that carry the test's folder in their environment or command line."""
+    if Path("/proc/self/environ").exists():
+        return [str(each) for each in Path("/proc").iterdir() if each.name.isdigit() and carries(each, out)]
     ps = ["ps", "axeww", "-o", "pid=,command="]
     listing = subprocess.run(ps, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=True).stdout
     return [line for line in listing.splitlines() if str(out) in line]
+
+
+def carries(process: Path, out: Path) -> bool:
+    try:
+        return any(str(out).encode() in (process / name).read_bytes() for name in ("environ", "cmdline"))
+    except OSError:  # it ended meanwhile, or is not ours
+        return False
 
 
 def events(out: Path) -> list[dict[str, Any]]:
@@ -131,7 +145,7 @@ def test_ctrl_c_leaves_nothing_behind(up: Up, tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)  # impatient
     _, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, stderr
-    assert not left_behind(tmp_path)
+    wait_for(lambda: not left_behind(tmp_path))
     assert events(tmp_path / "out")[-1]["event"] == "ended"
 
 
@@ -141,7 +155,7 @@ def test_sigterm_while_starting_leaves_nothing_behind(up: Up, tmp_path: Path) ->
     process.terminate()
     process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + signal.SIGTERM
-    assert not left_behind(tmp_path)
+    wait_for(lambda: not left_behind(tmp_path))
 
 
 def test_an_unplanned_death_ends_it(up: Up, tmp_path: Path) -> None:
@@ -157,6 +171,6 @@ def test_a_full_folder_is_refused(up: Up, tmp_path: Path) -> None:
     (tmp_path / "out" / "precious").touch()
     process = up("--rounds", "5")
     _, stderr = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 1
+    assert process.returncode == 2
     assert "is not empty" in stderr
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["precious"]

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from shoal.node.manifest import parse_manifest
-from shoal.node.options import UpOptions
+from shoal.node.options import UpOptions, UsageError
 from shoal.node.up.plan import builtin_manifest, chosen_manifest, make_plan, prepare_folder, to_toml
-from shoal.protocol.errors import LocalError
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "stdlib.toml"
 
@@ -45,13 +44,13 @@ def manifest_file(tmp_path: Path, text: str) -> Path:
 
 def test_a_manifest_about_own_text_needs_the_text(tmp_path: Path) -> None:
     options = UpOptions(manifest=manifest_file(tmp_path, '[data]\nname = "files"\n'))
-    with pytest.raises(LocalError, match="--data"):
+    with pytest.raises(UsageError, match="--data"):
         chosen_manifest(options)
 
 
 def test_a_swarm_that_would_wait_for_ever_is_refused(tmp_path: Path) -> None:
     path = manifest_file(tmp_path, "[rounds]\nmin_members = 4\n")
-    with pytest.raises(LocalError, match="use --peers 5 or more"):
+    with pytest.raises(UsageError, match="use --peers 5 or more"):
         chosen_manifest(UpOptions(manifest=path))
     assert chosen_manifest(UpOptions(manifest=path, kill_at=None)).rounds.min_members == 4
 
@@ -70,7 +69,7 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     second = prepare_folder(None)
     assert first != second
     assert first.parent == second.parent == tmp_path / "runs"
-    with pytest.raises(LocalError, match="is not empty"):
+    with pytest.raises(UsageError, match="is not empty"):
         prepare_folder(first)
-    with pytest.raises(LocalError, match="cannot be used"):
+    with pytest.raises(UsageError, match="cannot be used"):
         prepare_folder(first / "metrics.jsonl" / "below")

@@ -1,0 +1,271 @@
+"""The daemon: one process per machine that owns the identity, the network and the runs, and answers the API.
+
+It is the only place that knows everything, and it does nothing but put the parts together. torch is loaded with the
+first run, not before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shoal.node import run_view
+from shoal.node.api import serve_api
+from shoal.node.faults import FaultTrigger, armed
+from shoal.node.home import DaemonInfo, Home
+from shoal.node.logs import warn
+from shoal.node.manifest import Manifest, check_manifest, parse_manifest, sign_manifest
+from shoal.node.options import NodeSettings
+from shoal.node.service import MIN_PREFIX, Answer, UnknownRun, find_run
+from shoal.node.standing import node_state
+from shoal.node.version import shoal_version
+from shoal.protocol.errors import LocalError, RemoteError, TransportError
+from shoal.protocol.identity import Identity
+from shoal.protocol.ids import PeerId, RunId
+from shoal.protocol.messages.node import GetManifest, ManifestIs, Refused
+from shoal.protocol.messages.rounds import Contribution
+from shoal.protocol.network import Network
+from shoal.protocol.wire import Message
+
+if TYPE_CHECKING:
+    from shoal.node.run import Run
+
+RETRY_FIRST, RETRY_MOST = 0.5, 30.0  # seconds between tries to reach a bootstrap peer
+MEMBERS_TOLD = 16  # to somebody who asks for a manifest
+
+log = logging.getLogger("shoal.daemon")
+
+
+async def run(settings: NodeSettings) -> None:
+    """Be a node until a signal or the API ends it."""
+    home = Home(settings.home)
+    daemon = Daemon(settings, home, Identity.load_or_create(home.identity_key))
+    await daemon.run()
+
+
+class Daemon:
+    """Implements `NodeService`."""
+
+    def __init__(self, settings: NodeSettings, home: Home, identity: Identity) -> None:
+        self._settings = settings
+        self._home = home
+        self._identity = identity
+        self._runs: dict[str, Run] = {}
+        self._founding = asyncio.Lock()  # one run is created or joined at a time
+        self._stopping = asyncio.Event()
+        self._fault = armed(os.environ)
+        self._network = Network(identity, host=settings.listen_host, port=settings.port)
+        self._network.on_message = self._on_message
+        self._network.on_call = self._on_call
+        self._network.on_link = self._on_link
+        if self._fault is not None:
+            self._network.on_sent = _FaultWatch(self._fault, self._runs)
+
+    async def run(self) -> None:
+        """Serve until asked to stop; leave the runs properly."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._stopping.set)
+        await self._network.start()
+        try:
+            settings = self._settings
+            async with serve_api(self, self._home.token(), settings.admin_host, settings.admin_port) as (host, port):
+                addresses = self._network.addresses()
+                self._home.write_daemon(DaemonInfo(os.getpid(), host, port, self._identity.peer, addresses))
+                log.info("node %s listens on %s", self._identity.peer, ", ".join(addresses))
+                async with asyncio.TaskGroup() as group:
+                    tasks = [group.create_task(self._reach(address)) for address in settings.bootstrap]
+                    await self._stopping.wait()
+                    for task in tasks:
+                        task.cancel()
+                await self._close_runs()
+        finally:
+            await self._network.close()
+
+    async def _close_runs(self) -> None:
+        for run in list(self._runs.values()):
+            await run.close(leave=True)
+        self._runs.clear()
+
+    async def _reach(self, address: str) -> None:
+        """Keep trying to reach a bootstrap peer until it was reached once; after that the runs' members matter."""
+        pause = RETRY_FIRST
+        while True:
+            try:
+                peer = await self._network.connect(address)
+                log.info("reached bootstrap peer %s", peer)
+                return
+            except TransportError as error:
+                warn(log, "bootstrap-unreachable", f"cannot reach {address}: {error}; trying again")
+            except (LocalError, RemoteError) as error:
+                warn(log, "bootstrap-refused", f"{address} cannot be used: {error}")
+                return
+            await asyncio.sleep(pause)
+            pause = min(RETRY_MOST, 2 * pause)
+
+    # -- what the network says ------------------------------------------------------------------------------
+
+    def _on_message(self, peer: PeerId, run: RunId | None, message: Message) -> None:
+        member = self._runs.get(run.hex()) if run is not None else None
+        if member is not None:
+            member.driver.receive(peer, message)
+
+    def _on_link(self, peer: PeerId, up: bool) -> None:
+        for run in self._runs.values():
+            run.driver.link(peer, up)
+
+    async def _on_call(self, peer: PeerId, message: Message) -> Message:
+        if not isinstance(message, GetManifest):
+            return Refused(f"{type(message).__name__} is not served here")
+        if len(message.run_prefix) < MIN_PREFIX:
+            return Refused(f"a run is named by at least {MIN_PREFIX} hex digits")
+        found = [run for key, run in self._runs.items() if key.startswith(message.run_prefix)]
+        if len(found) != 1:
+            return Refused("no such run here" if not found else "several runs here begin like that")
+        run = found[0]
+        membership = run.member.membership
+        others = [(each, entry.addresses) for each in membership.alive() if (entry := membership.entry(each))]
+        members = ((self._identity.peer, self._network.addresses()), *others[: MEMBERS_TOLD - 1])
+        return ManifestIs(run.manifest.canonical(), run.author, run.signature, members)
+
+    # -- what the API asks ----------------------------------------------------------------------------------
+
+    def status(self) -> Answer:
+        """See NodeService."""
+        rows = [run_view.row(run, self._network.traffic(run.id)) for run in self._runs.values()]
+        split = any(run_view.split(run) for run in self._runs.values())
+        return {
+            "version": shoal_version(),
+            "peer": self._identity.peer,
+            "state": node_state([row["phase"] for row in rows], split, bool(self._network.links())),
+            "reachability": "unknown",
+            "addresses": list(self._network.addresses()),
+            "runs": rows,
+        }
+
+    def peers(self) -> list[Answer]:
+        """See NodeService."""
+        links = {link.peer: link for link in self._network.links()}
+        rows: list[Answer] = []
+        for run in self._runs.values():
+            rows += run_view.peer_rows(run, links)
+        in_runs = {row["peer"] for row in rows}
+        rest = [link for link in links.values() if link.peer not in in_runs]
+        none = {"run": None, "round": None}
+        return rows + [{"peer": link.peer, **none, "path": link.path, "rtt_ms": link.rtt_ms} for link in rest]
+
+    def run_details(self, run: str) -> Answer:
+        """See NodeService."""
+        return run_view.details(self._find(run))
+
+    def rounds(self, run: str) -> list[Answer]:
+        """See NodeService."""
+        return [record.as_json() for record in self._find(run).commits.records]
+
+    async def create_run(self, manifest_toml: str, train: bool) -> Answer:
+        """See NodeService."""
+        manifest = parse_manifest(manifest_toml)
+        signer = self._identity.signer(manifest.run_id)
+        async with self._founding:
+            if manifest.run_id.hex() in self._runs:
+                raise LocalError(f"this node is in the run '{manifest.name}' already; another seed makes another run")
+            signature = sign_manifest(manifest, signer)
+            return await self._open(manifest, self._identity.peer, signature, [], train)
+
+    async def join_run(self, run: str, train: bool) -> Answer:
+        """See NodeService."""
+        async with self._founding:
+            if any(key.startswith(run) for key in self._runs):
+                raise LocalError(f"this node is in the run {run} already")
+            found, source = await self._find_manifest(run)
+            run_id = RunId(sha256(found.manifest).digest())
+            if not run_id.hex().startswith(run):
+                raise RemoteError("answered with another run's manifest", source)
+            manifest = check_manifest(
+                found.manifest, run_id, found.author, found.signature, self._identity.signer(run_id)
+            )
+            for peer, addresses in found.members:
+                if peer != self._identity.peer:
+                    self._network.remember(peer, addresses)
+            seeds = [source, *(peer for peer, _ in found.members if peer not in (source, self._identity.peer))]
+            return await self._open(manifest, found.author, found.signature, seeds, train)
+
+    async def leave_run(self, run: str) -> Answer:
+        """See NodeService."""
+        leaving = self._find(run)
+        await leaving.close(leave=True)
+        del self._runs[leaving.id.hex()]
+        return {"run": leaving.id.hex(), "name": leaving.manifest.name}
+
+    async def save_state(self, run: str, path: str) -> Answer:
+        """See NodeService."""
+        if not Path(path).is_absolute():
+            raise LocalError(f"{path} is not an absolute path")
+        snapshot = await self._find(run).save(Path(path))
+        return {"round": snapshot.round, "root": snapshot.root.hex()}
+
+    async def stop(self) -> None:
+        """See NodeService."""
+        self._stopping.set()
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    def _find(self, run: str) -> Run:
+        return self._runs[find_run(run, {key: each.manifest.name for key, each in self._runs.items()})]
+
+    async def _find_manifest(self, run: str) -> tuple[ManifestIs, PeerId]:
+        """The first answer of all connected peers, and whose it was."""
+        peers = [link.peer for link in self._network.links()]
+        if not peers:
+            raise LocalError("this node knows no other: start it with --bootstrap ADDRESS of a member of the run")
+        for peer in peers:
+            try:
+                answer = await self._network.call(peer, GetManifest(run))
+            except (TransportError, RemoteError) as error:
+                log.info("%s did not give us the manifest: %s", peer, error)
+                continue
+            if isinstance(answer, ManifestIs):
+                return answer, peer
+        raise UnknownRun(f"none of the {len(peers)} connected peers is in a run {run}")
+
+    async def _open(
+        self, manifest: Manifest, author: PeerId, signature: bytes, seeds: list[PeerId], train: bool
+    ) -> Answer:
+        from shoal.node.run import Run, RunSettings
+
+        key = manifest.run_id.hex()
+        data = tuple(str(path.absolute()) for path in self._settings.data)
+        settings = RunSettings(self._home.run_folder(key), self._settings.threads, data, train)
+        signer = self._identity.signer(manifest.run_id)
+        run = await asyncio.to_thread(Run, manifest, author, signature, signer, self._network, settings)
+        self._runs[key] = run
+        run.start(seeds)
+        log.info("in run %s (%s)", key, manifest.name)
+        return {"run": key, "name": manifest.name}
+
+
+class _FaultWatch:
+    """Counts the contributions that leave, for `SHOAL_FAULT`."""
+
+    def __init__(self, trigger: FaultTrigger, runs: dict[str, Run]) -> None:
+        self._trigger = trigger
+        self._runs = runs
+        self._sent: dict[tuple[int, int], int] = {}
+
+    def __call__(self, peer: PeerId, run: RunId, message: Message) -> None:
+        if not isinstance(message, Contribution):
+            return
+        attempt = self._runs[run.hex()].member.rounds.attempt
+        if attempt is None or attempt.number != message.attempt:
+            return
+        key = (message.round, message.attempt)
+        self._sent[key] = self._sent.get(key, 0) + 1
+        owners = attempt.plan.owners
+        total = sum(owner != self._runs[run.hex()].member.me for owner in owners)
+        role = "leader" if attempt.leads else "owner" if attempt.owns_any() else "contributor"
+        self._trigger.sent(message.round, self._sent[key], total, role)

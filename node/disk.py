@@ -1,0 +1,43 @@
+"""What a member must not forget over a crash: one small file per record, replaced atomically, forced to disk."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from shoal.protocol.errors import LocalError, RemoteError
+from shoal.protocol.wire import Message, decode, encode
+
+SUFFIX = ".record"
+
+
+class Disk:
+    """The records of one run, in its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def load(self) -> dict[str, Message]:
+        """All records by name; LocalError if one is damaged: without its votes a member must not vote again."""
+        records = {}
+        for path in sorted(self._folder.glob(f"*{SUFFIX}")):
+            try:
+                records[path.name.removesuffix(SUFFIX)] = decode(path.read_bytes())
+            except (OSError, RemoteError) as error:
+                raise LocalError(f"{path} is damaged ({error}); leave the run for good or restore the file") from error
+        return records
+
+    def put(self, name: str, record: Message) -> None:
+        """Write a record; on return it survives a crash."""
+        path = self._folder / f"{name}{SUFFIX}"
+        fresh = path.with_suffix(".new")
+        with fresh.open("wb") as file:
+            file.write(encode(record))
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+        folder = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

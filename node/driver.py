@@ -1,0 +1,88 @@
+"""The shell around a member's cores: feed, drain, repeat.
+
+Everything that happens to a run on this node comes through here, one input after the other, in the event loop:
+messages, timers, commands. Effects are carried out in order, also those of commands that the application gives
+while it is being told something.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from shoal.node.disk import Disk
+from shoal.protocol.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
+from shoal.protocol.ids import PeerId
+from shoal.protocol.member import Member
+from shoal.protocol.wire import Message
+
+Step = Callable[[float], list[Effect]]
+
+
+class Driver:
+    """Runs one `Member` on the real network, clock and disk."""
+
+    def __init__(
+        self,
+        member: Member,
+        disk: Disk,
+        send: Callable[[PeerId, Message], None],
+        on_event: Callable[[Event], None],
+    ) -> None:
+        self.member = member
+        self._disk = disk
+        self._send = send
+        self._on_event = on_event
+        self._loop = asyncio.get_running_loop()
+        self._effects: deque[Effect] = deque()
+        self._draining = False
+        self._closed = False
+
+    def now(self) -> float:
+        """The clock that the cores see."""
+        return self._loop.time()
+
+    def command(self, step: Step) -> None:
+        """Give the member a command, as `lambda now: member.submit(now, ...)`; carry out what follows from it."""
+        if self._closed:
+            return
+        self._effects.extend(step(self.now()))
+        if not self._draining:
+            self._drain()
+
+    def receive(self, sender: PeerId, message: Message) -> None:
+        """A message of this run; RemoteError if it is bad, and then nothing has changed."""
+        self.command(lambda now: self.member.receive(now, sender, message))
+
+    def link(self, peer: PeerId, up: bool) -> None:
+        """A connection was made or lost."""
+        member = self.member
+        self.command(lambda now: member.link_up(now, peer) if up else member.link_lost(now, peer))
+
+    def close(self) -> None:
+        """Nothing happens any more."""
+        self._closed = True
+        self._effects.clear()
+
+    def _drain(self) -> None:
+        self._draining = True
+        try:
+            while self._effects:
+                self._carry_out(self._effects.popleft())
+        finally:
+            self._draining = False
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Send(to, message):
+                self._send(to, message)
+            case Wake(after, timer):
+                self._loop.call_later(after, self._fire, timer)
+            case Tell(event):
+                self._on_event(event)
+            case Persist(name, record):
+                self._disk.put(name, record)
+
+    def _fire(self, timer: Timer) -> None:
+        self.command(lambda now: self.member.fire(now, timer))

@@ -1,0 +1,117 @@
+"""A run's committed state and its arithmetic, as the daemon needs them: init, encode, reduce, apply, serve.
+
+All of it runs on the CPU in fp32, so that every member computes the same bits from the same committed bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from shoal.node.layout import Layout
+from shoal.node.manifest import Manifest
+from shoal.node.model import build
+from shoal.node.shm import FloatArray
+from shoal.node.state import CommittedState, Lease, Snapshot
+from shoal.node.state_shape import PARAMETERS, StateShape
+from shoal.protocol.chunks import chunk_bounds
+from shoal.protocol.compression import codec
+from shoal.protocol.ids import Digest
+from shoal.protocol.reduction.mean import MeanReducer
+from shoal.protocol.roster import Base
+
+
+class OuterState:
+    """The state of one run on this node. `apply` and `install` take long: call them in a thread, one at a time."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        """The state that the manifest's seed gives; the same on every machine."""
+        torch.set_num_threads(1)  # the worker has the cores
+        model = build(manifest.model, manifest.seed)
+        layout = Layout.of(model)
+        self._manifest = manifest
+        self._scatter, self._gather = codec(manifest.codec.scatter), codec(manifest.codec.gather)
+        block = max(self._scatter.block, self._gather.block)
+        self._bounds = chunk_bounds(layout.size, manifest.rounds.chunk_bytes, block)
+        self.committed = CommittedState(StateShape(layout, manifest.rounds.chunk_bytes), layout.read(model))
+        self.elements = layout.size
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks a reduction has."""
+        return len(self._bounds)
+
+    @property
+    def root(self) -> Digest:
+        """The state root, as read back."""
+        return self.committed.current.root
+
+    def reducer(self) -> MeanReducer:
+        """How the owner of a chunk averages it."""
+        return MeanReducer([stop - start for start, stop in self._bounds], self._scatter, self._gather)
+
+    def encoder(self, vector: FloatArray) -> Callable[[int], bytes]:
+        """Encodes a chunk of a contribution when it is asked for; `vector` must not change meanwhile."""
+        flat = torch.from_numpy(vector)
+
+        def encode(chunk: int) -> bytes:
+            start, stop = self._bounds[chunk]
+            return self._scatter.encode(flat[start:stop])
+
+        return encode
+
+    def apply(self, payloads: Sequence[bytes]) -> Snapshot:
+        """The outer step on the mean that a round has committed."""
+        mean = torch.empty(self.elements)
+        for (start, stop), payload in zip(self._bounds, payloads, strict=True):
+            mean[start:stop] = self._gather.decode(payload, stop - start)
+        method = self._manifest.method
+        return self.committed.apply(mean, lr=method.outer_lr, momentum=method.outer_momentum)
+
+    def install(self, base: Base, payloads: Sequence[bytes]) -> Snapshot:
+        """Take over a version from others; RemoteError if it is not the one that `base` names."""
+        return self.committed.install(base.round, payloads, base.root)
+
+
+def parameters(snapshot: Snapshot) -> FloatArray:
+    """A version's parameters as the worker takes them; not to be changed."""
+    array: FloatArray = snapshot.vectors[PARAMETERS].numpy()
+    return array
+
+
+class StateStore:
+    """What state transfer serves of it: the current version, the one before, and what joiners have pinned."""
+
+    def __init__(self, committed: CommittedState) -> None:
+        self._committed = committed
+        self._leases: dict[int, Lease] = {}
+
+    def versions(self) -> list[int]:
+        """Rounds whose state is here, oldest first."""
+        return sorted(self._held())
+
+    def describe(self, round: int) -> tuple[bytes, tuple[Digest, ...]]:
+        """Layout and chunk hashes of a version."""
+        snapshot = self._held()[round]
+        return snapshot.shape.header, snapshot.chunk_hashes
+
+    def chunk(self, round: int, index: int) -> bytes:
+        """A chunk's bytes, copied: the version may go while they are on their way."""
+        return bytes(self._held()[round].chunk(index))
+
+    def pin(self, rounds: Sequence[int]) -> None:
+        """Keep these versions, and only these beside the newest two."""
+        held = self._held()
+        for round in [round for round in self._leases if round not in rounds]:
+            self._leases.pop(round).release()
+        for round in rounds:
+            if round in held and round not in self._leases:
+                self._leases[round] = self._committed.lease(held[round].root)
+
+    def _held(self) -> dict[int, Snapshot]:
+        held = {round: lease.snapshot for round, lease in self._leases.items()}
+        for snapshot in (self._committed.previous, self._committed.current):
+            if snapshot is not None:
+                held[snapshot.round] = snapshot
+        return held

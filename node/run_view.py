@@ -1,0 +1,106 @@
+"""A run as the API shows it: plain dicts, read from the parts, changing nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from shoal.node.service import Answer
+from shoal.node.standing import LOSS_WINDOW, is_split
+from shoal.protocol.ids import PeerId
+from shoal.protocol.link import Link
+from shoal.protocol.messages.status import RunStatus
+
+if TYPE_CHECKING:
+    from shoal.node.run import Run
+
+LAST_ROUNDS = 10
+
+
+def row(run: Run, traffic: tuple[int, int]) -> Answer:
+    """The run in `shoal status`."""
+    member, state, progress = run.member, run.outer.committed.current, run.progress
+    base = member.rounds.base
+    sent, received = traffic
+    return {
+        "run": run.id.hex(),
+        "name": run.manifest.name,
+        "round": state.round,
+        "members": len(member.membership.alive()) + 1,
+        "digest": (base.history if base is not None else member.status.history).hex(),
+        "root": state.root.hex(),
+        "loss": progress.loss if progress is not None else run.last_loss,
+        "step": progress.step if progress is not None else 0,
+        "samples": run.samples,
+        "phase": "finished" if run.is_finished else member.phase,
+        "trains": member.status.trains,
+        "tokens_per_second": progress.tokens_per_second if progress is not None else None,
+        "waiting_for": run.waiting or ", ".join(member.rounds.waiting_for()) or None,
+        "bytes_sent": sent,
+        "bytes_received": received,
+        "last": run.manifest.rounds.last,
+    }
+
+
+def peer_rows(run: Run, links: Mapping[PeerId, Link]) -> list[Answer]:
+    """The run's other members in `shoal peers`; `path` and `rtt_ms` are None while there is no connection."""
+    rows = []
+    for peer in run.member.membership.alive():
+        link, status = links.get(peer), run.member.membership.status(peer)
+        rows.append(
+            {
+                "peer": peer,
+                "run": run.id.hex(),
+                "round": status.round if status is not None else None,
+                "path": link.path if link is not None else None,
+                "rtt_ms": link.rtt_ms if link is not None else None,
+                "phase": status.phase if status is not None else None,
+                "loss": status.loss if status is not None else None,
+            }
+        )
+    return rows
+
+
+def details(run: Run) -> Answer:
+    """The run in `shoal run show`."""
+    own = _standing(run.member.me, run.member.status)
+    others = [
+        _standing(peer, status)
+        for peer in run.member.membership.alive()
+        if (status := run.member.membership.status(peer)) is not None
+    ]
+    return {
+        "run": run.id.hex(),
+        "name": run.manifest.name,
+        "author": run.author,
+        "manifest": run.manifest.model_dump(mode="json"),
+        "members": [own, *others],
+        "rounds": [record.as_json() for record in run.commits.records[-LAST_ROUNDS:]],
+    }
+
+
+def split(run: Run) -> bool:
+    """Whether this node has evidence that the run has come apart."""
+    membership = run.member.membership
+    others = [status for peer in membership.alive() if (status := membership.status(peer)) is not None]
+    return is_split(
+        no_quorum=run.waiting.startswith("no quorum") and run.commits.group > 0,
+        group=run.commits.group,
+        lost=len(membership.lost_since(run.driver.now() - LOSS_WINDOW)),
+        own=run.member.status,
+        others=others,
+    )
+
+
+def _standing(peer: PeerId, status: RunStatus) -> Answer:
+    return {
+        "peer": peer,
+        "round": status.round,
+        "digest": status.history.hex(),
+        "root": status.root.hex(),
+        "phase": status.phase,
+        "step": status.step,
+        "loss": status.loss,
+        "trains": status.trains,
+        "reachability": status.reachability,
+    }

@@ -1,0 +1,34 @@
+"""SOLO, CONNECTED, IN-ROUND or SPLIT: where a node stands, from evidence. Pure functions.
+
+SPLIT means that the run cannot decide without peers that are not here: no quorum for a round, or a third of the last
+group (at least two) lost without a goodbye, or a peer with another history of the same round. One death, or a lossy
+network, is no split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shoal.protocol.messages.status import RunStatus
+
+BUSY = ("matching", "reducing", "preparing", "applying")
+LOSS_WINDOW = 60.0  # seconds within which lost members count as lost together
+
+
+def is_split(*, no_quorum: bool, group: int, lost: int, own: RunStatus, others: Sequence[RunStatus]) -> bool:
+    """Whether the evidence says that the swarm has come apart.
+
+    `group` members were in the last committed round, of whom `lost` died lately without a goodbye.
+    """
+    if no_quorum or lost >= max(2, -(-group // 3)):
+        return True
+    return any(other.round == own.round and other.history != own.history for other in others)
+
+
+def node_state(phases: Sequence[str], split: bool, connected: bool) -> str:
+    """One word for a node in runs with these phases."""
+    if split:
+        return "SPLIT"
+    if not connected:
+        return "SOLO"
+    return "IN-ROUND" if any(phase in BUSY for phase in phases) else "CONNECTED"

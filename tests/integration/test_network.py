@@ -1,0 +1,552 @@
+"""Networks on loopback, over real sockets: delivery, order, limits, faults, and leaving nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import textwrap
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import msgpack
+import pytest
+
+from shoal.protocol import calls, link
+from shoal.protocol.errors import LocalError, RemoteError, TransportError
+from shoal.protocol.frames import LENGTH_SIZE, Kind, frame_head
+from shoal.protocol.identity import Identity
+from shoal.protocol.ids import PeerId, RunId
+from shoal.protocol.link import BULK, CONTROL
+from shoal.protocol.messages.node import GetManifest, Refused, RunHello
+from shoal.protocol.network import Network
+from shoal.protocol.ports import claim_pair
+from shoal.protocol.transport import Stream, Transport
+from shoal.protocol.wire import MAX_CONTROL_FRAME, Message, encode, message
+
+RUN = RunId(b"r" * 32)
+MIB = 1 << 20
+DEADLINE = 20.0
+
+
+@message(1101)
+class Word(Message):
+    number: int
+
+
+@message(1102)
+class Load(Message):
+    bulk = True
+    number: int
+    payload: bytes
+
+
+class Node(Network):
+    """A network that keeps what it gets."""
+
+    def __init__(self, identity: Identity | None = None, **options: int) -> None:
+        super().__init__(identity or Identity.generate(), host="127.0.0.1", **{"port": 0, **options})  # type: ignore[arg-type]
+        self.words: list[int] = []
+        self.loads: list[int] = []
+        self.changes: list[bool] = []
+        self.on_message = self.keep
+        self.on_link = lambda peer, up: self.changes.append(up)
+
+    def keep(self, peer: PeerId, run: RunId | None, message: Message) -> None:
+        if isinstance(message, Word):
+            self.words.append(message.number)
+        elif isinstance(message, Load):
+            self.loads.append(message.number)
+
+    def knows(self, other: Network) -> None:
+        self.remember(other.peer, other.addresses())
+
+
+@asynccontextmanager
+async def running(*nodes: Node) -> AsyncIterator[None]:
+    async with AsyncExitStack() as stack:
+        for node in nodes:
+            await node.start()
+            stack.push_async_callback(node.close)
+        yield
+
+
+async def eventually(condition: Callable[[], object], limit: float = DEADLINE) -> None:
+    async with asyncio.timeout(limit):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+# -- delivery -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_messages_payloads_and_calls_arrive() -> None:
+    a, b = Node(), Node()
+
+    async def answer(peer: PeerId, message: Message) -> Message:
+        assert peer == a.peer
+        assert isinstance(message, GetManifest)
+        return Refused(message.run_prefix)
+
+    b.on_call = answer
+    sent: list[tuple[PeerId, RunId, Message]] = []
+    a.on_sent = lambda *parcel: sent.append(parcel)
+    async with running(a, b):
+        assert await a.connect(b.addresses()[0]) == b.peer
+        payload = bytearray(b"p" * MIB)
+        load = Load(7, memoryview(payload))  # type: ignore[arg-type]
+        a.send(b.peer, RUN, Word(1))
+        a.send(b.peer, RUN, load)
+        assert await a.call(b.peer, GetManifest("abc")) == Refused("abc")
+        await eventually(lambda: b.words == [1] and b.loads == [7])
+        await eventually(lambda: sent == [(b.peer, RUN, load)])
+        assert a.traffic(RUN)[0] > MIB
+        (seen,) = a.links()
+        assert (seen.peer, seen.path) == (b.peer, "direct")
+        assert seen.bytes_sent > MIB
+        await eventually(lambda: a.links()[0].rtt_ms is not None)
+        assert a.changes == b.changes == [True]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("attempt", range(3))
+async def test_peers_that_dial_each_other_at_once_lose_and_double_nothing(attempt: int) -> None:
+    a, b = Node(), Node()
+    async with running(a, b):
+        a.knows(b)
+        b.knows(a)
+        for number in range(300):
+            a.send(b.peer, RUN, Word(number))
+            b.send(a.peer, RUN, Word(number))
+            if number % 30 == 0:
+                a.send(b.peer, RUN, Load(number, bytes(100_000)))
+                b.send(a.peer, RUN, Load(number, bytes(100_000)))
+        for node in (a, b):
+            await eventually(lambda node=node: len(node.words) >= 300 and len(node.loads) >= 10)  # type: ignore[misc]
+            assert node.words == list(range(300))
+            assert node.loads == list(range(0, 300, 30))
+            assert node.dropped == 0
+            assert node.changes == [True]
+
+
+@pytest.mark.asyncio
+async def test_a_word_does_not_wait_for_payloads() -> None:
+    a, b = Node(), Node()
+    payload = memoryview(bytes(MIB))
+    async with running(a, b):
+        await a.connect(b.addresses()[0])
+        for number in range(256):
+            a.send(b.peer, RUN, Load(number, payload))  # type: ignore[arg-type]
+        a.send(b.peer, RUN, Word(1))
+        await eventually(lambda: b.words)
+        assert len(b.loads) < 64
+        await eventually(lambda: len(b.loads) == 256)
+        assert b.loads == list(range(256))
+
+
+@pytest.mark.asyncio
+async def test_a_peer_that_dialled_us_is_reached_without_its_address() -> None:
+    a, b = Node(), Node()
+    async with running(a, b):
+        await a.connect(b.addresses()[0])
+        await eventually(lambda: b.changes)
+        b.send(a.peer, RUN, Word(1))
+        b.send(a.peer, RUN, Load(2, b"x"))
+        await eventually(lambda: a.words == [1] and a.loads == [2])
+
+
+# -- out of reach -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_what_cannot_be_sent_is_dropped_and_counted() -> None:
+    a, stranger = Node(), Identity.generate().peer
+    async with running(a):
+        a.send(stranger, RUN, Word(1))
+        a.send(stranger, RUN, Load(1, b"x"))
+        await eventually(lambda: a.dropped == 2)
+        with pytest.raises(TransportError, match="no address"):
+            await a.call(stranger, GetManifest("abc"))
+        a.remember(stranger, ["/ip4/127.0.0.1/tcp/1", "/not/an/address"])
+        with pytest.raises(TransportError, match="cannot reach"):
+            await a.call(stranger, GetManifest("abc"))
+        with pytest.raises(TransportError, match="next attempt"):
+            await a.call(stranger, GetManifest("abc"))
+        assert a.links() == []
+
+
+@pytest.mark.asyncio
+async def test_an_address_of_somebody_else_is_not_taken_for_the_peer() -> None:
+    a, b, stranger = Node(), Node(), Identity.generate().peer
+    async with running(a, b):
+        address = b.addresses()[0].replace(b.peer, stranger)
+        with pytest.raises(TransportError, match="cannot reach"):
+            await a.connect(address)
+        for wrong in ("/ip4/127.0.0.1/tcp/1", "/ip4/127.0.0.1/tcp/1/p2p/nobody", a.addresses()[0]):
+            with pytest.raises(LocalError):
+                await a.connect(wrong)
+
+
+@pytest.mark.asyncio
+async def test_a_full_lane_drops_what_is_too_much() -> None:
+    a, b = Node(bulk_queue=4 * MIB), Node()
+    payload = memoryview(bytes(MIB))
+    async with running(a, b):
+        await a.connect(b.addresses()[0])
+        for number in range(50):
+            a.send(b.peer, RUN, Load(number, payload))  # type: ignore[arg-type]
+        assert a.dropped == 47
+        await eventually(lambda: b.loads == [0, 1, 2])
+
+
+@pytest.mark.asyncio
+async def test_links_go_down_and_come_back() -> None:
+    a, identity = Node(), Identity.generate()
+    async with running(a):
+        for round_trip in range(3):
+            b = Node(identity)
+            async with running(b):
+                await a.connect(b.addresses()[0])
+                a.send(b.peer, RUN, Word(round_trip))
+                await eventually(lambda b=b: b.words)  # type: ignore[misc]
+                assert b.words == [round_trip]
+            await eventually(lambda: not a.links())
+        assert a.changes == [True, False] * 3
+
+
+@pytest.mark.asyncio
+async def test_last_words_are_sent_before_closing() -> None:
+    a, b = Node(), Node()
+    async with running(b):
+        await a.start()
+        await a.connect(b.addresses()[0])
+        for number in range(100):
+            a.send(b.peer, RUN, Word(number))
+        await a.close()
+        await eventually(lambda: b.words == list(range(100)))
+
+
+PEER = textwrap.dedent("""
+    import asyncio
+    import shoal.protocol.messages
+    from shoal.protocol.identity import Identity
+    from shoal.protocol.network import Network
+
+    async def main():
+        network = Network(Identity.generate(), host="127.0.0.1", port=0)
+        await network.start()
+        print(network.addresses()[0], flush=True)
+        await asyncio.Event().wait()
+
+    asyncio.run(main())
+""")
+
+
+@asynccontextmanager
+async def peer_process() -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", PEER, stdout=asyncio.subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        yield process, (await process.stdout.readline()).decode().strip()
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+@pytest.mark.asyncio
+async def test_the_death_of_a_process_is_noticed_at_once() -> None:
+    a = Node()
+    clock = asyncio.get_running_loop().time
+    async with running(a), peer_process() as (process, address):
+        peer = await a.connect(address)
+        waiting = asyncio.create_task(a.call(peer, GetManifest("abc"), timeout=DEADLINE))
+        with pytest.raises(RemoteError, match="not served"):
+            await waiting
+        killed_at = clock()
+        process.kill()
+        await eventually(lambda: a.changes == [True, False])
+        assert clock() - killed_at < 1.0
+
+
+@pytest.mark.asyncio
+@pytest.mark.slow
+async def test_a_peer_that_was_stopped_for_a_while_loses_nothing() -> None:
+    """libp2p's own writes give up after 5 seconds without window."""
+    a = Node()
+    payload = memoryview(bytes(MIB))
+    sent: list[int] = []
+    a.on_sent = lambda peer, run, message: sent.append(message.number)  # type: ignore[attr-defined]
+    async with running(a), peer_process() as (process, address):
+        peer = await a.connect(address)
+        os.kill(process.pid, signal.SIGSTOP)
+        for number in range(64):
+            a.send(peer, RUN, Load(number, payload))  # type: ignore[arg-type]
+        await asyncio.sleep(6)
+        assert len(sent) < 64
+        os.kill(process.pid, signal.SIGCONT)
+        await eventually(lambda: sent == list(range(64)))
+        assert a.dropped == 0
+
+
+# -- calls --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_a_call_that_fails_says_whose_fault_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    a, b = Node(), Node()
+
+    async def serve(peer: PeerId, message: Message) -> Message:
+        assert isinstance(message, GetManifest)
+        if message.run_prefix == "bug":
+            raise KeyError("bug")
+        if message.run_prefix == "slow":
+            await asyncio.Event().wait()
+        raise LocalError("we are full")
+
+    b.on_call = serve
+    async with running(a, b):
+        await a.connect(b.addresses()[0])
+        with pytest.raises(RemoteError, match="we are full") as caught:
+            await a.call(b.peer, GetManifest("x"))
+        assert caught.value.peer == b.peer
+        with pytest.raises(RemoteError, match="internal error"):
+            await a.call(b.peer, GetManifest("bug"))
+        await eventually(lambda: "a task of the network failed" in caplog.text)
+        with pytest.raises(TransportError, match="no answer"):
+            await a.call(b.peer, GetManifest("slow"), timeout=0.05)
+        with pytest.raises(LocalError, match="over the limit"):
+            a.send(b.peer, RUN, RunHello(RUN, ("x" * 1000,) * (MAX_CONTROL_FRAME // 1000 + 1)))
+
+
+@pytest.mark.asyncio
+async def test_calls_are_bounded_on_both_sides() -> None:
+    a, b = Node(), Node()
+    gate = asyncio.Event()
+
+    async def serve(peer: PeerId, message: Message) -> Message:
+        await gate.wait()
+        return Refused("later")
+
+    b.on_call = serve
+    async with running(a, b):
+        await a.connect(b.addresses()[0])
+        asked = [asyncio.create_task(a.call(b.peer, GetManifest(str(n)))) for n in range(calls.MAX_ASKED + 1)]
+        await eventually(lambda: sum(each.done() for each in asked) == len(asked) - calls.MAX_SERVED)
+        gate.set()
+        outcomes = [str(each) for each in await asyncio.gather(*asked, return_exceptions=True)]
+        assert sum("too busy" in each for each in outcomes) == calls.MAX_ASKED - calls.MAX_SERVED
+        assert sum("wait for an answer already" in each for each in outcomes) == 1
+        assert sum("later" in each for each in outcomes) == calls.MAX_SERVED
+
+
+@pytest.mark.asyncio
+async def test_a_lost_connection_fails_the_calls_that_wait() -> None:
+    a, b = Node(), Node()
+
+    async def never(peer: PeerId, message: Message) -> Message:
+        return await asyncio.Event().wait()  # type: ignore[return-value]
+
+    b.on_call = never
+    async with running(a):
+        await b.start()
+        await a.connect(b.addresses()[0])
+        waiting = asyncio.create_task(a.call(b.peer, GetManifest("x"), timeout=DEADLINE))
+        await eventually(lambda: a.links()[0].rtt_ms is not None)
+        await b.close()
+        with pytest.raises(TransportError, match="is lost"):
+            await waiting
+
+
+# -- strangers ----------------------------------------------------------------------------------------------
+
+
+class Rogue:
+    """A peer that speaks libp2p well and our protocol badly."""
+
+    def __init__(self) -> None:
+        self.identity = Identity.generate()
+        self.transport = Transport(self.identity, (CONTROL, BULK), lambda *stream: None, lambda *change: None)
+
+    async def __aenter__(self) -> Rogue:
+        await self.transport.start("/ip4/127.0.0.1/tcp/0")
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.transport.close()
+
+    async def stream_to(self, node: Node, protocol: str = CONTROL) -> Stream:
+        if not node.links():
+            await self.transport.dial(node.peer, node.addresses()[0], DEADLINE)
+        return await self.transport.open_stream(node.peer, protocol)
+
+
+def framed(body: bytes, kind: Kind = Kind.MESSAGE) -> bytes:
+    return frame_head(kind, 1, RUN, len(body)) + body
+
+
+@pytest.mark.asyncio
+async def test_bad_messages_are_ignored_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    a = Node()
+    bad = [
+        *([b"garbage"] * 50),
+        msgpack.packb([99_999]),  # unknown tag
+        msgpack.packb([1101, "text"]),  # wrong type
+        msgpack.packb([1101, 1, 2]),  # too many fields
+        b"\x91" * 5000,  # deeply nested
+        encode(Load(1, b"x")),  # a payload on the control stream
+    ]
+    async with running(a), Rogue() as rogue:
+        stream = await rogue.stream_to(a)
+        await stream.write(*(framed(each) for each in bad), framed(b"garbage", Kind.CALL))
+        await stream.write(framed(b"", Kind.ANSWER), framed(b"", Kind.BUSY), framed(b"", Kind.PONG))
+        await stream.write(framed(encode(Word(5))))
+        await eventually(lambda: a.words == [5])
+        assert a.loads == []
+        complaints = [each.message for each in caplog.records if each.levelno == logging.WARNING]
+        assert len(complaints) == len(set(complaints)) == 6
+        assert all(rogue.identity.peer in each for each in complaints)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "data",
+    [
+        (MAX_CONTROL_FRAME + 1000).to_bytes(LENGTH_SIZE, "big"),
+        b"\xff" * 100,
+        (10).to_bytes(LENGTH_SIZE, "big") + b"not msgpack",
+    ],
+)
+async def test_bad_framing_costs_the_stream_but_not_the_link(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    a = Node()
+    async with running(a), Rogue() as rogue:
+        stream = await rogue.stream_to(a)
+        await stream.write(data)
+        await eventually(lambda: not stream.is_open)
+        assert f"peer {rogue.identity.peer}: frame is" in caplog.text
+        again = await rogue.stream_to(a)
+        await again.write(framed(encode(Word(6))))
+        await eventually(lambda: a.words == [6])
+
+
+@pytest.mark.asyncio
+async def test_a_new_stream_replaces_the_old() -> None:
+    a = Node()
+    async with running(a), Rogue() as rogue:
+        streams = []
+        for number in range(10):
+            streams.append(await rogue.stream_to(a))
+            await streams[-1].write(framed(encode(Word(number))))
+            await eventually(lambda number=number: number in a.words)  # type: ignore[misc]
+        await eventually(lambda: sum(each.is_open for each in streams) == 1)
+        assert streams[-1].is_open
+
+
+@pytest.mark.asyncio
+async def test_a_handlers_mistake_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    a, b = Node(), Node()
+
+    def fail(peer: PeerId, run: RunId | None, message: Message) -> None:
+        b.keep(peer, run, message)
+        raise RemoteError("a bad idea", peer) if len(b.words) == 1 else KeyError("our bug")
+
+    b.on_message = fail
+    async with running(a, b):
+        await a.connect(b.addresses()[0])
+        for number in range(3):
+            a.send(b.peer, RUN, Word(number))
+        await eventually(lambda: b.words == [0, 1, 2])
+        assert f"peer {a.peer}: a bad idea" in caplog.text
+        assert "a handler of the network failed" in caplog.text
+
+
+@pytest.mark.asyncio
+async def test_a_silent_connection_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "SILENCE", 0.3)
+    monkeypatch.setattr("shoal.protocol.network.PING_INTERVAL", 0.05)
+    a, b = Node(), Node()
+    async with running(a, b), Rogue() as rogue:
+        await rogue.stream_to(a)  # answers no ping
+        await eventually(lambda: a.changes == [True, False])
+        await a.connect(b.addresses()[0])
+        await eventually(lambda: b.links() and b.links()[0].rtt_ms is not None)
+        measured = len(a.changes)
+        await asyncio.sleep(0.6)  # twice the patience: a peer that answers stays
+        assert len(a.changes) == measured
+
+
+# -- ports and leftovers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_a_pair_of_ports_in_use_gives_way_to_the_next(caplog: pytest.LogCaptureFixture) -> None:
+    port, claim = claim_pair("127.0.0.1", 0)
+    claim.close()
+    a, b = Node(port=port), Node(port=port)
+    async with running(a, b):
+        assert f"/tcp/{port}/" in a.addresses()[0]
+        assert f"/tcp/{port}/" not in b.addresses()[0]
+        assert f"ports {port} and {port + 1} are in use" in caplog.text
+        await a.connect(b.addresses()[0])
+
+
+def test_either_port_of_a_pair_may_be_taken() -> None:
+    port, claim = claim_pair("127.0.0.1", 0)
+    claim.close()
+    for taken in (port, port + 1):
+        with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            other.bind(("127.0.0.1", taken))
+            other.listen(1)
+            found, claim = claim_pair("127.0.0.1", port)
+            claim.close()
+            assert found >= port + 2
+
+
+@pytest.mark.asyncio
+async def test_an_address_that_is_not_ours_cannot_be_listened_on() -> None:
+    with pytest.raises(LocalError, match="no free pair"):
+        await Network(Identity.generate(), host="192.0.2.1", port=4101).start()
+    transport = Transport(Identity.generate(), (), lambda *stream: None, lambda *change: None)
+    with pytest.raises(LocalError, match="cannot listen"):
+        await transport.start("/ip4/192.0.2.1/tcp/4101")
+
+
+@pytest.mark.asyncio
+async def test_closing_leaves_no_thread_and_no_socket() -> None:
+    def leftovers() -> tuple[int, int]:
+        return threading.active_count(), len(os.listdir("/proc/self/fd"))
+
+    async def once() -> None:
+        a, b, c = Node(), Node(), Node()
+        async with running(a, b, c):
+            await a.connect(b.addresses()[0])
+            await b.connect(c.addresses()[0])
+            a.send(b.peer, RUN, Load(1, bytes(MIB)))
+            c.send(b.peer, RUN, Word(1))
+            await eventually(lambda: b.words and b.loads)
+
+    await once()  # what is made once and kept
+    before = leftovers()
+    for _ in range(3):
+        await once()
+    await eventually(lambda: leftovers() == before)
+
+
+@pytest.mark.asyncio
+async def test_closed_connections_are_forgotten() -> None:
+    """libp2p counts every connection that it ever accepted against its limit."""
+    a = Node()
+    swarm = a._transport._host
+    async with running(a):
+        for _ in range(5):
+            async with Rogue() as rogue:
+                await rogue.stream_to(a)
+                await eventually(lambda: a.links())
+            await eventually(lambda: not a.links())
+        await eventually(lambda: swarm._swarm._inbound_limiter.borrowed_tokens == 0)

@@ -1,0 +1,167 @@
+"""What a stranger cannot do: connect without Noise, take another's name, or stop a host with one bad stream.
+
+The diallers are real libp2p hosts. libp2p's default host would let a plaintext dialler in under any name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from libp2p import new_host
+from libp2p.abc import IHost, ISecureTransport
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.crypto.keys import KeyPair
+from libp2p.crypto.x25519 import create_new_key_pair as create_new_x25519_key_pair
+from libp2p.custom_types import TProtocol
+from libp2p.peer.id import ID
+from libp2p.peer.peerstore import PeerStore
+from libp2p.protocol_muxer.multiselect_client import MultiselectClient
+from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
+from libp2p.security.insecure.transport import PLAINTEXT_PROTOCOL_ID, InsecureTransport
+from libp2p.security.noise import transport as noise
+from libp2p.security.secio import transport as secio
+from libp2p.security.tls import transport as tls
+from multiaddr import Multiaddr
+
+from shoal.protocol.identity import Identity
+from shoal.protocol.ids import PeerId
+from shoal.protocol.link import CONTROL
+from shoal.protocol.network import Network
+
+LIMIT = 20.0
+
+
+def noise_of(keys: KeyPair) -> ISecureTransport:
+    return noise.Transport(keys, noise_privkey=create_new_x25519_key_pair().private_key)
+
+
+SECURITY: dict[str, Callable[[KeyPair], ISecureTransport]] = {
+    PLAINTEXT_PROTOCOL_ID: lambda keys: InsecureTransport(keys, peerstore=PeerStore()),
+    str(secio.ID): secio.Transport,
+    str(tls.PROTOCOL_ID): tls.TLSTransport,
+    str(noise.PROTOCOL_ID): noise_of,
+}
+REFUSED = [each for each in SECURITY if each != noise.PROTOCOL_ID]
+
+
+@asynccontextmanager
+async def listening() -> AsyncIterator[tuple[Network, list[PeerId]]]:
+    network, seen = Network(Identity.generate(), host="127.0.0.1", port=0), list[PeerId]()
+    network.on_link = lambda peer, up: seen.append(peer)
+    await network.start()
+    try:
+        yield network, seen
+    finally:
+        await network.close()
+
+
+def dial(address: str, security: str, keys: KeyPair, then: Callable[[IHost, ID], Awaitable[None]] | None = None) -> str:
+    """Connect a libp2p host that offers only `security`: "" if that works, else why it does not."""
+
+    async def main() -> str:
+        host = new_host(key_pair=keys, sec_opt={TProtocol(security): SECURITY[security](keys)})
+        place, _, name = address.partition("/p2p/")
+        async with host.run([]):
+            try:
+                with trio.fail_after(LIMIT):
+                    await host.get_network().dial_addr(Multiaddr(place), ID.from_string(name))
+                    if then is not None:
+                        await then(host, ID.from_string(name))
+            except Exception as error:
+                return repr(error)
+            finally:
+                await host.close()
+        return ""
+
+    return trio.run(main)
+
+
+@pytest.mark.asyncio
+async def test_a_noise_dialler_is_let_in() -> None:
+    keys = create_new_key_pair()
+    async with listening() as (network, seen):
+        outcome = await asyncio.to_thread(dial, network.addresses()[0], noise.PROTOCOL_ID, keys)
+        assert outcome == ""
+        assert set(seen) == {str(ID.from_pubkey(keys.public_key))}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("security", REFUSED)
+async def test_any_other_dialler_is_refused(security: str) -> None:
+    async with listening() as (network, seen):
+        outcome = await asyncio.to_thread(dial, network.addresses()[0], security, create_new_key_pair())
+        assert "security" in outcome
+        assert seen == []
+        assert network.links() == []
+
+
+@pytest.mark.parametrize("security", SECURITY)
+def test_only_noise_is_agreed_to_on_the_wire(security: str) -> None:
+    """The same without a libp2p dialler: what the listener says to each name, byte by byte."""
+
+    def said(text: str) -> bytes:
+        return bytes([len(text) + 1]) + text.encode() + b"\n"
+
+    def ask(address: str) -> bytes:
+        _, _, host, _, port, *_ = address.split("/")
+        with socket.create_connection((host, int(port)), timeout=LIMIT) as connection:
+            connection.sendall(said("/multistream/1.0.0") + said(security))
+            answer = b""
+            while len(answer) < len(said("/multistream/1.0.0")) + 4:
+                answer += connection.recv(1024)
+            return answer.removeprefix(said("/multistream/1.0.0"))
+
+    async def main() -> bytes:
+        async with listening() as (network, _):
+            return await asyncio.to_thread(ask, network.addresses()[0])
+
+    expected = said(security) if security == noise.PROTOCOL_ID else said("na")
+    assert asyncio.run(main()) == expected
+
+
+@pytest.mark.asyncio
+async def test_nonsense_in_a_streams_negotiation_ends_that_stream_only() -> None:
+    """Text that is not UTF-8 is an exception that libp2p does not expect; it would end the whole swarm."""
+    spoken = []
+
+    async def talk_nonsense(host: IHost, peer: ID) -> None:
+        connection = host.get_network().connections[peer][0]  # type: ignore[attr-defined]
+        for nonsense in (b"\x05\xff\xfe\xfd\xfc\n", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", b"\x00"):
+            await (await connection.new_stream()).write(nonsense)
+        stream = await connection.new_stream()
+        await MultiselectClient().select_one_of([TProtocol(CONTROL)], MultiselectCommunicator(stream), 10)
+        spoken.append(stream)
+
+    async with listening() as (network, seen):
+        keys = create_new_key_pair()
+        for _ in range(2):
+            outcome = await asyncio.to_thread(dial, network.addresses()[0], noise.PROTOCOL_ID, keys, talk_nonsense)
+            assert outcome == ""
+    assert len(spoken) == 2
+    assert len(seen) >= 2
+
+
+@pytest.mark.asyncio
+async def test_streams_of_one_connection_are_bounded() -> None:
+    states = list[bool]()
+
+    async def open_many(host: IHost, peer: ID) -> None:
+        connection = host.get_network().connections[peer][0]  # type: ignore[attr-defined]
+        streams = [await connection.new_stream() for _ in range(100)]
+        with trio.move_on_after(LIMIT):
+            while not any(each.muxed_stream.closed for each in streams):
+                await trio.sleep(0.01)
+        states.extend(each.muxed_stream.closed for each in streams)
+
+    async with listening() as (network, _):
+        outcome = await asyncio.to_thread(
+            dial, network.addresses()[0], noise.PROTOCOL_ID, create_new_key_pair(), open_many
+        )
+        assert outcome == ""
+        assert any(states)
+        assert not all(states)

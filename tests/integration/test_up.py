@@ -1,0 +1,71 @@
+"""`shoal up` for real, as small as it can be: three daemons that train, one dies, one comes, all agree."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+MANIFEST = """
+name = "tiny"
+[model]
+dim = 32
+layers = 1
+heads = 2
+kv_heads = 1
+hidden = 64
+context = 64
+[method]
+inner_steps = 60
+batch = 8
+warmup_steps = 5
+inner_lr = 5e-3
+outer_lr = 1.0
+outer_momentum = 0.0
+[rounds]
+chunk_bytes = 8192
+[goal]
+loss_ratio = 0.9
+"""
+PATIENCE = 240.0
+
+
+def test_a_death_and_an_arrival(tmp_path: Path) -> None:
+    (tmp_path / "manifest.toml").write_text(MANIFEST)
+    (tmp_path / "text.txt").write_text("".join(f"{n} sheep on the hill, {n + 1} on the way.\n" for n in range(5000)))
+    argv = [sys.executable, "-m", "shoal.node", "up", "--peers", "3", "--rounds", "4", "--kill-at", "2"]
+    argv += ["--join-at", "2", "--manifest", str(tmp_path / "manifest.toml"), "--data", str(tmp_path / "text.txt")]
+    argv += ["--out", str(tmp_path / "out"), "--json"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout.splitlines()[-1])
+
+    assert [each["round"] for each in answer["committed"]] == [1, 2, 3, 4]
+    fatal = answer["committed"][1]
+    assert (fatal["attempt"], fatal["members"], fatal["contributors"]) == (1, 3, 2)
+    outcomes = {each["peer"]: each["outcome"] for each in answer["peers"]}
+    assert outcomes == {"peer-1": "finished", "peer-2": "finished", "peer-3": "killed", "peer-4": "joined"}
+    live = [each for each in answer["peers"] if each["outcome"] != "killed"]
+    assert {each["round"] for each in live} == {4}
+    assert len({each["digest"] for each in live}) == 1
+    files = [tmp_path / "out" / "peers" / each["peer"] / "state.safetensors" for each in live]
+    assert len({hashlib.sha256(file.read_bytes()).digest() for file in files}) == 1
+    assert answer["val_loss"] < 0.9 * answer["initial_val_loss"]
+    assert answer["bytes_per_parameter_per_round"] > 0
+    assert not left_behind(tmp_path)
+
+
+def left_behind(out: Path) -> list[str]:
+    """Processes that mention the test's folder: daemons by their environment, workers by their command line."""
+    processes = [each for each in Path("/proc").iterdir() if each.name.isdigit()] if os.path.exists("/proc") else []
+    return [each.name for each in processes if str(out).encode() in _words(each)]
+
+
+def _words(process: Path) -> bytes:
+    try:
+        return (process / "environ").read_bytes() + (process / "cmdline").read_bytes()
+    except OSError:  # it ended meanwhile, or is not ours
+        return b""

@@ -1,0 +1,59 @@
+"""What the world is made of: one life of a peer, the way through the codec, the trace of all that happened."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from typing import Any, Generic, TypeVar
+
+from shoal.protocol.ids import PeerId
+from shoal.protocol.wire import Message, decode, encode
+from tests.simulation.node import Node
+
+N = TypeVar("N", bound=Node)
+
+
+class Process(Generic[N]):
+    """One life of a peer."""
+
+    __slots__ = ("alive", "backlog", "fuse", "links", "node", "origin", "paused", "peer")
+
+    def __init__(self, peer: PeerId, node: N, origin: float) -> None:
+        self.peer = peer
+        self.node = node
+        self.origin = origin  # what its clock shows at the world's time 0
+        self.alive = True
+        self.paused = False
+        self.backlog: list[tuple[Any, ...]] = []
+        self.links: dict[PeerId, Process[N]] = {}
+        self.fuse: int | None = None  # effects that it may still carry out before it dies
+
+
+class Trace:
+    """A running hash over (time, peer, input)."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=16)
+
+    def record(self, time: float, peer: PeerId, item: tuple[Any, ...]) -> None:
+        """Take one input into account."""
+        if item[0] == "message":
+            shown = f"{peer}<{item[1].peer}".encode() + item[3]
+        elif item[0] == "timer":
+            timer = item[1]
+            shown = f"{peer}!{timer.core} {timer.name} {timer.token} {timer.subject}".encode()
+        else:
+            shown = f"{peer}?{item[0]}".encode()
+        self._hash.update(struct.pack("<d", time) + shown)
+
+    def digest(self) -> str:
+        """The hash so far."""
+        return self._hash.hexdigest()
+
+
+def through_codec(message: Message) -> tuple[bytes, Message]:
+    """The bytes of `message` and what the receiver makes of them."""
+    data = encode(message)
+    copy = decode(data)
+    assert copy == message, f"{message!r} became {copy!r} in the codec"
+    return data, copy

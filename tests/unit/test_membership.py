@@ -1,0 +1,330 @@
+"""The membership core, message by message: what it answers, whom it believes, what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+
+import pytest
+
+from shoal.protocol.effects import Effect, Event, Send, Tell, Timer, Wake
+from shoal.protocol.errors import RemoteError
+from shoal.protocol.ids import NO_DIGEST, PeerId
+from shoal.protocol.members import PeerDown, PeerSuspected, PeerUp, State, StatusChanged
+from shoal.protocol.membership import Membership
+from shoal.protocol.messages.membership import Ack, AckFor, Claim, Entry, Gossip, News, Ping, PingFor, Row, Summary
+from shoal.protocol.messages.node import Refused
+from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.signing import signed
+from shoal.protocol.vetting import MAX_ADDRESSES, MAX_AHEAD, MAX_COUNT, MAX_NEWS
+from shoal.protocol.view import view_digest
+from shoal.protocol.wire import Message
+from tests.simulation.signing import FakeSigner
+
+ME, A, B, C = PeerId("me"), PeerId("a"), PeerId("b"), PeerId("c")
+STATUS = RunStatus(0, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, "unknown")
+NOTHING = News((), ())
+
+
+def entry(peer: PeerId, incarnation: int = 0, version: int = 0, *, left: bool = False, round: int = 0) -> Entry:
+    status = dataclasses.replace(STATUS, round=round)
+    return signed(Entry(peer, incarnation, version, (f"/dns4/{peer}",), status, left, b""), FakeSigner(peer))
+
+
+def member(*others: PeerId) -> Membership:
+    """A started core that knows `others`."""
+    core = Membership(ME, ("/dns4/me",), STATUS, FakeSigner(ME), random.Random(1))
+    core.start(0.0, [])
+    for other in others:
+        core.receive(0.0, other, Gossip(entry(other), NOTHING))
+    return core
+
+
+def claims(*items: Claim) -> News:
+    return News((), items)
+
+
+def sent(effects: list[Effect], kind: type[Message]) -> list[tuple[PeerId, Message]]:
+    return [(e.to, e.message) for e in effects if isinstance(e, Send) and type(e.message) is kind]
+
+
+def events(effects: list[Effect]) -> list[Event]:
+    return [effect.event for effect in effects if isinstance(effect, Tell)]
+
+
+def timers(effects: list[Effect], name: str) -> list[Wake]:
+    return [effect for effect in effects if isinstance(effect, Wake) and effect.timer.name == name]
+
+
+# -- introductions --------------------------------------------------------------------------------------------
+
+
+def test_who_speaks_is_known_from_then_on() -> None:
+    core = member()
+    effects = core.receive(1.0, A, Ping(entry(A), 7, NOTHING))
+    assert events(effects) == [PeerUp(A, ("/dns4/a",))]
+    [(to, ack)] = sent(effects, Ack)
+    assert to == A
+    assert isinstance(ack, Ack)
+    assert ack.number == 7
+    assert ack.entry == core.entry(ME)
+    assert core.alive() == [A]
+    assert core.status(A) == STATUS
+    assert core.digest() == view_digest([A, ME])
+
+
+def test_start_asks_seeds_but_never_itself() -> None:
+    core = Membership(ME, (), STATUS, FakeSigner(ME), random.Random(1))
+    effects = core.start(0.0, [ME, A])
+    assert [to for to, _ in sent(effects, Summary)] == [A]
+
+
+def test_a_summary_is_answered_with_what_its_sender_lacks() -> None:
+    core = member(A, B)
+    effects = core.receive(1.0, C, Summary(entry(C), (Row(A, 0, 0, False),), ask=True))
+    [(_, gossip)] = sent(effects, Gossip)
+    assert isinstance(gossip, Gossip)
+    assert gossip.news.entries == (entry(B),)
+    [(_, summary)] = sent(effects, Summary)
+    assert isinstance(summary, Summary)
+    assert not summary.ask
+    assert {row.peer for row in summary.rows} == {A, B, C}
+
+
+def test_a_peer_that_forgot_its_earlier_life_is_shown_it() -> None:
+    core = member(A)
+    core.receive(1.0, A, Gossip(entry(A, incarnation=2, version=9), NOTHING))
+    effects = core.receive(2.0, A, Ping(entry(A), 1, NOTHING))
+    [(_, ack)] = sent(effects, Ack)
+    assert isinstance(ack, Ack)
+    assert ack.news.entries == (entry(A, incarnation=2, version=9),)
+
+
+def test_shown_its_earlier_life_it_takes_a_higher_incarnation() -> None:
+    core = member(A)
+    earlier = entry(ME, incarnation=4, version=2)
+    core.receive(1.0, A, Gossip(entry(A), News((earlier,), ())))
+    own = core.entry(ME)
+    assert own is not None
+    assert own.incarnation == 5
+
+
+def test_a_status_is_told_once_and_only_if_it_is_new() -> None:
+    core = member(A)
+    effects = core.receive(1.0, A, Gossip(entry(A, version=1, round=3), NOTHING))
+    assert events(effects) == [StatusChanged(A)]
+    assert events(core.receive(1.0, A, Gossip(entry(A, version=1, round=3), NOTHING))) == []
+
+
+def test_our_new_status_goes_out_at_once_and_an_unchanged_one_never() -> None:
+    core = Membership(ME, (), STATUS, FakeSigner(ME), random.Random(1))
+    core.start(0.0, [])
+    [soon] = timers(core.receive(0.0, A, Gossip(entry(A), NOTHING)), "gossip")
+    core.fire(soon.after, soon.timer)
+    assert core.set_status(2.0, STATUS) == []
+    later = dataclasses.replace(STATUS, round=1)
+    [soon] = timers(core.set_status(2.0, later), "gossip")
+    assert soon.after < 0.05
+    [(to, gossip)] = sent(core.fire(2.0 + soon.after, soon.timer), Gossip)
+    assert isinstance(gossip, Gossip)
+    assert (to, gossip.entry.status) == (A, later)
+
+
+def test_after_leaving_it_is_silent() -> None:
+    core = member(A, B)
+    effects = core.leave(1.0)
+    assert {to for to, _ in sent(effects, Gossip)} == {A, B}
+    assert all(isinstance(m, Gossip) and m.entry.left for _, m in sent(effects, Gossip))
+    assert core.receive(2.0, A, Ping(entry(A), 1, NOTHING)) == []
+    assert core.link_lost(2.0, A) == []
+    assert core.leave(2.0) == []
+
+
+# -- suspicion ------------------------------------------------------------------------------------------------
+
+
+def test_a_lost_connection_is_checked_every_way_and_settled_in_time() -> None:
+    core = member(A, B, C)
+    effects = core.link_lost(1.0, A)
+    assert events(effects) == [PeerSuspected(A)]
+    assert [to for to, _ in sent(effects, Ping)] == [A]
+    assert sorted(to for to, _ in sent(effects, PingFor)) == [B, C]
+    [verdict] = timers(effects, "verdict")
+    assert events(core.fire(1.0 + verdict.after, verdict.timer)) == [PeerDown(A)]
+    assert core.lost_since(0.0) == [A]
+    assert core.lost_since(100.0) == []
+
+
+@pytest.mark.parametrize("directly", [True, False])
+def test_an_answer_to_a_check_ends_it(directly: bool) -> None:
+    core = member(A, B)
+    effects = core.link_lost(1.0, A)
+    [verdict] = timers(effects, "verdict")
+    [(_, ping)] = sent(effects, Ping)
+    assert isinstance(ping, Ping)
+    answer = Ack(entry(A), ping.number, NOTHING) if directly else AckFor(entry(B), ping.number, entry(A), NOTHING)
+    assert events(core.receive(1.1, A if directly else B, answer)) == [PeerUp(A, ("/dns4/a",))]
+    assert core.fire(1.0 + verdict.after, verdict.timer) == []
+    assert core.state(A) is State.ALIVE
+
+
+def test_an_old_answer_does_not_end_a_later_check() -> None:
+    core = member(A)
+    effects = core.link_lost(1.0, A)
+    [(_, old)] = sent(effects, Ping)
+    [verdict] = timers(effects, "verdict")
+    core.fire(1.0 + verdict.after, verdict.timer)
+    core.receive(5.0, A, Gossip(entry(A, incarnation=1), NOTHING))
+    core.link_lost(6.0, A)
+    assert isinstance(old, Ping)
+    core.receive(6.1, A, Ack(entry(A, incarnation=1), old.number, NOTHING))
+    assert core.is_suspect(A)
+
+
+def test_nobody_dies_by_hearsay() -> None:
+    core = member(A, B)
+    effects = core.receive(1.0, B, Gossip(entry(B), claims(Claim(A, 0, True, B))))
+    assert events(effects) == [PeerSuspected(A)]
+    assert [to for to, _ in sent(effects, Ping)] == [A]
+    core.receive(1.1, B, Gossip(entry(B), claims(Claim(A, 0, True, C))))
+    assert core.is_alive(A)
+
+
+def test_a_death_after_a_public_suspicion_is_believed() -> None:
+    core = member(A, B)
+    core.receive(1.0, B, Gossip(entry(B), claims(Claim(A, 0, False, B))))
+    effects = core.receive(5.0, B, Gossip(entry(B), claims(Claim(A, 0, True, B))))
+    assert events(effects) == [PeerDown(A)]
+
+
+def test_independent_accusers_shorten_the_suspicion() -> None:
+    core = member(*(PeerId(f"p{index}") for index in range(8)), A, B, C)
+    waits = []
+    for accuser in (B, B, C, PeerId("p0"), PeerId("p1")):
+        effects = core.receive(1.0, accuser, Gossip(entry(accuser), claims(Claim(A, 0, False, accuser))))
+        waits += [wake.after for wake in timers(effects, "verdict")]
+    assert len(waits) == 3
+    assert waits == sorted(waits, reverse=True)
+
+
+def test_claims_about_another_incarnation_are_ignored() -> None:
+    core = member(A, B)
+    core.receive(1.0, A, Gossip(entry(A, incarnation=2), NOTHING))
+    for incarnation in (0, 1, 3):
+        for dead in (False, True):
+            assert events(core.receive(1.0, B, Gossip(entry(B), claims(Claim(A, incarnation, dead, B))))) == []
+    assert core.state(A) is State.ALIVE
+
+
+def test_an_accused_refutes_and_answers_with_the_refutation() -> None:
+    core = member(A)
+    effects = core.receive(1.0, A, Ping(entry(A), 1, claims(Claim(ME, 0, False, A))))
+    [(_, ack)] = sent(effects, Ack)
+    assert isinstance(ack, Ack)
+    assert ack.entry.incarnation == 1
+    core.receive(1.0, A, Ping(entry(A), 2, claims(Claim(ME, 0, True, A))))
+    own = core.entry(ME)
+    assert own is not None
+    assert own.incarnation == 1  # the claim was stale
+
+
+def test_a_suspect_hears_of_it_from_whoever_speaks_with_it() -> None:
+    core = member(A, B)
+    core.receive(1.0, B, Gossip(entry(B), claims(Claim(A, 0, False, B))))
+    [(_, ack)] = sent(core.receive(1.1, A, Ping(entry(A), 1, NOTHING)), Ack)
+    assert isinstance(ack, Ack)
+    assert ack.news.claims == (Claim(A, 0, False, ME),)
+
+
+# -- stops ----------------------------------------------------------------------------------------------------
+
+
+def test_a_verdict_that_comes_late_waits_for_what_was_not_read_yet() -> None:
+    core = member(A)
+    [verdict] = timers(core.link_lost(1.0, A), "verdict")
+    effects = core.fire(1.0 + verdict.after + 0.4, verdict.timer)
+    assert events(effects) == []
+    [again] = timers(effects, "verdict")
+    assert core.fire(1.0 + verdict.after + 0.4, verdict.timer) == []  # stale
+    assert events(core.fire(1.0 + verdict.after + 0.4 + again.after, again.timer)) == [PeerDown(A)]
+
+
+def test_a_jumped_clock_gives_every_suspect_its_whole_time_again_and_asks_anew() -> None:
+    core = member(A, B)
+    effects = core.receive(1.0, B, Gossip(entry(B), claims(Claim(A, 0, False, B))))
+    [verdict] = timers(effects, "verdict")
+    effects = core.fire(1000.0, verdict.timer)
+    assert events(effects) == []
+    assert [wake.after for wake in timers(effects, "verdict")] == [verdict.after]
+    assert [to for to, _ in sent(effects, Ping)] == [A]
+    assert len(sent(effects, Summary)) == 1
+
+
+def test_stale_timers_do_nothing() -> None:
+    core = member(A)
+    assert core.fire(1.0, Timer("membership", "verdict", 999, A)) == []
+    assert core.fire(1.0, Timer("membership", "no such timer", 1)) == []
+
+
+# -- what is refused ------------------------------------------------------------------------------------------
+
+FORGED = dataclasses.replace(entry(C), addresses=("/dns4/evil",))
+SWOLLEN = signed(dataclasses.replace(entry(C), addresses=("/x",) * (MAX_ADDRESSES + 1)), FakeSigner(C))
+BAD: dict[str, Callable[[], Message]] = {
+    "in another's name": lambda: Ping(entry(B), 1, NOTHING),
+    "own entry forged": lambda: Ping(dataclasses.replace(entry(A, version=1), left=True), 1, NOTHING),
+    "forged addresses": lambda: Gossip(entry(A), News((FORGED,), ())),
+    "forged goodbye": lambda: Gossip(entry(A), News((dataclasses.replace(entry(B, version=1), left=True),), ())),
+    "forged own past": lambda: Gossip(entry(A), News((dataclasses.replace(entry(ME, 9), signature=b"x"),), ())),
+    "forged answer": lambda: AckFor(entry(A), 1, FORGED, NOTHING),
+    "too many addresses": lambda: Gossip(entry(A), News((SWOLLEN,), ())),
+    "absurd incarnation": lambda: Gossip(entry(A, MAX_COUNT + 1), NOTHING),
+    "absurd claim": lambda: Gossip(entry(A), claims(Claim(B, MAX_AHEAD + 1, True, A))),
+    "absurd claim about us": lambda: Gossip(entry(A), claims(Claim(ME, MAX_AHEAD + 1, True, A))),
+    "absurd row": lambda: Summary(entry(A), (Row(B, MAX_AHEAD + 1, 0, True),), ask=True),
+    "too many claims": lambda: Gossip(entry(A), claims(*[Claim(B, 0, False, A)] * (MAX_NEWS + 1))),
+    "too many entries": lambda: Gossip(entry(A), News((entry(B),) * (MAX_NEWS + 1), ())),
+    "not for membership": lambda: Refused("no"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_what_must_not_be_is_refused_and_changes_nothing(kind: str) -> None:
+    core = member(A, B)
+    before = (core.alive(), core.entry(A), core.entry(B), core.entry(ME), core.state(C), core.is_suspect(B))
+    with pytest.raises(RemoteError) as caught:
+        core.receive(1.0, A, BAD[kind]())
+    assert caught.value.peer == A
+    assert before == (
+        core.alive(), core.entry(A), core.entry(B), core.entry(ME), core.state(C), core.is_suspect(B)
+    )  # fmt: skip
+
+
+def test_an_answer_from_somebody_else_is_refused() -> None:
+    core = member(A, B)
+    [(_, ping)] = sent(core.link_lost(1.0, A), Ping)
+    assert isinstance(ping, Ping)
+    with pytest.raises(RemoteError, match="for another peer"):
+        core.receive(1.1, B, Ack(entry(B), ping.number, NOTHING))
+    with pytest.raises(RemoteError, match="for another peer"):
+        core.receive(1.1, B, AckFor(entry(B), ping.number, entry(C), NOTHING))
+    assert core.is_suspect(A)
+
+
+def test_a_helper_runs_the_errand_and_says_so_if_it_was_in_vain() -> None:
+    core = member(A, B)
+    effects = core.receive(1.0, A, PingFor(entry(A), 42, B, NOTHING))
+    [(to, ping)] = sent(effects, Ping)
+    assert to == B
+    assert isinstance(ping, Ping)
+    [errand] = timers(effects, "errand")
+    [(asker, answer)] = sent(core.receive(1.1, B, Ack(entry(B), ping.number, NOTHING)), AckFor)
+    assert (asker, answer) == (A, AckFor(answer.entry, 42, entry(B), answer.news))  # type: ignore[attr-defined]
+    assert core.fire(1.0 + errand.after, errand.timer) == []
+    effects = core.receive(3.0, A, PingFor(entry(A), 43, B, NOTHING))
+    [errand] = timers(effects, "errand")
+    [(asker, answer)] = sent(core.fire(3.0 + errand.after, errand.timer), AckFor)
+    assert asker == A
+    assert isinstance(answer, AckFor)
+    assert answer.answer is None
