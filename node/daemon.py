@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from shoal.node import run_view
 from shoal.node.api import serve_api
-from shoal.node.faults import FaultTrigger, armed
+from shoal.node.faults import armed
 from shoal.node.home import DaemonInfo, Home
 from shoal.node.logs import warn
 from shoal.node.manifest import Manifest, check_manifest, parse_manifest, sign_manifest
@@ -63,8 +63,7 @@ class Daemon:
         self._network.on_message = self._on_message
         self._network.on_call = self._on_call
         self._network.on_link = self._on_link
-        if self._fault is not None:
-            self._network.on_sent = _FaultWatch(self._fault, self._runs)
+        self._network.on_sent = self._on_sent
 
     async def run(self) -> None:
         """Serve until asked to stop; leave the runs properly."""
@@ -114,6 +113,11 @@ class Daemon:
         member = self._runs.get(run.hex()) if run is not None else None
         if member is not None:
             member.driver.receive(peer, message)
+
+    def _on_sent(self, peer: PeerId, run: RunId, message: Message) -> None:
+        member = self._runs.get(run.hex())
+        if member is not None and isinstance(message, Contribution):
+            member.outgoing.sent(message, member.member.rounds.attempt)
 
     def _on_link(self, peer: PeerId, up: bool) -> None:
         for run in self._runs.values():
@@ -240,32 +244,10 @@ class Daemon:
 
         key = manifest.run_id.hex()
         data = tuple(str(path.absolute()) for path in self._settings.data)
-        settings = RunSettings(self._home.run_folder(key), self._settings.threads, data, train)
+        settings = RunSettings(self._home.run_folder(key), self._settings.threads, data, train, self._fault)
         signer = self._identity.signer(manifest.run_id)
         run = await asyncio.to_thread(Run, manifest, author, signature, signer, self._network, settings)
         self._runs[key] = run
         run.start(seeds)
         log.info("in run %s (%s)", key, manifest.name)
         return {"run": key, "name": manifest.name}
-
-
-class _FaultWatch:
-    """Counts the contributions that leave, for `SHOAL_FAULT`."""
-
-    def __init__(self, trigger: FaultTrigger, runs: dict[str, Run]) -> None:
-        self._trigger = trigger
-        self._runs = runs
-        self._sent: dict[tuple[int, int], int] = {}
-
-    def __call__(self, peer: PeerId, run: RunId, message: Message) -> None:
-        if not isinstance(message, Contribution):
-            return
-        attempt = self._runs[run.hex()].member.rounds.attempt
-        if attempt is None or attempt.number != message.attempt:
-            return
-        key = (message.round, message.attempt)
-        self._sent[key] = self._sent.get(key, 0) + 1
-        owners = attempt.plan.owners
-        total = sum(owner != self._runs[run.hex()].member.me for owner in owners)
-        role = "leader" if attempt.leads else "owner" if attempt.owns_any() else "contributor"
-        self._trigger.sent(message.round, self._sent[key], total, role)

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from shoal.protocol.certificate import counted_everywhere, next_history
+from shoal.protocol.ids import PeerId
 from shoal.protocol.shelf import Decision
 
 KEPT = 10_000
@@ -20,8 +21,10 @@ class CommitRecord:
     members: int
     contributors: int  # members counted in every chunk
     digest: str  # history
-    seconds: float  # from our own readiness to the applied result; 0 if we only followed
+    took_part: bool  # we are in its roster; otherwise we only followed
+    seconds: float  # from our own readiness to the applied result
     bytes: int  # that we sent for it
+    resent: int  # bytes of contributions that we sent a second time, because an owner was lost
 
     def as_json(self) -> dict[str, Any]:
         """For the API."""
@@ -42,7 +45,7 @@ class CommitLog:
         if self._submitted_at is None:
             self._submitted_at = now
 
-    def add(self, decision: Decision, now: float, sent: int) -> CommitRecord:
+    def add(self, decision: Decision, me: PeerId, now: float, sent: int, resent: int) -> CommitRecord:
         """A round is applied; `sent` is what we have sent for the run so far, in bytes."""
         proposal = decision.certificate.proposal
         record = CommitRecord(
@@ -51,8 +54,10 @@ class CommitLog:
             len(proposal.members),
             len(counted_everywhere(decision.chunks, len(proposal.members))),
             next_history(proposal).hex(),
+            me in proposal.members,
             0.0 if self._submitted_at is None else now - self._submitted_at,
             sent - self._sent,
+            resent,
         )
         self._submitted_at, self._sent, self.group = None, sent, len(proposal.members)
         self.records = [*self.records[-KEPT + 1 :], record]

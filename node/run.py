@@ -21,10 +21,12 @@ import numpy as np
 
 from shoal.node.disk import Disk
 from shoal.node.driver import Driver
+from shoal.node.faults import FaultTrigger
 from shoal.node.lanes import newcomer_lane
 from shoal.node.logs import warn
 from shoal.node.manifest import Manifest
 from shoal.node.outer import OuterState, StateStore, parameters
+from shoal.node.outgoing import Outgoing
 from shoal.node.records import CommitLog
 from shoal.node.state import Snapshot
 from shoal.node.state_file import save_state
@@ -57,6 +59,7 @@ class RunSettings:
     threads: int
     data: tuple[str, ...]
     trains: bool
+    fault: FaultTrigger | None = None
 
 
 class Run:
@@ -77,6 +80,7 @@ class Run:
         self.id = manifest.run_id
         self.outer = OuterState(manifest)
         self.commits = CommitLog()
+        self.outgoing = Outgoing(signer.peer, settings.fault)
         self.progress: Progress | None = None
         self.samples = 0  # tokens behind the state, as far as this node has followed
         self.last_loss: float | None = None
@@ -153,6 +157,7 @@ class Run:
     def _on_event(self, event: Event) -> None:
         match event:
             case Committed():
+                self.waiting = ""
                 self._spawn(self._apply(event))
             case StateReceived():
                 self._spawn(self._install(event))
@@ -178,7 +183,7 @@ class Run:
         self._lane = members.index(self._me) if self._me in members else newcomer_lane(self._me)
         self.driver.command(lambda now: self.member.applied(now, snapshot.root))
         sent, _ = self._network.traffic(self.id)
-        record = self.commits.add(event.decision, self.driver.now(), sent)
+        record = self.commits.add(event.decision, self._me, self.driver.now(), sent, self.outgoing.resent)
         log.info("round %d committed: history %s, state %s", record.round, record.digest[:8], short(snapshot.root))
         self._begin_round()
 

@@ -10,6 +10,7 @@ from shoal.node.standing import LOSS_WINDOW, is_split
 from shoal.protocol.ids import PeerId
 from shoal.protocol.link import Link
 from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.quorum import is_quorum
 
 if TYPE_CHECKING:
     from shoal.node.run import Run
@@ -81,10 +82,11 @@ def details(run: Run) -> Answer:
 
 def split(run: Run) -> bool:
     """Whether this node has evidence that the run has come apart."""
-    membership = run.member.membership
+    membership, base = run.member.membership, run.member.rounds.base
+    present = [run.member.me, *membership.alive()]
     others = [status for peer in membership.alive() if (status := membership.status(peer)) is not None]
     return is_split(
-        no_quorum=run.waiting.startswith("no quorum") and run.commits.group > 0,
+        no_quorum=base is not None and base.round > 0 and not is_quorum(present, base.voters),
         group=run.commits.group,
         lost=len(membership.lost_since(run.driver.now() - LOSS_WINDOW)),
         own=run.member.status,

@@ -1,8 +1,9 @@
 """Butterfly all-reduce of one roster: every member's chunks go to their owners, the owners' means to everyone.
 
 Rules:
-- A chunk has one owner at a time. Only a leader moves it, by Reassign; the epoch grows with each move, and
-  messages of lower epochs are refused from then on. Messages of a higher epoch wait for their Reassign.
+- A chunk has one owner at a time. Only a leader moves it, by Reassign, and the epoch grows with each move. Bytes of
+  a lower epoch count only if their sender, or their receiver, is still the owner; those of a higher one wait for
+  their Reassign.
 - An owner that loses a contributor finishes with those it has. A new owner takes over what the old one had
   already handed out (Have, Fetch) rather than compute it again.
 - Results are provisional: a round agrees on hashes, by PREPARE.
@@ -13,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import zip_longest
 
+from shoal.protocol.certificate import mask_size
 from shoal.protocol.effects import Effect, Event, Send, Tell
 from shoal.protocol.errors import PayloadError, RemoteError
 from shoal.protocol.ids import Digest, PeerId, result_hash
@@ -30,11 +31,10 @@ from shoal.protocol.messages.rounds import (
     Want,
 )
 from shoal.protocol.owned import OwnedChunk
+from shoal.protocol.ownership import Ownership
 from shoal.protocol.reducer import Reducer
 from shoal.protocol.roster import Plan
 from shoal.protocol.shelf import Shelf
-
-Epoch = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +71,9 @@ class AllReduce:
         self._shelf = shelf
         contributes = me in plan.contributors() and contribution is not None
         self._contribution = contribution if contributes else None
-        self._owners = list(plan.owners)
-        self._epochs: list[Epoch] = [(0, 0)] * len(plan.owners)
-        self._owned = {
-            chunk: OwnedChunk(plan, chunk, reducer) for chunk in range(len(plan.owners)) if plan.owners[chunk] == me
-        }
-        self._early: dict[int, list[tuple[PeerId, Contribution | Final]]] = {}
+        self._owners = Ownership(plan)
+        self._owned = {chunk: OwnedChunk(plan, chunk, reducer) for chunk in self._owners.chunks(me)}
+        self._early: dict[int, dict[tuple[PeerId, type], Contribution | Final]] = {}
         self._lost: set[PeerId] = set()
         self.results: list[Result | None] = [None] * len(plan.owners)
 
@@ -91,22 +88,22 @@ class AllReduce:
 
     def owns_any(self) -> bool:
         """Whether this member owns chunks."""
-        return self._me in self._owners
+        return bool(self._owned)
 
     def waiting_for(self) -> list[PeerId]:
         """Whom this member's progress hangs on, in roster order."""
-        wanted = [self._owners[chunk] for chunk in self._unfinished()]
-        wanted += [
-            peer for chunk in self._owned if self.results[chunk] is None for peer in self._owned[chunk].missing()
-        ]
+        wanted = {self._owners.of(chunk) for chunk in self._unfinished()}
+        for chunk, owned in self._owned.items():
+            if self.results[chunk] is None:
+                wanted.update(owned.missing())
         return [peer for peer in self._plan.members if peer in wanted and peer != self._me]
 
     # -- inputs ---------------------------------------------------------------------------------------------
 
     def start(self) -> list[Effect]:
-        """Send every chunk to its owner, interleaved so that no owner is everybody's first."""
+        """Send every chunk to its owner."""
         effects: list[Effect] = []
-        for chunk in self._send_order():
+        for chunk in self._owners.send_order(self._me):
             effects += self._contribute(chunk)
         for chunk in list(self._owned):
             effects += self._finish_if_complete(chunk)
@@ -117,8 +114,10 @@ class AllReduce:
         self._check(sender, message.chunk)
         if sender not in self._plan.contributors():
             raise RemoteError("contributes with weight zero", sender)
-        if message.epoch > self._epochs[message.chunk]:
+        if message.epoch > self._owners.epoch(message.chunk):
             return self._keep_early(sender, message)
+        if message.epoch == self._owners.epoch(message.chunk) and self._owners.of(message.chunk) != self._me:
+            raise RemoteError(f"contributes to chunk {message.chunk}, which is not ours", sender)
         owned = self._owned.get(message.chunk)
         if owned is None or self.results[message.chunk] is not None:
             return []
@@ -127,15 +126,17 @@ class AllReduce:
     def receive_final(self, sender: PeerId, message: Final) -> list[Effect]:
         """An owner's mean."""
         self._check(sender, message.chunk)
-        if message.epoch > self._epochs[message.chunk]:
+        if message.epoch > self._owners.epoch(message.chunk):
             return self._keep_early(sender, message)
-        if self._is_stale(sender, message):
+        if sender != self._owners.of(message.chunk):
+            if message.epoch == self._owners.epoch(message.chunk):
+                raise RemoteError(f"sent a result for chunk {message.chunk}, which it does not own", sender)
             return []
-        result = Result(message.mask, message.payload, result_hash(message.mask, message.payload))
-        held = self.results[message.chunk]
-        if held is not None and held.hash != result.hash:
-            raise RemoteError(f"sent two results for chunk {message.chunk}", sender)
-        self._keep(message.chunk, result)
+        if len(message.mask) != mask_size(self._plan.members):
+            raise RemoteError("sent a result whose mask does not fit the group", sender)
+        if self.results[message.chunk] is None:
+            self._shelf.check(message.chunk, message.payload, sender)
+            self._keep(message.chunk, message.mask, message.payload)
         return []
 
     def receive_want(self, sender: PeerId, message: Want) -> list[Effect]:
@@ -143,11 +144,11 @@ class AllReduce:
         for chunk in message.contributions + message.results:
             self._check(sender, chunk)
         effects: list[Effect] = []
-        for chunk in message.contributions:
-            if self._owners[chunk] == sender:
+        for chunk in dict.fromkeys(message.contributions):
+            if self._owners.of(chunk) == sender:
                 effects += self._hand_over(chunk)
-        for chunk in message.results:
-            if self._owners[chunk] == self._me and self.results[chunk] is not None:
+        for chunk in dict.fromkeys(message.results):
+            if self._owners.of(chunk) == self._me and self.results[chunk] is not None:
                 effects.append(Send(sender, self._final(chunk)))
         return effects or [Send(sender, Noted(self._plan.round, self._plan.part, self._plan.attempt))]
 
@@ -162,8 +163,8 @@ class AllReduce:
         """A result that was fetched by hash; as owner, hand it to everyone."""
         if self.results[chunk] is not None:
             return []
-        self._keep(chunk, Result(mask, payload, result_hash(mask, payload)))
-        return self._broadcast(chunk) if self._owners[chunk] == self._me else []
+        self._keep(chunk, mask, payload)
+        return self._broadcast(chunk) if self._owners.of(chunk) == self._me else []
 
     def reassign(self, leader: PeerId, assignments: tuple[Assignment, ...]) -> list[Effect]:
         """Follow a leader's Reassign (or our own)."""
@@ -173,8 +174,7 @@ class AllReduce:
                 raise RemoteError("makes a stranger the owner of a chunk", leader)
         effects: list[Effect] = []
         for assignment in assignments:
-            if assignment.epoch > self._epochs[assignment.chunk]:
-                effects += self._follow(assignment)
+            effects += self._follow(leader, assignment)
         return effects
 
     def lose(self, peer: PeerId) -> list[Effect]:
@@ -193,25 +193,23 @@ class AllReduce:
 
         A new leader renews `everything` it lacks: it may not know what its predecessor had moved.
         """
-        moving = [chunk for chunk in self._unfinished() if everything or self._owners[chunk] in self._lost]
-        heirs = [peer for peer in self._plan.members if peer in self._plan.owners and peer not in self._lost]
-        heirs = heirs or [peer for peer in self._plan.members if peer not in self._lost]
-        epoch = (ballot.counter, sequence)
-        assignments = []
-        for place, chunk in enumerate(moving):
-            owner = self._owners[chunk]
-            heir = owner if owner not in self._lost else heirs[place % len(heirs)]
-            assignments.append(Assignment(chunk, heir, epoch))
-        if not assignments:
+        moving = [chunk for chunk in self._unfinished() if everything or self._owners.of(chunk) in self._lost]
+        if not moving:
             return None
-        return Reassign(self._plan.round, self._plan.part, ballot, tuple(assignments))
+        moves = self._owners.moves(moving, self._lost, (ballot.counter, sequence))
+        return Reassign(self._plan.round, self._plan.part, ballot, moves)
+
+    def moved(self, ballot: Ballot) -> Reassign | None:
+        """All that was moved so far, for somebody who may have missed it."""
+        moves = self._owners.moved()
+        return Reassign(self._plan.round, self._plan.part, ballot, moves) if moves else None
 
     def want(self, peer: PeerId) -> list[Effect]:
         """Ask `peer` for what this member still lacks from it."""
         contributions = tuple(
             chunk for chunk, owned in self._owned.items() if self.results[chunk] is None and peer in owned.missing()
         )
-        results = tuple(chunk for chunk in self._unfinished() if self._owners[chunk] == peer)
+        results = tuple(chunk for chunk in self._unfinished() if self._owners.of(chunk) == peer)
         if not contributions and not results:
             return []
         plan = self._plan
@@ -223,7 +221,7 @@ class AllReduce:
 
     def is_expected(self, chunk: int) -> bool:
         """Whether the owner of a chunk that is not here is about to send it."""
-        return self.results[chunk] is None and self._owners[chunk] not in self._lost
+        return self.results[chunk] is None and self._owners.of(chunk) not in self._lost
 
     def lost(self) -> list[PeerId]:
         """Members that this member goes on without, in roster order."""
@@ -237,46 +235,33 @@ class AllReduce:
         if chunk >= len(self._owners):
             raise RemoteError(f"names chunk {chunk} of {len(self._owners)}", sender)
 
-    def _is_stale(self, sender: PeerId, message: Final) -> bool:
-        """A result of an owner that has been replaced, or that never was one."""
-        return sender != self._owners[message.chunk] or message.epoch < self._epochs[message.chunk]
-
     def _unfinished(self) -> list[int]:
         return [chunk for chunk, result in enumerate(self.results) if result is None]
 
-    def _keep(self, chunk: int, result: Result) -> None:
-        self.results[chunk] = result
-        self._shelf.put(chunk, result.hash, result.mask, result.payload)
+    def _keep(self, chunk: int, mask: bytes, payload: bytes) -> None:
+        result = self.results[chunk] = Result(mask, payload, result_hash(mask, payload))
+        self._shelf.put(chunk, result.hash, mask, payload)
 
     def _keep_early(self, sender: PeerId, message: Contribution | Final) -> list[Effect]:
-        waiting = self._early.setdefault(message.chunk, [])
-        if len(waiting) < 2 * len(self._plan.members):
-            waiting.append((sender, message))
+        """The newest of each kind from each member waits; so nobody can make us hold more than one round's bytes."""
+        self._early.setdefault(message.chunk, {})[sender, type(message)] = message
         return []
-
-    def _send_order(self) -> list[int]:
-        members = self._plan.members
-        place = members.index(self._me)
-        rotation = members[place + 1 :] + members[: place + 1]
-        shares = [[chunk for chunk, owner in enumerate(self._owners) if owner == member] for member in rotation]
-        return [chunk for turn in zip_longest(*shares) for chunk in turn if chunk is not None]
 
     def _contribute(self, chunk: int) -> list[Effect]:
         if self._contribution is None:
             return []
         payload = self._contribution(chunk)
-        if self._owners[chunk] == self._me:
+        owner, plan = self._owners.of(chunk), self._plan
+        if owner == self._me:
             return _blames(self._owned[chunk].add(self._me, payload))
-        plan = self._plan
-        message = Contribution(plan.round, plan.part, plan.attempt, chunk, self._epochs[chunk], payload)
-        return [Send(self._owners[chunk], message)]
+        message = Contribution(plan.round, plan.part, plan.attempt, chunk, self._owners.epoch(chunk), payload)
+        return [Send(owner, message)]
 
     def _finish_if_complete(self, chunk: int) -> list[Effect]:
         owned = self._owned[chunk]
         if not owned.is_complete or self.results[chunk] is not None:
             return []
-        mask, payload = owned.result()
-        self._keep(chunk, Result(mask, payload, result_hash(mask, payload)))
+        self._keep(chunk, *owned.result())
         return self._broadcast(chunk)
 
     def _broadcast(self, chunk: int) -> list[Effect]:
@@ -286,29 +271,36 @@ class AllReduce:
     def _final(self, chunk: int) -> Final:
         result, plan = self.results[chunk], self._plan
         assert result is not None
-        return Final(plan.round, plan.part, plan.attempt, chunk, self._epochs[chunk], result.mask, result.payload)
+        return Final(plan.round, plan.part, plan.attempt, chunk, self._owners.epoch(chunk), result.mask, result.payload)
 
-    def _follow(self, assignment: Assignment) -> list[Effect]:
-        chunk, old = assignment.chunk, self._owners[assignment.chunk]
-        self._owners[chunk], self._epochs[chunk] = assignment.owner, assignment.epoch
+    def _follow(self, leader: PeerId, assignment: Assignment) -> list[Effect]:
+        chunk, before = assignment.chunk, self._owners.follow(assignment)
+        if before is None:
+            return []
         effects: list[Effect] = []
-        if assignment.owner == self._me:
-            effects += self._inherit(chunk)
-        elif assignment.owner != old:
+        if assignment.owner != self._me:
             self._owned.pop(chunk, None)
-            effects += self._hand_over(chunk)
-        for sender, message in self._early.pop(chunk, []):
-            if isinstance(message, Final):
-                effects += self.receive_final(sender, message)
-            else:
-                effects += self.receive_contribution(sender, message)
+            effects += self._hand_over(chunk) if assignment.owner != before else []
+        elif before != self._me:
+            effects += self._inherit(chunk)
+        elif self.results[chunk] is not None and leader != self._me:
+            effects.append(Send(leader, self._final(chunk)))  # a new leader lacks it; the others have been sent it
+        for (sender, _), message in self._early.pop(chunk, {}).items():
+            effects += self._replay(sender, message)
         return effects
+
+    def _replay(self, sender: PeerId, message: Contribution | Final) -> list[Effect]:
+        """A message that came before its Reassign; its sender is not to be blamed on whoever sent that."""
+        try:
+            if isinstance(message, Final):
+                return self.receive_final(sender, message)
+            return self.receive_contribution(sender, message)
+        except RemoteError as error:
+            return [Tell(Blamed(sender, error.reason))]
 
     def _inherit(self, chunk: int) -> list[Effect]:
         if self.results[chunk] is not None:
             return self._broadcast(chunk)
-        if chunk in self._owned:
-            return []
         owned = self._owned[chunk] = OwnedChunk(self._plan, chunk, self._reducer)
         effects = self._contribute(chunk)
         for peer in self.lost():
@@ -319,7 +311,7 @@ class AllReduce:
         held, plan = self.results[chunk], self._plan
         if held is None:
             return self._contribute(chunk)
-        return [Send(self._owners[chunk], Have(plan.round, plan.part, plan.attempt, chunk, held.hash))]
+        return [Send(self._owners.of(chunk), Have(plan.round, plan.part, plan.attempt, chunk, held.hash))]
 
 
 def _blames(errors: list[PayloadError]) -> list[Effect]:

@@ -14,20 +14,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shoal.protocol.allreduce import AllReduce
-from shoal.protocol.certificate import counted_everywhere, result_digest
+from shoal.protocol.certificate import make_proposal
 from shoal.protocol.commit import Commit, Elected, Overtaken, Proposed
 from shoal.protocol.effects import Effect, Event, Send, Tell
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.estimate import Estimate
+from shoal.protocol.fetching import Fetching
 from shoal.protocol.ids import PeerId
+from shoal.protocol.matchmaking import MAX_ATTEMPT_STEP
 from shoal.protocol.messages import rounds as wire
-from shoal.protocol.quorum import is_quorum
 from shoal.protocol.reducer import Reducer
-from shoal.protocol.roster import Base, Policy, make_plan
+from shoal.protocol.roster import Base, Policy, first_ballot, make_plan
 from shoal.protocol.shelf import Shelf
 from shoal.protocol.signing import Signer
-from shoal.protocol.silence import Silence
-from shoal.protocol.voting import VoteState, must_propose
+from shoal.protocol.silence import Silence, Stall
+from shoal.protocol.succession import Succession
+from shoal.protocol.voting import VoteState, counting, must_propose
 from shoal.protocol.wire import Message
 
 STALLED = 12  # patiences without any progress before an attempt is given up
@@ -43,9 +45,7 @@ class AttemptFailed(Event):
 
 def adopted_value(roster: wire.Roster, base: Base) -> wire.PreparedValue | None:
     """What the members' JOINs oblige the group to propose; None: it is free to reduce."""
-    answers = {join.peer: join.prepared for join in roster.joins}
-    answers |= {leave.peer: leave.prepared for leave in roster.leaves}
-    return must_propose(answers, base.voters, [leave.peer for leave in roster.leaves])
+    return must_propose({join.peer: join.prepared for join in roster.joins}, roster.leaves, base.voters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,20 +77,22 @@ class Attempt:
         self._me = context.me
         self._roster = roster
         self.plan = make_plan(roster, context.policy)
-        self._commit = Commit(context.me, context.base, context.vote, context.signer, context.leaves)
-        self._commit.open(wire.Ballot(roster.attempt, 0, roster.leader), self.plan.members)
+        chunks = context.policy.chunks
+        self._commit = Commit(context.me, context.base, chunks, context.vote, context.signer, context.leaves)
+        self._commit.open(first_ballot(roster), self.plan.members)
         self._adopted = adopted_value(roster, context.base)
         self._reduce: AllReduce | None = None
         if self._adopted is None:
             self._reduce = AllReduce(context.me, self.plan, reducer, contribution, context.shelf)
         self._silence = Silence(self.plan.members, now)
-        self._lost: list[PeerId] = []
+        self._succession = Succession(context.me, self.plan.members)
+        self._stall = Stall(now)
         self._sequence = 0
         self._retry_from = roster.attempt + 1
-        self._take_over_at: float | None = None
-        self._fetches = 0
-        self._progress: tuple[object, ...] = ()
-        self._progress_at = now
+        self._fetching = Fetching(context.shelf, roster.round, roster.part)
+
+    def __repr__(self) -> str:
+        return f"Attempt({self.number}, {self.phase}, {self._reduce}, {self._commit}, {self._succession})"
 
     @property
     def number(self) -> int:
@@ -120,7 +122,7 @@ class Attempt:
         """Members that we need something from, in roster order."""
         needed = self._reduce.waiting_for() if self._reduce is not None else []
         needed = needed + (self._commit.unanswered() if self.leads else [self._commit.leader])
-        return [peer for peer in self.plan.members if peer in needed and peer != self._me and peer not in self._lost]
+        return [peer for peer in self._succession.live() if peer in needed and peer != self._me]
 
     # -- inputs -----------------------------------------------------------------------------------------------
 
@@ -154,9 +156,8 @@ class Attempt:
 
     def lose(self, now: float, peer: PeerId) -> list[Effect]:
         """Go on without `peer`."""
-        if peer not in self.plan.members or peer in self._lost or peer == self._me:
+        if not self._succession.lose(peer):
             return []
-        self._lost.append(peer)
         effects = self._reduce.lose(peer) if self._reduce is not None else []
         if not self._can_decide():
             return [*effects, Tell(AttemptFailed(f"no quorum without {peer}", self._retry_from))]
@@ -166,6 +167,8 @@ class Attempt:
         """`peer` has moved on to a higher attempt; its vote is not to be had in this one."""
         if attempt <= self.number:
             return []
+        if attempt > self.number + MAX_ATTEMPT_STEP:
+            raise RemoteError(f"is in attempt {attempt}, far from anybody", peer)
         self._retry_from = max(self._retry_from, attempt)
         return self.lose(now, peer)
 
@@ -182,8 +185,7 @@ class Attempt:
                 given_up = self._silence.is_given_up(peer)
                 effects += self.lose(now, peer) if given_up else self._remind(peer)
         effects += self._fetch(everything=True)
-        if self._take_over_at is not None and now >= self._take_over_at:
-            effects += self._take_over(now)
+        effects += self._take_over_if_due(now)
         return self._advance(now, effects) + self._check_stall(now, patience)
 
     # -- inside -----------------------------------------------------------------------------------------------
@@ -254,22 +256,9 @@ class Attempt:
 
     def _propose(self, reduce: AllReduce) -> list[Effect]:
         """Put the reduction's result to the vote."""
-        plan, left = self.plan, [leave.peer for leave in self._context.leaves()]
         chunks = reduce.references()
-        counted = counted_everywhere(chunks, len(plan.members))
-        proposal = wire.Proposal(
-            round=plan.round,
-            part=plan.part,
-            attempt=plan.attempt,
-            base_history=self._context.base.history,
-            base_root=self._context.base.root,
-            result=result_digest(chunks),
-            members=plan.members,
-            weights=plan.weights,
-            voters=tuple(peer for peer in plan.members if peer not in self._lost and peer not in left),
-            samples=sum(plan.weights[index] for index in counted),
-        )
-        return self._commit.propose(proposal, chunks)
+        gone = [*self._succession.lost, *(leave.peer for leave in self._context.leaves())]
+        return self._commit.propose(make_proposal(self.plan, self._context.base, chunks, gone), chunks)
 
     def _missing(self) -> list[int]:
         value = self._commit.value
@@ -277,41 +266,33 @@ class Attempt:
 
     def _fetch(self, everything: bool) -> list[Effect]:
         """Ask for bytes of the proposal by hash; at first only for those that nobody is about to send us."""
-        value = self._commit.value
+        value, live = self._commit.value, self._succession.live()
         if value is None or not self._commit.needs_bytes:
             return []
         chunks = [chunk for chunk in self._missing() if everything or not self._is_expected(chunk)]
-        holders = [peer for peer in (value.ballot.leader, *self.plan.members) if peer not in (self._me, *self._lost)]
-        if not chunks or not holders:
-            return []
-        source = holders[self._fetches % len(holders)]
-        self._fetches += 1
-        shelf, plan = self._context.shelf, self.plan
-        return [shelf.fetch(plan.round, plan.part, chunk, value.chunks[chunk].hash, source) for chunk in chunks]
+        holders = [peer for peer in (value.ballot.leader, *live) if peer in live and peer != self._me]
+        return self._fetching.ask(value.chunks, chunks, holders)
 
     def _is_expected(self, chunk: int) -> bool:
         return self._reduce is not None and self._reduce.is_expected(chunk)
 
     def _can_decide(self) -> bool:
-        present = [peer for peer in self.plan.members if peer not in self._lost]
-        left = [leave.peer for leave in self._context.leaves()]
-        voters = self._commit.value.proposal.voters if self._commit.value is not None else tuple(present)
-        return is_quorum(present, self._context.base.voters, left) and is_quorum(present, voters, left)
+        left = [leave.peer for leave in counting(self._context.leaves(), self._commit.ballot)]
+        value = self._commit.value or self._adopted
+        electorates = [self._context.base.voters, *([value.proposal.voters] if value is not None else [])]
+        return self._succession.can_decide(*electorates, left=left)
 
     def _replace_lost(self, now: float) -> list[Effect]:
         if self.leads:
             return self._reassign(everything=False)
-        if self._commit.leader not in self._lost:
-            return []
-        live = [peer for peer in self.plan.members if peer not in self._lost]
-        if live[0] == self._me:
-            return self._take_over(now)
-        self._take_over_at = now + 2 * live.index(self._me) * self._context.pace.deadline()
-        return []
+        if self._commit.leader in self._succession.lost:
+            self._succession.leader_lost(now, self._context.pace.deadline())
+        return self._take_over_if_due(now)
 
-    def _take_over(self, now: float) -> list[Effect]:
-        self._take_over_at = None
-        return self._commit.take_over() if self._commit.leader in self._lost else []
+    def _take_over_if_due(self, now: float) -> list[Effect]:
+        if not self._succession.is_our_turn(now) or self._commit.leader not in self._succession.lost:
+            return []
+        return self._commit.take_over()
 
     def _go_on_leading(self, ballot: wire.Ballot) -> list[Effect]:
         """Elected, and nothing was prepared: the reduction goes on under us."""
@@ -326,27 +307,31 @@ class Attempt:
         message = self._reduce.reassignment(self._commit.ballot, self._sequence, everything)
         if message is None:
             return []
-        others = [peer for peer in self.plan.members if peer != self._me and peer not in self._lost]
+        others = [peer for peer in self._succession.live() if peer != self._me]
         return [*(Send(peer, message) for peer in others), *self._reduce.reassign(self._me, message.assignments)]
 
     def _remind(self, peer: PeerId) -> list[Effect]:
         effects = self._reduce.want(peer) if self._reduce is not None else []
         if self.leads:
-            return effects + self._commit.repeat(peer)
+            return effects + self._repeat(peer)
         return [*effects, Send(peer, wire.Ask(self.plan.round, self.plan.part, self.number))]
 
     def _answer(self, sender: PeerId, message: wire.Ask) -> list[Effect]:
         """Somebody has heard nothing for a while, or lacks the roster."""
         if message.attempt < self.number:
-            return [Send(sender, self._roster), *(self._commit.repeat(sender) if self.leads else [])]
-        noted = Send(sender, wire.Noted(self.plan.round, self.plan.part, self.number))
-        return [noted, *(self._commit.repeat(sender) if self.leads else [])]
+            return [Send(sender, self._roster), *self._repeat(sender)]
+        return [Send(sender, wire.Noted(self.plan.round, self.plan.part, self.number)), *self._repeat(sender)]
+
+    def _repeat(self, peer: PeerId) -> list[Effect]:
+        """As leader, say again what `peer` may have missed."""
+        if not self.leads:
+            return []
+        moved = self._reduce.moved(self._commit.ballot) if self._reduce is not None else None
+        return [*([Send(peer, moved)] if moved is not None else []), *self._commit.repeat(peer)]
 
     def _check_stall(self, now: float, patience: float) -> list[Effect]:
         have = sum(result is not None for result in self._reduce.results) if self._reduce is not None else 0
-        progress = (have, len(self._missing()), self._commit.ballot, len(self._commit.unanswered()))
-        if progress != self._progress:
-            self._progress, self._progress_at = progress, now
-        if now - self._progress_at < STALLED * patience:
+        state = (have, len(self._missing()), self._commit.ballot, len(self._commit.unanswered()))
+        if not self._stall.is_long(now, state, STALLED * patience):
             return []
         return [Tell(AttemptFailed("no progress", self._retry_from))]

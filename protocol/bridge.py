@@ -24,10 +24,14 @@ Spawn = Callable[..., object]  # starts a coroutine function in the other loop, 
 
 
 class Bridge:
-    """Runs `main`, which blocks until its loop ends, in a thread; it calls `opened` once it takes calls."""
+    """Runs `main`, which blocks until its loop ends, in a thread; it calls `opened` once it takes calls.
 
-    def __init__(self, main: Callable[[], None], name: str) -> None:
+    `on_end` is called in asyncio when the loop has ended, with what ended it if that was not planned.
+    """
+
+    def __init__(self, main: Callable[[], None], on_end: Callable[[Exception | None], None], name: str) -> None:
         self._main = main
+        self._on_end = on_end
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._calls: set[asyncio.Future[Any]] = set()
         self._soon: Soon | None = None
@@ -75,11 +79,6 @@ class Bridge:
             await self._ended.wait()
             self._thread.join()
 
-    @property
-    def failure(self) -> Exception | None:
-        """What ended the other loop, if it did not end in good order."""
-        return self._failure
-
     # -- in the other thread --------------------------------------------------------------------------------
 
     def opened(self, soon: Soon, spawn: Spawn) -> None:
@@ -126,6 +125,7 @@ class Bridge:
         self._opened.set()
         for outcome in self._calls:
             _fail(outcome, TransportError("the network host has stopped"))
+        self._on_end(self._failure)
 
 
 def _succeed(outcome: asyncio.Future[T], result: T) -> None:

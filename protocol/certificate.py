@@ -1,15 +1,20 @@
-"""What a round decides, as digests and as proof: pure functions over proposals and certificates."""
+"""What a round decides, as digests and as proof: pure functions over proposals, votes and certificates.
+
+A check raises RemoteError and names whoever showed us the bad thing: with it, its author is known only if the
+author's own signature holds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import Digest, PeerId, RunId, digest
-from shoal.protocol.messages.rounds import Certificate, ChunkRef, Prepared, Proposal
+from shoal.protocol.messages.rounds import Certificate, ChunkRef, Leave, Prepared, PreparedValue, Proposal
 from shoal.protocol.quorum import is_quorum
-from shoal.protocol.roster import Base
+from shoal.protocol.roster import Base, Plan
 from shoal.protocol.signing import Signer, check_signature
+from shoal.protocol.voting import counting
 from shoal.protocol.wire import encode_value
 
 
@@ -39,15 +44,59 @@ def next_base(proposal: Proposal, root: Digest) -> Base:
     return Base(proposal.round, next_history(proposal), root, proposal.voters)
 
 
+def make_proposal(plan: Plan, base: Base, chunks: Sequence[ChunkRef], gone: Collection[PeerId]) -> Proposal:
+    """What a leader proposes when the reduction is done; those who are `gone` do not vote on the next round."""
+    return Proposal(
+        round=plan.round,
+        part=plan.part,
+        attempt=plan.attempt,
+        base_history=base.history,
+        base_root=base.root,
+        result=result_digest(chunks),
+        members=plan.members,
+        weights=plan.weights,
+        voters=tuple(peer for peer in plan.members if peer not in gone),
+        samples=sum(plan.weights[index] for index in counted_everywhere(chunks, len(plan.members))),
+    )
+
+
 def check_proposal(proposal: Proposal, base: Base, author: PeerId) -> None:
     """RemoteError, naming `author`, for a proposal that no honest leader makes on `base`."""
     if proposal.round != base.round + 1 or proposal.base_history != base.history:
         raise RemoteError(f"proposes round {proposal.round} on another history", author)
-    if len(proposal.members) != len(proposal.weights) or not proposal.voters:
+    members = len(set(proposal.members))
+    if not (len(proposal.members) == len(proposal.weights) == members) or not proposal.voters:
         raise RemoteError("proposes a malformed group", author)
     voters = [member for member in proposal.members if member in proposal.voters]
     if tuple(voters) != proposal.voters:
         raise RemoteError("proposes voters that are not members, or out of order", author)
+
+
+def check_chunks(proposal: Proposal, chunks: Sequence[ChunkRef], count: int, author: PeerId) -> None:
+    """RemoteError, naming `author`, unless `chunks` are the whole result that `proposal` stands for."""
+    if len(chunks) != count:
+        raise RemoteError(f"names {len(chunks)} chunks of {count}", author)
+    if result_digest(chunks) != proposal.result:
+        raise RemoteError("names chunks that are not the proposed result", author)
+    if any(len(ref.mask) != mask_size(proposal.members) for ref in chunks):
+        raise RemoteError("names a mask that does not fit the group", author)
+
+
+def check_value(value: PreparedValue, base: Base, chunks: int, author: PeerId) -> None:
+    """RemoteError, naming `author`, for a prepared value that no honest peer shows."""
+    check_proposal(value.proposal, base, author)
+    check_chunks(value.proposal, value.chunks, chunks, author)
+
+
+def check_leave(leave: Leave, base: Base, chunks: int, signer: Signer) -> None:
+    """RemoteError, naming its author, for a LEAVE of the round after `base` that no honest peer signs."""
+    if leave.round != base.round + 1:
+        raise RemoteError(f"signs off from round {leave.round} in round {base.round + 1}", leave.peer)
+    check_signature(leave, leave.peer, signer)
+    if leave.prepared is not None:
+        check_value(leave.prepared, base, chunks, leave.peer)
+        if leave.prepared.ballot.order > leave.promised.order:
+            raise RemoteError("signs off with a vote above its promise", leave.peer)
 
 
 def check_certificate(certificate: Certificate, base: Base, signer: Signer) -> None:
@@ -57,11 +106,13 @@ def check_certificate(certificate: Certificate, base: Base, signer: Signer) -> N
     voters = [vote.peer for vote in certificate.votes]
     if len(set(voters)) != len(voters):
         raise RemoteError("certificate counts a vote twice", ballot.leader)
-    left = [leave.peer for leave in certificate.leaves if leave.round == proposal.round]
+    for leave in certificate.leaves:
+        if (leave.round, leave.part) != (proposal.round, proposal.part):
+            raise RemoteError(f"certificate holds a LEAVE of round {leave.round}", ballot.leader)
+        check_signature(leave, leave.peer, signer)
+    left = [leave.peer for leave in counting(certificate.leaves, ballot)]
     if not (is_quorum(voters, base.voters, left) and is_quorum(voters, proposal.voters, left)):
         raise RemoteError("certificate has no quorum", ballot.leader)
-    for leave in certificate.leaves:
-        check_signature(leave, leave.peer, signer)
     signed_digest = proposal_digest(proposal)
     for vote in certificate.votes:
         prepared = Prepared(proposal.round, proposal.part, ballot, signed_digest, vote.peer, vote.signature)
@@ -71,7 +122,12 @@ def check_certificate(certificate: Certificate, base: Base, signer: Signer) -> N
 def mask_of(members: Sequence[PeerId], counted: Sequence[PeerId]) -> bytes:
     """Bit i: whether member i is among `counted`."""
     bits = sum(1 << index for index, member in enumerate(members) if member in counted)
-    return bits.to_bytes((len(members) + 7) // 8, "little")
+    return bits.to_bytes(mask_size(members), "little")
+
+
+def mask_size(members: Sequence[PeerId]) -> int:
+    """Bytes of a mask over `members`."""
+    return (len(members) + 7) // 8
 
 
 def in_mask(mask: bytes, index: int) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shoal.protocol.certificate import check_proposal, proposal_digest, result_digest
+from shoal.protocol.certificate import check_value, proposal_digest
 from shoal.protocol.effects import Effect, Event, Persist, Send, Tell
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import PeerId
@@ -34,7 +34,7 @@ from shoal.protocol.messages.rounds import (
 )
 from shoal.protocol.roster import Base
 from shoal.protocol.signing import Signer, check_signature, signed
-from shoal.protocol.voting import NO_BALLOT, Election, Tally, VoteState, must_propose
+from shoal.protocol.voting import NO_BALLOT, Election, Tally, VoteState, counting, must_propose
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,17 @@ class Commit:
     """One member's side of one round's decision."""
 
     def __init__(
-        self, me: PeerId, base: Base, vote: VoteState, signer: Signer, leaves: Callable[[], tuple[Leave, ...]]
+        self,
+        me: PeerId,
+        base: Base,
+        chunks: int,
+        vote: VoteState,
+        signer: Signer,
+        leaves: Callable[[], tuple[Leave, ...]],
     ) -> None:
         self._me = me
         self._base = base
+        self._chunks = chunks  # of this part
         self._vote = vote
         self._signer = signer
         self._leaves = leaves
@@ -123,8 +130,7 @@ class Commit:
 
     def take_over(self) -> list[Effect]:
         """Claim the lead with a higher ballot than any seen."""
-        counter = max(self.ballot.counter, self._vote.promised.counter) + 1
-        ballot = Ballot(self.ballot.attempt, counter, self._me)
+        ballot = Ballot(self.ballot.attempt, self._next_counter(), self._me)
         if not self._vote.may_answer(ballot):
             return []
         self._adopt_ballot(ballot)
@@ -161,18 +167,20 @@ class Commit:
         """An answer to our poll."""
         if self._election is None or message.ballot != self._election.ballot:
             return []
+        if message.prepared is not None:
+            check_value(message.prepared, self._base, self._chunks, sender)
+            if message.prepared.ballot.order >= message.ballot.order:
+                raise RemoteError("promises a ballot that it has voted above", sender)
         self._election.answers[sender] = message.prepared
         return self._conclude_election()
 
     def receive_prepare(self, sender: PeerId, message: Prepare) -> list[Effect]:
         """A leader proposes."""
         self._check_leader(sender, message.ballot)
-        check_proposal(message.proposal, self._base, sender)
-        if result_digest(message.chunks) != message.proposal.result:
-            raise RemoteError("proposes chunks that are not its result", sender)
+        value = PreparedValue(message.ballot, message.proposal, message.chunks)
+        check_value(value, self._base, self._chunks, sender)
         if not self._vote.may_answer(message.ballot):
             return [Send(sender, self._refusal())]
-        value = PreparedValue(message.ballot, message.proposal, message.chunks)
         if self.value is not None and self.value.ballot == value.ballot and self.value != value:
             raise RemoteError("proposes two results under one ballot", sender)
         self._adopt_ballot(message.ballot)
@@ -209,6 +217,12 @@ class Commit:
 
     # -- inside ---------------------------------------------------------------------------------------------
 
+    def _next_counter(self) -> int:
+        """The lowest counter above all seen that is ours: no two members use the same, so epochs are unique too."""
+        seen = max(self.ballot.counter, self._vote.promised.counter)
+        place, size = self._members.index(self._me), len(self._members)
+        return seen + 1 + (place - seen - 1) % size
+
     def _check_leader(self, sender: PeerId, ballot: Ballot) -> None:
         if ballot.leader != sender:
             raise RemoteError("uses somebody else's ballot", sender)
@@ -220,13 +234,11 @@ class Commit:
             self._election = self._tally = self.value = None
 
     def _conclude_election(self) -> list[Effect]:
-        election = self._election
-        left = [leave.peer for leave in self._leaves()]
-        if election is None or not election.won(self._base.voters, left):
+        election, leaves = self._election, self._leaves()
+        if election is None or not election.won(self._base.voters, leaves):
             return []
         self._election = None
-        answers = election.answers | {leave.peer: leave.prepared for leave in self._leaves()}
-        found = must_propose(answers, self._base.voters, left)
+        found = must_propose(election.answers, counting(leaves, election.ballot), self._base.voters)
         if found is None:
             return [Tell(Elected(election.ballot))]
         return self.propose(found.proposal, found.chunks)
@@ -240,10 +252,10 @@ class Commit:
 
     def recount(self) -> list[Effect]:
         """Count again: a vote came in, or a voter signed off."""
+        if self._election is not None:
+            return self._conclude_election()
         tally, leaves = self._tally, self._leaves()
-        if tally is None:
-            return []
-        if not tally.decided(self._base.voters, [leave.peer for leave in leaves]):
+        if tally is None or not tally.decided(self._base.voters, leaves):
             return []
         return [Tell(Decided(tally.certificate(leaves), tally.value.chunks))]
 

@@ -121,7 +121,7 @@ class Dissemination:
     def _send_to(self, count: int) -> list[Effect]:
         present = self._table.present()
         chosen = self._rng.sample(present, min(count, len(present)))
-        return [Send(peer, Gossip(self._table.own, self.pack(peer))) for peer in chosen]
+        return [Send(peer, Gossip(self._table.own, self.pack(peer), pass_on=True)) for peer in chosen]
 
     def _reminder(self, to: PeerId) -> list[Entry]:
         member = self._table.get(to) if to in self._outdated else None

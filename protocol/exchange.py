@@ -1,7 +1,8 @@
 """The exchange of summaries: how a newcomer learns everything at once, and how what gossip lost is healed.
 
 A sends a Summary; B answers with the entries that are later at B, in pages, and with its own Summary, which A
-answers in turn. Only differences travel in full. A death in a summary is a claim like any other: the other side
+answers in turn. Only differences travel in full, and who learns them so does not pass them on: the others have
+them, or will ask. A death in a summary is a claim like any other: the other side
 checks it, and the member that it speaks of refutes it.
 """
 
@@ -66,7 +67,7 @@ class Exchange:
         known[sender] = Row(sender, own.incarnation, own.version, False)
         later = [member for member in self._table if _lacks(known, member)]
         effects: list[Effect] = [
-            Send(sender, Gossip(self._table.own, self._page(later[begin : begin + PAGE])))
+            Send(sender, Gossip(self._table.own, self._page(later[begin : begin + PAGE]), pass_on=False))
             for begin in range(0, len(later), PAGE)
         ]
         if summary.ask:

@@ -6,8 +6,7 @@ Rules:
 - Connections are opened when we say so, never by libp2p itself. A stranger's bad stream ends that stream only.
 - A write is never cancelled: half a Noise message would cost all streams of its connection.
 - What libp2p raises goes through; the bridge makes it a TransportError.
-
-What had to be mended in libp2p 0.8.1 is said where it is done.
+- What had to be mended in libp2p 0.8.1 is said where it is done.
 """
 
 from __future__ import annotations
@@ -124,8 +123,7 @@ class TrioHost:
         on_stream: Callable[[PeerId, str, RawStream], None],
         on_connection: OnConnection,
     ) -> None:
-        self._identity = identity
-        self._protocols = protocols
+        self._identity, self._protocols = identity, protocols
         self._on_stream, self._on_connection = on_stream, on_connection
         self.addresses: tuple[str, ...] = ()  # as bound, and as several peers say that they see us
 
@@ -168,15 +166,17 @@ class TrioHost:
         for protocol in self._protocols:
             self._host.set_stream_handler(TProtocol(protocol), partial(self._serve, protocol))
         async with self._host.run([Multiaddr(listen)]), trio.open_nursery() as nursery:
-            if self._swarm.listeners:
-                self._note_addresses()
-                nursery.start_soon(self._look_after)
-                opened(trio.lowlevel.current_trio_token().run_sync_soon, nursery.start_soon)
-                await self._stopping.wait()
-            await _close_connections(self._swarm.get_connections())
-            with trio.move_on_after(CLOSE_TIMEOUT):
-                await self._host.close()  # leaving host.run() without it leaks sockets
-            nursery.cancel_scope.cancel()
+            try:
+                if self._swarm.listeners:
+                    self._note_addresses()
+                    nursery.start_soon(self._look_after)
+                    opened(trio.lowlevel.current_trio_token().run_sync_soon, nursery.start_soon)
+                    await self._stopping.wait()
+            finally:
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + 2 * CLOSE_TIMEOUT):
+                    await _close_connections(self._swarm.get_connections())
+                    await self._host.close()  # leaving host.run() without it leaks sockets
+                nursery.cancel_scope.cancel()
         if not self._stopping.is_set():
             raise LocalError(f"cannot listen on {listen}")
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from shoal.protocol.certificate import genesis
+from shoal.protocol.donor import Store
 from shoal.protocol.effects import Effect, Tell, Timer
 from shoal.protocol.history import History
 from shoal.protocol.ids import Digest, PeerId, RunId
@@ -31,7 +32,7 @@ from shoal.protocol.reducer import Reducer
 from shoal.protocol.roster import Base, Policy
 from shoal.protocol.rounds import Behind, Committed, Rounds
 from shoal.protocol.signing import Signer
-from shoal.protocol.transfer import Store, Transfer
+from shoal.protocol.transfer import Transfer
 from shoal.protocol.wire import Message
 
 PART = 0  # the whole model is one part; methods with fragments will have several
@@ -163,7 +164,7 @@ class Member:
             done.append(effect)
             if isinstance(effect, Tell):
                 done += self._digest(now, self._follow_up(now, effect))
-        return done + self._announce(now)
+        return done + self._install_if_complete() + self._announce(now)
 
     def _follow_up(self, now: float, told: Tell) -> list[Effect]:
         match told.event:
@@ -171,12 +172,28 @@ class Member:
                 return self.rounds.peer_up(now, peer)
             case PeerDown(peer=peer) | PeerLeft(peer=peer):
                 return self.rounds.peer_down(now, peer)
-            case Behind():
-                return self.transfer.start(now)
+            case Behind(round=round):
+                return self._catch_up(now, round)
             case Committed(decision=decision):
                 self.history.append(decision.certificate)
-                self.rounds.shelf.keep_after = self.transfer.oldest_lease()
+                self.transfer.passed(decision.round)
+                self.rounds.shelf.keep_after = self.transfer.donor.oldest_lease()
         return []
+
+    def _catch_up(self, now: float, round: int) -> list[Effect]:
+        """Get a later state; or, if `round` is our own and our state is doubted, that before it, to do it again."""
+        base = self.rounds.base
+        if base is None:
+            return []
+        return self.transfer.start(now, beyond=base.round if round > base.round + 1 else base.round - 2)
+
+    def _install_if_complete(self) -> list[Effect]:
+        """Hand a downloaded state to the application, when it is not busy with a commit."""
+        received = self.transfer.take() if self.rounds.phase != "applying" else None
+        if received is None:
+            return []
+        self.rounds.suspend()
+        return [Tell(received)]
 
     def _announce(self, now: float) -> list[Effect]:
         """A new base is news for everybody; all else waits for the next `report`."""

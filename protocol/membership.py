@@ -143,7 +143,8 @@ class Membership(MembershipView):
             self._news.remind(sender)
         effects = self._learn(now, message.entry)
         if not isinstance(message, Summary):
-            effects += self._learn_news(now, message.news)
+            pass_on = not isinstance(message, Gossip) or message.pass_on
+            effects += self._learn_news(now, message.news, pass_on)
         effects += self._answer(now, sender, message)
         if was_dead and self.is_alive(sender):  # we were cut from each other: each may know what the other lost
             effects.append(self._exchange.ask(sender))
@@ -179,16 +180,17 @@ class Membership(MembershipView):
 
     # -- learning -----------------------------------------------------------------------------------------
 
-    def _learn_news(self, now: float, news: News) -> list[Effect]:
+    def _learn_news(self, now: float, news: News, pass_on: bool) -> list[Effect]:
         dead = {claim.peer: claim.incarnation for claim in news.claims if claim.dead}
         effects: list[Effect] = []
         for entry in news.entries:
-            effects += self._learn(now, entry, dead=dead.get(entry.peer, -1) >= entry.incarnation)
+            is_dead = dead.get(entry.peer, -1) >= entry.incarnation
+            effects += self._learn(now, entry, dead=is_dead, pass_on=pass_on)
         for claim in news.claims:
             effects += self._hear(now, claim)
         return effects
 
-    def _learn(self, now: float, entry: Entry, *, dead: bool = False) -> list[Effect]:
+    def _learn(self, now: float, entry: Entry, *, dead: bool = False, pass_on: bool = True) -> list[Effect]:
         if not self._table.is_later(entry):
             return []
         if entry.peer == self.me:  # from an earlier life of ours
@@ -197,7 +199,8 @@ class Membership(MembershipView):
         event = self._table.adopt(now, entry, dead=dead)
         if not self.is_suspect(entry.peer):
             self._suspicions.close(entry.peer)
-        self._news.tell(entry.peer)
+        if pass_on:
+            self._news.tell(entry.peer)
         return [Tell(event)] if event else []
 
     def _hear(self, now: float, claim: Claim) -> list[Effect]:

@@ -4,7 +4,8 @@ Rules:
 - `send` never blocks and never raises for the network's faults: messages may be lost, and the cores repair. Per
   peer and class (control or bulk) they arrive in order and once.
 - The owner sets the handlers before `start`; what a handler raises is logged and ends nothing.
-- Each kind of mistake of a peer is logged once. Nobody can make us remember more than a bounded amount.
+- Each kind of mistake of a peer is logged once, and MAX_REASONS of them. Nobody can make us remember, or write,
+  more than a bounded amount.
 - The listening port is the first of a pair (the second is for bulk sockets); a pair in use gives way to the next.
 """
 
@@ -30,7 +31,7 @@ BULK_QUEUE = 1 << 30
 PING_INTERVAL = 5.0
 FLUSH_LIMIT = 1.0  # seconds that `close` waits for last words to leave
 MAX_NEIGHBOURS = 4096
-MAX_REASONS = 1024
+MAX_REASONS = 16  # kinds of mistakes of one peer that are logged
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class Network:
         self._transport = Transport(identity, (CONTROL, BULK), self._accept, self._change)
         self._neighbours: OrderedDict[PeerId, Neighbour] = OrderedDict()
         self._traffic: dict[RunId, list[int]] = {}
-        self._complaints: OrderedDict[tuple[PeerId | None, str], None] = OrderedDict()
+        self._complaints: OrderedDict[PeerId | None, set[str]] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self._claim: socket.socket | None = None
@@ -132,7 +133,7 @@ class Network:
             self._neighbour(to).send(run, message)
 
     async def call(self, to: PeerId, message: Message, timeout: float = 10.0) -> Message:
-        """The peer's answer. TransportError: nobody answered; RemoteError: the peer refused, or answered nonsense."""
+        """The peer's answer; RemoteError if it refused or answered nonsense, TransportError if there is none."""
         if self._closing:
             raise TransportError("the network is closed")
         try:
@@ -219,12 +220,12 @@ class Network:
 
     def _complain(self, error: RemoteError) -> None:
         """Log a peer's mistake, once per peer and reason."""
-        key = (error.peer, error.reason)
-        if key not in self._complaints:
+        known = self._complaints.setdefault(error.peer, set())
+        self._complaints.move_to_end(error.peer)
+        if error.reason not in known and len(known) < MAX_REASONS:
+            known.add(error.reason)
             log.warning("%s", error)
-        self._complaints[key] = None
-        self._complaints.move_to_end(key)
-        if len(self._complaints) > MAX_REASONS:
+        if len(self._complaints) > MAX_NEIGHBOURS:
             self._complaints.popitem(last=False)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -1,4 +1,4 @@
-"""What the all-reduce needs to know of arithmetic: nothing but these two.
+"""What the all-reduce needs to know of arithmetic: nothing but this.
 
 The core moves opaque payloads; an owner opens one Sum per chunk, adds what contributors sent, and finishes
 it. So a simulation reduces floats, and production tensors (`shoal.protocol.reduction`), under one core.
@@ -26,4 +26,8 @@ class Reducer(Protocol):
 
     def open(self, chunk: int) -> Sum:
         """An empty sum for the chunk of this index."""
+        ...
+
+    def check(self, chunk: int, payload: bytes) -> None:
+        """PayloadError unless `payload` is a mean of this chunk in the gather codec: right size, all finite."""
         ...

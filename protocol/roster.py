@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import Digest, PeerId, digest
-from shoal.protocol.messages.rounds import Join, Roster
+from shoal.protocol.messages.rounds import Ballot, Join, Roster
 from shoal.protocol.quorum import is_quorum
 from shoal.protocol.signing import Signer, check_signature
+from shoal.protocol.voting import counting
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,11 @@ def check_join(join: Join, policy: Policy, signer: Signer) -> None:
     check_signature(join, join.peer, signer)
 
 
+def first_ballot(roster: Roster) -> Ballot:
+    """What a group's leader proposes under, until somebody polls."""
+    return Ballot(roster.attempt, 0, roster.leader)
+
+
 def check_roster(roster: Roster, base: Base, policy: Policy, signer: Signer) -> None:
     """RemoteError, naming the leader, unless `roster` is a valid group on `base`."""
 
@@ -80,6 +86,8 @@ def check_roster(roster: Roster, base: Base, policy: Policy, signer: Signer) -> 
             raise refuse(f"{join.peer} builds on another state")
     if peers != rank(base, roster.attempt, peers):
         raise refuse("members are not in order")
+    if counting(roster.leaves, first_ballot(roster)) != roster.leaves:
+        raise refuse("a LEAVE in it answers a higher ballot")
     if not is_quorum(peers, base.voters, [leave.peer for leave in roster.leaves]):
         raise refuse("no quorum of the last round's voters joined it")
     check_signature(roster, roster.leader, signer)

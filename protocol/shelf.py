@@ -1,7 +1,8 @@
 """The bytes of rounds: what this round's chunks may turn out to be, and what the last rounds were.
 
-Bytes are taken only if they were asked for by hash, or came from a chunk's owner; decided rounds are kept for a
-while, and for as long as somebody who is catching up needs them.
+Bytes are taken only if they were asked for by hash, or came from a chunk's owner, and only if they are a mean at all:
+what every member is going to apply must be readable. Decided rounds are kept for a while, and for as long as
+somebody who is catching up needs them.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shoal.protocol.effects import Effect, Send
-from shoal.protocol.errors import RemoteError
+from shoal.protocol.errors import PayloadError, RemoteError
 from shoal.protocol.ids import Digest, PeerId, result_hash
 from shoal.protocol.messages.rounds import Ask, Certificate, ChunkRef, Commit, Fetch, Fetched
+from shoal.protocol.reducer import Reducer
 
 KEPT_ROUNDS = 3
 
@@ -38,12 +40,25 @@ class Shelf:
         self._bytes: dict[tuple[int, Digest], tuple[bytes, bytes]] = {}  # (mask, payload)
         self._asked: set[tuple[int, Digest]] = set()
         self._decisions: dict[int, Decision] = {}
+        self._reducer: Reducer | None = None
         self.keep_after: int | None = None  # rounds above this one are leased by somebody who catches up
 
-    def open(self) -> None:
+    def __repr__(self) -> str:
+        return f"Shelf(bytes={len(self._bytes)}, asked={len(self._asked)}, decisions={sorted(self._decisions)})"
+
+    def open(self, reducer: Reducer) -> None:
         """A new round begins; the bytes of the last one live on in its decision."""
+        self._reducer = reducer
         self._bytes.clear()
         self._asked.clear()
+
+    def check(self, chunk: int, payload: bytes, sender: PeerId) -> None:
+        """PayloadError, naming the sender, for bytes that nobody could apply."""
+        assert self._reducer is not None
+        try:
+            self._reducer.check(chunk, payload)
+        except PayloadError as error:
+            raise PayloadError(f"sent a bad result of chunk {chunk}: {error.reason}", sender) from error
 
     def put(self, chunk: int, hash: Digest, mask: bytes, payload: bytes) -> None:
         """Bytes that we made ourselves or got from the chunk's owner."""
@@ -67,6 +82,7 @@ class Shelf:
         key = (message.chunk, result_hash(message.mask, message.payload))
         if key not in self._asked:
             raise RemoteError(f"sent bytes of chunk {message.chunk} that nobody asked for", sender)
+        self.check(message.chunk, message.payload, sender)
         self._bytes[key] = (message.mask, message.payload)
 
     def decide(self, decision: Decision) -> None:

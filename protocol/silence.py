@@ -1,4 +1,4 @@
-"""Whom to ask again, and whom to give up: one count of silence per member of a group.
+"""Whom to ask again, and whom to give up: one count of silence per member of a group, and one for the whole.
 
 Two things are told apart. Progress (bytes, votes) puts off the next reminder. Any sign of life, even `I have
 nothing for you yet`, shows that a member is not to be given up, but does not stop the reminders.
@@ -44,3 +44,17 @@ class Silence:
     def is_given_up(self, peer: PeerId) -> bool:
         """Whether `peer` let every reminder pass."""
         return self._strikes[peer] > STRIKES
+
+
+class Stall:
+    """Notices that the group as a whole gets nowhere."""
+
+    def __init__(self, now: float) -> None:
+        self._state: tuple[object, ...] = ()
+        self._since = now
+
+    def is_long(self, now: float, state: tuple[object, ...], limit: float) -> bool:
+        """Whether `state`, all that should change as the work goes on, has been the same for `limit` seconds."""
+        if state != self._state:
+            self._state, self._since = state, now
+        return now - self._since >= limit

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shoal.protocol.bridge import Bridge
+from shoal.protocol.errors import LocalError
 from shoal.protocol.host import Buffer, RawStream, TrioHost
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId, short
@@ -67,7 +68,7 @@ class Transport:
         on_stream: Callable[[PeerId, str, Stream], None],
         on_peer: Callable[[PeerId, bool], None],
     ) -> None:
-        self._bridge = Bridge(self._run, f"libp2p-{short(identity.peer)}")
+        self._bridge = Bridge(self._run, self._end, f"libp2p-{short(identity.peer)}")
         self._host = TrioHost(
             identity,
             protocols,
@@ -86,8 +87,6 @@ class Transport:
         """Say good-bye to all peers, close every socket and end the thread."""
         self._bridge.post(self._host.stop)
         await self._bridge.join()
-        if self._bridge.failure is not None:
-            log.error("the libp2p host had failed", exc_info=self._bridge.failure)
 
     async def dial(self, peer: PeerId, address: str, limit: float) -> Connection:
         """A new connection with `peer`, made within `limit` seconds."""
@@ -131,3 +130,10 @@ class Transport:
             del self._connections[peer]
         if before != bool(connections):
             self._on_peer(peer, up)
+
+    def _end(self, failure: Exception | None) -> None:
+        if failure is not None and not isinstance(failure, LocalError):  # which `start` raises
+            log.error("the libp2p host has failed", exc_info=failure)
+        for peer in list(self._connections):
+            del self._connections[peer]
+            self._on_peer(peer, False)

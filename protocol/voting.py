@@ -2,8 +2,11 @@
 
 Rules (Lamport, The Part-Time Parliament, 1998): a member answers no ballot below the highest it has promised;
 it votes for at most one proposal per ballot; a new leader proposes what the highest ballot among the answers of
-a quorum had prepared, and is free only if none had. A JOIN for an attempt is the promise of its first ballot.
-What a vote depends on is in a VoteRecord, on disk before the vote leaves, so a restarted member may vote again.
+a quorum had prepared, and is free only if that cannot have been decided. A JOIN for an attempt is the promise of its
+first ballot. A LEAVE is its author's last answer, to every poll whose ballot is not below its promise; under a lower
+ballot it does not count, because its author has answered a higher one and the two counts need not overlap.
+What a vote depends on is in a VoteRecord, on disk before the vote leaves, so a restarted member may vote again in
+the round of its record, and in no earlier one: what it did there is forgotten.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from dataclasses import dataclass, field
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.rounds import Ballot, Certificate, Leave, PreparedValue, Vote, VoteRecord
 from shoal.protocol.quorum import is_quorum
+from shoal.protocol.wire import MAX_INT
 
 NO_BALLOT = Ballot(0, 0, PeerId(""))
 
@@ -29,9 +33,23 @@ class VoteState:
     prepared: PreparedValue | None = None
 
     @classmethod
-    def from_record(cls, record: VoteRecord) -> VoteState:
-        """What a restarted member still owes."""
-        return cls(record.round, record.part, record.attempt, record.promised, record.prepared)
+    def resume(cls, round: int, part: int, record: VoteRecord | None) -> VoteState:
+        """The acceptor of `round`, for a member whose last record was this."""
+        if record is None or record.round < round:
+            return cls(round, part)
+        state = cls(round, part, record.attempt, record.promised, record.prepared)
+        if record.round > round:
+            state.seal()
+        return state
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether this member has no say in the round any more: it signed off, or forgot what it had said."""
+        return self.attempt == MAX_INT
+
+    def seal(self) -> None:
+        """Vote no more in this round."""
+        self.attempt, self.prepared = MAX_INT, None
 
     def record(self) -> VoteRecord:
         """What must be on disk before a vote leaves."""
@@ -39,7 +57,7 @@ class VoteState:
 
     def may_join(self, attempt: int) -> bool:
         """One JOIN per attempt, and never back to an earlier one."""
-        return attempt > self.attempt
+        return self.attempt < attempt < MAX_INT
 
     def join(self, attempt: int) -> None:
         """Promise to answer no ballot of an earlier attempt."""
@@ -48,7 +66,7 @@ class VoteState:
 
     def may_answer(self, ballot: Ballot) -> bool:
         """Whether `ballot` is not below what was promised."""
-        return ballot.order >= self.promised.order
+        return not self.is_sealed and ballot.order >= self.promised.order
 
     def promise(self, ballot: Ballot) -> None:
         """Answer nothing below `ballot` from now on."""
@@ -64,12 +82,19 @@ class VoteState:
 Answers = Mapping[PeerId, PreparedValue | None]
 
 
-def must_propose(answers: Answers, voters: Sequence[PeerId], left: Sequence[PeerId]) -> PreparedValue | None:
+def counting(leaves: Iterable[Leave], ballot: Ballot) -> tuple[Leave, ...]:
+    """The leaves that count under `ballot`."""
+    return tuple(leave for leave in leaves if leave.promised.order <= ballot.order)
+
+
+def must_propose(answers: Answers, leaves: Sequence[Leave], voters: Sequence[PeerId]) -> PreparedValue | None:
     """What a new leader must propose, given the promises of a quorum of `voters`; None: it is free.
 
     It is the value prepared under the highest ballot, unless it cannot have been decided: whoever answered without
-    it will never vote for it, so the others would have to be quorums of the old and of its own voters.
+    it will never vote for it, so the others would have to be quorums of the old and of its own voters. `leaves`
+    count under the leader's ballot; whoever decided may have known any of them.
     """
+    answers = {**answers, **{leave.peer: leave.prepared for leave in leaves}}
     prepared = [answer for answer in answers.values() if answer is not None]
     if not prepared:
         return None
@@ -78,7 +103,7 @@ def must_propose(answers: Answers, voters: Sequence[PeerId], left: Sequence[Peer
 
     def may_have_decided(entitled: Sequence[PeerId]) -> bool:
         possible = holders + [voter for voter in entitled if voter not in answers]
-        return is_quorum(possible, entitled) or is_quorum(possible, entitled, left)
+        return is_quorum(possible, entitled, [leave.peer for leave in leaves if leave.peer not in possible])
 
     return top if may_have_decided(voters) and may_have_decided(top.proposal.voters) else None
 
@@ -90,9 +115,9 @@ class Election:
     ballot: Ballot
     answers: dict[PeerId, PreparedValue | None] = field(default_factory=dict)
 
-    def won(self, voters: Sequence[PeerId], left: Sequence[PeerId]) -> bool:
+    def won(self, voters: Sequence[PeerId], leaves: Iterable[Leave]) -> bool:
         """Whether a quorum of the last round's voters answered."""
-        return is_quorum(self.answers, voters, left)
+        return is_quorum(self.answers, voters, [leave.peer for leave in counting(leaves, self.ballot)])
 
 
 @dataclass(slots=True)
@@ -102,11 +127,12 @@ class Tally:
     value: PreparedValue
     votes: dict[PeerId, bytes] = field(default_factory=dict)
 
-    def decided(self, voters: Sequence[PeerId], left: Sequence[PeerId]) -> bool:
+    def decided(self, voters: Sequence[PeerId], leaves: Iterable[Leave]) -> bool:
         """Whether quorums of both the old and the new voters hold these very bytes."""
+        left = [leave.peer for leave in counting(leaves, self.value.ballot)]
         return is_quorum(self.votes, voters, left) and is_quorum(self.votes, self.value.proposal.voters, left)
 
     def certificate(self, leaves: Iterable[Leave]) -> Certificate:
         """The proof that goes out with COMMIT."""
         votes = tuple(Vote(peer, signature) for peer, signature in sorted(self.votes.items()))
-        return Certificate(self.value.ballot, self.value.proposal, votes, tuple(leaves))
+        return Certificate(self.value.ballot, self.value.proposal, votes, counting(leaves, self.value.ballot))

@@ -63,7 +63,14 @@ class FakeNode:
         return min(self.manifest()["rounds"]["last"], done)
 
     def status(self) -> dict[str, Any]:
-        row = {"run": "ab" * 32, "name": "fake", "round": self.round(), "members": 3, "digest": "cd" * 32}
+        row = {
+            "run": "ab" * 32,
+            "name": "fake",
+            "round": self.round(),
+            "members": 3,
+            "digest": "cd" * 32,
+            "root": "ee" * 32,
+        }
         row |= {"loss": 3.0, "step": 1, "samples": 100 * self.round(), "phase": "training", "bytes_sent": 7}
         runs = [row] if self.joined_at else []
         address = f"/ip4/127.0.0.1/tcp/1/p2p/{self.name}"
@@ -77,9 +84,9 @@ class FakeNode:
         died = {path.stem: int(path.read_text()) for path in self.world.glob("*.dead")}
         members = [name for name in self.members(began) if died.get(name, number) >= number]
         counted = [name for name in members if died.get(name) != number]
-        sent = 4000 if self.joined_at <= began else 0
+        own = self.joined_at <= began  # else we only followed
         record = {"round": number, "attempt": 1, "members": len(members), "contributors": len(counted)}
-        return record | {"digest": f"{number:064x}", "seconds": 0.01, "bytes": sent}
+        return record | {"digest": f"{number:064x}", "took_part": own, "seconds": 0.01, "bytes": 4000 * own}
 
     async def create_run(self, manifest_toml: str, train: bool) -> dict[str, Any]:
         (self.world / "run.toml").write_text(manifest_toml)

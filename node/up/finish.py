@@ -42,7 +42,7 @@ async def _save(peer: LocalPeer, run: str) -> Answer:
 
 def _end(peer: LocalPeer, plan: Plan, swarm: Swarm, saved: Answer | None) -> PeerEnd:
     if saved is None:
-        return PeerEnd(peer.name, "killed", peer.round, str(peer.row.get("digest", "")))
+        return PeerEnd(peer.name, "killed", peer.round, str(peer.row.get("root", "")))
     file_hash = hashlib.sha256(peer.state_file.read_bytes()).hexdigest()
     came = peer.name == plan.newcomer
     first = swarm.ledger.first_round_of(peer.name) if came else None

@@ -20,7 +20,7 @@ from shoal.node.launch import foreground_argv
 from shoal.node.options import NodeSettings, default_threads
 from shoal.node.up.plan import Plan
 from shoal.node.up.processes import Child, Children
-from shoal.protocol.errors import LocalError
+from shoal.protocol.errors import LocalError, ShoalError, TransportError
 
 START_WITHIN = 120.0  # seconds until the API answers: a cold disk reads torch and libp2p slowly
 POLL = 0.1
@@ -88,9 +88,13 @@ class LocalPeer:
         self.status = await self.ask(Client.status)
 
     async def ask(self, call: Callable[[Client], T]) -> T:
-        """What the daemon answers, without holding up the others."""
+        """What the daemon answers, without holding up the others; an error names this peer."""
         assert self._client is not None
-        return await asyncio.to_thread(call, self._client)
+        try:
+            return await asyncio.to_thread(call, self._client)
+        except ShoalError as error:
+            kind = TransportError if isinstance(error, TransportError) else LocalError
+            raise kind(f"{self.name}: {error} (its log is {self.log})") from error
 
     async def observe(self, run: str | None) -> None:
         """Take the peer's view of itself, and of the run."""

@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 
 GRACE = 8.0  # seconds between the request to stop and SIGKILL
@@ -55,10 +56,11 @@ class Child:
 
 @dataclass(slots=True)
 class Children:
-    """All children of this command; leaving the `with` block ends every one."""
+    """All children of this command; leaving the `with` block ends every one, and removes their temporary files."""
 
     grace: float = GRACE
     all: list[Child] = field(default_factory=list)
+    scratch: TemporaryDirectory[str] = field(default_factory=lambda: TemporaryDirectory(prefix="shoal-up-"))
 
     def start(self, argv: Sequence[str], log: Path, environ: Mapping[str, str] | None = None) -> Child:
         """Start `argv` in a session of its own, with its output appended to `log`."""
@@ -70,7 +72,7 @@ class Children:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    env={**_plain_environment(), **(environ or {})},
+                    env={**_plain_environment(), "TMPDIR": self.scratch.name, **(environ or {})},
                     start_new_session=True,
                 )
             )
@@ -94,6 +96,7 @@ class Children:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+        self.scratch.cleanup()
 
 
 def _plain_environment() -> dict[str, str]:

@@ -38,7 +38,7 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A committed round, with the payload bytes that its members sent."""
+    """A committed round: `seconds` from when its last member was ready, `bytes` that all who are left have sent."""
 
     round: int
     attempt: int
@@ -67,12 +67,14 @@ class Ledger:
         return fresh
 
     def rounds(self) -> list[Round]:
-        """All committed rounds in order, each as its first reporter saw it, the bytes added up."""
+        """All committed rounds in order."""
         return [_merge(number, list(self.reports[number].values())) for number in sorted(self.reports)]
 
     def first_round_of(self, peer: str) -> int | None:
-        """The first round in which a peer sent anything; one that it only replayed cost it no byte."""
-        return min((number for number, by in self.reports.items() if peer in by and by[peer]["bytes"]), default=None)
+        """The first round in which a peer took part."""
+        return min(
+            (number for number, by in self.reports.items() if peer in by and by[peer]["took_part"]), default=None
+        )
 
     def disputed(self) -> list[int]:
         """Rounds that two peers report with different digests: agreement is broken."""
@@ -81,7 +83,7 @@ class Ledger:
 
     def bytes_per_parameter_per_round(self, parameters: int) -> float:
         """Payload bytes that one member sends in one round for one parameter, averaged over all reports."""
-        sent = [int(record["bytes"]) for by in self.reports.values() for record in by.values() if record["bytes"]]
+        sent = [int(each["bytes"]) for by in self.reports.values() for each in by.values() if each["took_part"]]
         return sum(sent) / len(sent) / parameters if sent and parameters else 0.0
 
 
@@ -93,6 +95,6 @@ def _merge(number: int, reports: list[Answer]) -> Round:
         int(first["members"]),
         int(first["contributors"]),
         str(first["digest"]),
-        round(float(first["seconds"]), 3),
-        sum(int(report["bytes"]) for report in reports),
+        round(min((float(each["seconds"]) for each in reports if each["took_part"]), default=0.0), 3),
+        sum(int(each["bytes"]) for each in reports),
     )

@@ -97,8 +97,9 @@ class _Stage:
         return Fault("kill", at) if at is not None and peer.name == self.plan.victim else None
 
     async def _join(self, peer: LocalPeer) -> None:
-        """Let a peer join; one that does not know its bootstrap node yet is asked again."""
+        """Let a peer join once it has met another; the network may fail for a while."""
         run, deadline = self.swarm.run, time.monotonic() + JOIN_WITHIN
+        await self.swarm.until(lambda: peer.status["state"] != "SOLO")
         while True:
             try:
                 await peer.ask(lambda client: client.join_run(run, True))

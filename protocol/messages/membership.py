@@ -93,15 +93,16 @@ class AckFor(Message):
 
 @message(6)
 class Gossip(Message):
-    """News that do not wait for the next probe."""
+    """News that do not wait for the next probe, or the answer to a Summary: that is not to be passed on."""
 
     entry: Entry
     news: News
+    pass_on: bool
 
 
 @message(7)
 class Summary(Message):
-    """All that I know, in outline. Answered with Gossip of what is later there and, if `ask`, a Summary."""
+    """All that I know, in outline. Answered with what is later there (Gossip) and, if `ask`, a Summary."""
 
     entry: Entry
     rows: tuple[Row, ...]

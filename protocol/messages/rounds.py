@@ -127,10 +127,11 @@ class Retry(Message):
 
 @message(23)
 class Call(Message):
-    """The leader to a member that is still training: hand in what you have."""
+    """The leader to a live member whose JOIN it lacks: hand in what you have, and follow me, not another."""
 
     round: int
     part: int
+    attempt: int
 
 
 @message(24)
@@ -316,8 +317,8 @@ class VoteRecord(Message):
 
 
 @message(41)
-class TooOld(Message):
-    """The answer to an Ask for a round whose bytes are kept no more: catch up by the state."""
+class CatchUp(Message):
+    """`Get the state`: your round is over and its bytes are gone, or the group stands on another state than you."""
 
     round: int
     part: int

@@ -28,6 +28,10 @@ class MeanReducer:
         """An empty sum for this chunk."""
         return MeanSum(self._sizes[chunk], self._scatter, self._gather)
 
+    def check(self, chunk: int, payload: bytes) -> None:
+        """PayloadError unless the payload can be decoded."""
+        self._gather.decode(payload, self._sizes[chunk])
+
 
 class MeanSum:
     """The mean of one chunk in the making."""

@@ -9,6 +9,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import cast
 
 import pytest
 import trio
@@ -18,6 +19,7 @@ from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.keys import KeyPair
 from libp2p.crypto.x25519 import create_new_key_pair as create_new_x25519_key_pair
 from libp2p.custom_types import TProtocol
+from libp2p.network.stream.net_stream import NetStream
 from libp2p.peer.id import ID
 from libp2p.peer.peerstore import PeerStore
 from libp2p.protocol_muxer.multiselect_client import MultiselectClient
@@ -26,6 +28,7 @@ from libp2p.security.insecure.transport import PLAINTEXT_PROTOCOL_ID, InsecureTr
 from libp2p.security.noise import transport as noise
 from libp2p.security.secio import transport as secio
 from libp2p.security.tls import transport as tls
+from libp2p.stream_muxer.yamux.yamux import YamuxStream
 from multiaddr import Multiaddr
 
 from shoal.protocol.identity import Identity
@@ -152,11 +155,11 @@ async def test_streams_of_one_connection_are_bounded() -> None:
 
     async def open_many(host: IHost, peer: ID) -> None:
         connection = host.get_network().connections[peer][0]  # type: ignore[attr-defined]
-        streams = [await connection.new_stream() for _ in range(100)]
+        streams = [cast(NetStream, await connection.new_stream()).muxed_stream for _ in range(100)]
         with trio.move_on_after(LIMIT):
-            while not any(each.muxed_stream.closed for each in streams):
+            while not any(cast(YamuxStream, each).closed for each in streams):
                 await trio.sleep(0.01)
-        states.extend(each.muxed_stream.closed for each in streams)
+        states.extend(cast(YamuxStream, each).closed for each in streams)
 
     async with listening() as (network, _):
         outcome = await asyncio.to_thread(

@@ -19,7 +19,7 @@ kv_heads = 1
 hidden = 64
 context = 64
 [method]
-inner_steps = 60
+inner_steps = 150
 batch = 8
 warmup_steps = 5
 inner_lr = 5e-3
@@ -36,20 +36,22 @@ PATIENCE = 240.0
 def test_a_death_and_an_arrival(tmp_path: Path) -> None:
     (tmp_path / "manifest.toml").write_text(MANIFEST)
     (tmp_path / "text.txt").write_text("".join(f"{n} sheep on the hill, {n + 1} on the way.\n" for n in range(5000)))
-    argv = [sys.executable, "-m", "shoal.node", "up", "--peers", "3", "--rounds", "4", "--kill-at", "2"]
+    argv = [sys.executable, "-m", "shoal.node", "up", "--peers", "3", "--rounds", "10", "--kill-at", "2"]
     argv += ["--join-at", "2", "--manifest", str(tmp_path / "manifest.toml"), "--data", str(tmp_path / "text.txt")]
     argv += ["--out", str(tmp_path / "out"), "--json"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout.splitlines()[-1])
 
-    assert [each["round"] for each in answer["committed"]] == [1, 2, 3, 4]
+    assert [each["round"] for each in answer["committed"]] == list(range(1, 11))
     fatal = answer["committed"][1]
     assert (fatal["attempt"], fatal["members"], fatal["contributors"]) == (1, 3, 2)
     outcomes = {each["peer"]: each["outcome"] for each in answer["peers"]}
     assert outcomes == {"peer-1": "finished", "peer-2": "finished", "peer-3": "killed", "peer-4": "joined"}
     live = [each for each in answer["peers"] if each["outcome"] != "killed"]
-    assert {each["round"] for each in live} == {4}
+    assert {each["round"] for each in live} == {10}
+    last = answer["committed"][-1]
+    assert (last["members"], last["contributors"]) == (3, 3)
     assert len({each["digest"] for each in live}) == 1
     files = [tmp_path / "out" / "peers" / each["peer"] / "state.safetensors" for each in live]
     assert len({hashlib.sha256(file.read_bytes()).digest() for file in files}) == 1

@@ -63,12 +63,12 @@ def names(count: int) -> list[PeerId]:
     return [PeerId(f"peer-{index:03d}") for index in range(count)]
 
 
-def start_swarm(count: int, seed: int, link: Link = WAN, *, unnoticed: float = 0.0) -> Swarm:
-    """`count` members, started together, that know the first two of them."""
+def start_swarm(count: int, seed: int, link: Link = WAN, *, unnoticed: float = 0.0, seeds: int = 2) -> Swarm:
+    """`count` members, started together, that know the first `seeds` of them."""
     peers = names(count)
 
     def make(peer: PeerId, now: float, disk: Disk, rng: random.Random) -> MemberNode:
-        return MemberNode(peer, peers[:2], rng)
+        return MemberNode(peer, peers[:seeds], rng)
 
     world = World(make, seed, link, unnoticed=unnoticed)
     for peer in peers:

@@ -36,6 +36,8 @@ class Oracle:
         self.voters: dict[int, tuple[PeerId, ...]] = {0: (creator,)}
         self.members_at: dict[int, list[PeerId]] = defaultdict(list)
         self.aborts: list[tuple[int, int, str]] = []
+        self.begun: set[int] = set()
+        self.start_members = 0
         self._offers: dict[tuple[PeerId, int], list[tuple[int, tuple[float, ...]]]] = defaultdict(list)
 
     # -- what the peers tell --------------------------------------------------------------------------------
@@ -43,6 +45,10 @@ class Oracle:
     def offered(self, peer: PeerId, round: int, weight: int, amounts: Sequence[float]) -> None:
         """`peer` has something to contribute to `round`."""
         self._offers[peer, round].append((weight, tuple(amounts)))
+
+    def begins(self, round: int) -> None:
+        """Somebody is ready for `round`."""
+        self.begun.add(round)
 
     def committed(self, peer: PeerId, decision: Decision, standing: int) -> None:
         """`peer`, whose state is that of round `standing`, is told that a round is decided."""
@@ -153,6 +159,10 @@ class Oracle:
     def history(self, round: int) -> Digest:
         """The history digest after `round`."""
         return next_history(self.decisions[round].certificate.proposal)
+
+    def decided_at_once(self) -> int:
+        """Rounds that were decided in their first attempt."""
+        return sum(decision.certificate.proposal.attempt == 1 for decision in self.decisions.values())
 
     @property
     def newest(self) -> int:

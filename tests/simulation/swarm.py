@@ -15,15 +15,16 @@ import msgpack
 
 from shoal.protocol.allreduce import Blamed
 from shoal.protocol.attempt import Attempt
+from shoal.protocol.donor import state_root
 from shoal.protocol.effects import Effect, Event, Timer, Wake
 from shoal.protocol.errors import PayloadError
 from shoal.protocol.ids import Digest, PeerId, RunId, content_hash
-from shoal.protocol.matchmaking import HandIn, Offer
+from shoal.protocol.matchmaking import HandIn, Offer, Waiting
 from shoal.protocol.member import Member, RunFacts
 from shoal.protocol.roster import Policy
 from shoal.protocol.rounds import Aborted, Committed
 from shoal.protocol.shelf import Decision
-from shoal.protocol.transfer import StateReceived, state_root
+from shoal.protocol.transfer import StateReceived
 from shoal.protocol.wire import Message
 from tests.simulation.node import Node
 from tests.simulation.oracle import Oracle
@@ -32,6 +33,7 @@ from tests.simulation.signing import FakeSigner
 RUN = RunId(bytes(range(32)))
 LAYOUT = b"simulated"
 TRAINING = 2.0  # virtual seconds of inner steps
+POISON = b"poison"  # as contribution or mean: what no codec makes
 
 
 class FactSum:
@@ -41,10 +43,9 @@ class FactSum:
         self.facts: list[list[object]] = []
 
     def add(self, weight: int, payload: bytes) -> None:
-        fact = msgpack.unpackb(payload)
-        if fact == "poison":
+        if payload == POISON:
             raise PayloadError("poison")
-        self.facts.append([*fact, weight])
+        self.facts.append([*msgpack.unpackb(payload), weight])
 
     def finish(self) -> bytes:
         total = sum(fact[-1] for fact in self.facts)  # type: ignore[misc]
@@ -58,6 +59,10 @@ class FactReducer:
 
     def open(self, chunk: int) -> FactSum:
         return FactSum()
+
+    def check(self, chunk: int, payload: bytes) -> None:
+        if payload == POISON:
+            raise PayloadError("poison")
 
 
 def initial_state(chunks: int) -> list[bytes]:
@@ -128,13 +133,16 @@ class Peer(Node):
         policy = Policy(shape.min_members, shape.start_members, 64, 1 << 30, shape.chunks)
         facts = RunFacts(RUN, peers[0], policy, root_of(self.state))
         signer = FakeSigner(me)
+        self.voted_before_start = max((getattr(record, "round", 0) for record in disk.values()), default=0)
         self.member = Member(me, (), facts, signer, lambda _: FactReducer(), self.store, rng, disk)
         self._residual = [0.0] * shape.chunks
         self._offered = [0.0] * shape.chunks
         self._decision: Decision | None = None
         self._training_for = -1
+        self._standing = 0  # the round whose state this is
         self._token = 0
         self.blamed: list[Blamed] = []
+        self.waiting = ""
 
     # -- the world's hooks ----------------------------------------------------------------------------------
 
@@ -160,6 +168,19 @@ class Peer(Node):
     def accuse(self, now: float, peer: PeerId) -> list[Effect]:
         return self._train_if_open(self.member.rounds.peer_down(now, peer))
 
+    def leave(self, now: float) -> list[Effect]:
+        """Say goodbye."""
+        return self.member.leave(now)
+
+    @property
+    def round(self) -> int:
+        """The round whose state we hold."""
+        return self._standing
+
+    def knows(self, round: int) -> bool:
+        """Whether we can tell others what was decided."""
+        return self.member.rounds.shelf.decision(round) is not None
+
     def phase(self) -> str:
         attempt = self.member.rounds.attempt
         if attempt is None or self.member.phase == "syncing":
@@ -169,14 +190,14 @@ class Peer(Node):
     def on_event(self, now: float, event: Event) -> list[Effect]:
         match event:
             case Committed(decision=decision, counted=counted):
-                self._oracle.committed(self.me, decision, self._round_before())
+                self._oracle.committed(self.me, decision, self._standing)
                 self._residual = [0.0 if was else offered for was, offered in zip(counted, self._offered, strict=True)]
                 self._oracle.counted(self.me, decision, counted, self._offered)
                 self._decision = decision
                 self._offered = [0.0] * self._shape.chunks
                 return [Wake(self._rng.uniform(0.0, 0.05), Timer("app", "apply", 0))]
             case StateReceived(base=base, payloads=payloads):
-                self.state = list(payloads)
+                self.state, self._decision, self._standing = list(payloads), None, base.round
                 self.store.put(base.round, list(payloads))
                 self._oracle.holds(self.me, base.round, root_of(self.state))
                 return self._train_if_open(self.member.opened(now, base))
@@ -184,14 +205,13 @@ class Peer(Node):
                 return self._submit(now)
             case Aborted():
                 self._oracle.aborted(self.me, event)
+            case Waiting():
+                self.waiting = event.reason
             case Blamed():
                 self.blamed.append(event)
         return []
 
     # -- the worker -----------------------------------------------------------------------------------------
-
-    def _round_before(self) -> int:
-        return self.store.versions()[-1]
 
     def _train_if_open(self, effects: list[Effect]) -> list[Effect]:
         base = self.member.rounds.base
@@ -218,6 +238,7 @@ class Peer(Node):
             for chunk, amount in enumerate(self._offered)
         ]
         self._oracle.offered(self.me, base.round + 1, weight, self._offered)
+        self._oracle.begins(base.round + 1)
         reachable = self.me not in self._shape.contributors_only
         return self.member.submit(now, Offer(weight, 0, reachable), payloads.__getitem__)
 
@@ -226,6 +247,7 @@ class Peer(Node):
         if decision is None:
             return []
         self.state = [content_hash(old + new) for old, new in zip(self.state, decision.payloads, strict=True)]
+        self._standing = decision.round
         self.store.put(decision.round, list(self.state))
         self._oracle.holds(self.me, decision.round, root_of(self.state))
         return self._train_if_open(self.member.applied(now, root_of(self.state)))

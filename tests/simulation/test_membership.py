@@ -233,7 +233,7 @@ def test_halves_find_each_other_after_the_cut(count: int) -> None:
 def test_after_any_misfortune_the_living_agree_on_who_lives(seed: int) -> None:
     peers = names(8)
     link = Link(delay=0.02, jitter=0.2, loss=0.02, duplicate=0.05)
-    world = start_swarm(8, seed, link, unnoticed=0.3)
+    world = start_swarm(8, seed, link, unnoticed=0.3, seeds=8)
     plan = FaultPlan.draw(random.Random(seed), peers, count=50, horizon=60.0, phases=("member",), forever=0.2)
     plan.arm(world)
     world.run(75.0)
@@ -281,3 +281,11 @@ def test_another_seed_gives_another_trace() -> None:
     for world in worlds:
         world.run(5.0)
     assert worlds[0].trace_digest() != worlds[1].trace_digest()
+
+
+def test_waiting_in_vain_ends_at_its_deadline_and_names_the_seed() -> None:
+    world = start_swarm(2, seed=41)
+    begin = world.now
+    with pytest.raises(AssertionError, match="seed 41"):
+        world.run_until(lambda: False, within=0.33)
+    assert world.now == begin + 0.33

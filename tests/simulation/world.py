@@ -98,20 +98,23 @@ class World(Generic[N]):
 
     def run(self, seconds: float) -> None:
         """Let `seconds` of virtual time pass."""
-        end = self.now + seconds
-        heap = self._heap
-        while heap and heap[0][0] <= end:
-            self._next()
-        self.now = end
+        self._run_to(self.now + seconds)
 
     def run_until(self, condition: Callable[[], bool], within: float, every: float = 0.05) -> float:
         """Run until `condition` holds, looked at `every` so often; the virtual seconds it took."""
         begin = self.now
+        end = begin + within
         while not condition():
-            if self.now - begin >= within:
+            if self.now >= end:
                 raise AssertionError(f"seed {self.seed}: condition not met within {within} virtual seconds")
-            self.run(min(every, begin + within - self.now))
+            self._run_to(min(self.now + every, end))
         return self.now - begin
+
+    def _run_to(self, end: float) -> None:
+        heap = self._heap
+        while heap and heap[0][0] <= end:
+            self._next()
+        self.now = end
 
     def at(self, time: float, action: Callable[[], None]) -> None:
         """Run `action` at a virtual time (now, if it has passed)."""

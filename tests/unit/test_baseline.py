@@ -21,7 +21,7 @@ TINY = Manifest(
 def test_both_are_trained_at_every_rate_of_the_same_grid() -> None:
     plan = trainings(TINY, members=3, rounds=5)
     assert [each.lanes for each in plan] == [(0, 1, 2)] * 3 + [(0,)] * 3
-    assert [each.inner_lr for each in plan] == [0.005, 0.01, 0.02] * 2
+    assert [each.inner_lr for each in plan] == pytest.approx([0.0035, 0.007, 0.014] * 2)
     assert {each.manifest.rounds.last for each in plan} == {5}
 
 

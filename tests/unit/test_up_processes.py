@@ -79,3 +79,11 @@ def test_flags_given_by_variable_are_not_for_the_children(tmp_path: Path, monkey
         while child.code() is None:
             time.sleep(0.01)
         assert log.read_text() == "[]\n"
+
+
+def test_temporary_files_of_the_children_go_with_them(tmp_path: Path) -> None:
+    with Children() as children:
+        _, log = start(children, "import tempfile; print(tempfile.mkdtemp(), flush=True)", tmp_path)
+        left = Path(wait_for_line(log))
+        assert left.exists()
+    assert not left.exists()

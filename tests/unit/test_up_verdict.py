@@ -24,7 +24,7 @@ PARAMETERS = 1000
 
 def record(number: int, **changes: Any) -> dict[str, Any]:
     usual = {"round": number, "attempt": 1, "members": 4, "contributors": 4, "digest": f"{number:064x}"}
-    return usual | {"seconds": 0.5, "bytes": 6000} | changes
+    return usual | {"seconds": 0.5, "bytes": 6000, "took_part": True} | changes
 
 
 @pytest.fixture
@@ -33,7 +33,10 @@ def good() -> Finding:
     ledger = Ledger()
     for name, known in {"peer-1": 12, "peer-2": 12, "peer-3": 12, "peer-4": 3}.items():
         ledger.add(name, [record(number, contributors=3 if number == 4 else 4) for number in range(1, known + 1)])
-    ledger.add("peer-5", [record(number, bytes=6000 if number > 6 else 0) for number in range(6, 13)])
+    ledger.add(
+        "peer-5",
+        [record(number, bytes=6000 if number > 6 else 100, took_part=number > 6) for number in range(6, 13)],
+    )
     same = dict(round=12, digest="ab" * 32, file_hash="cd" * 32)
     peers = (
         *(PeerEnd(f"peer-{number}", "finished", **same) for number in (1, 2, 3)),  # type: ignore[arg-type]

@@ -1,0 +1,38 @@
+"""The contributions that have left this node in the current attempt: what was sent again, and when a fault is due."""
+
+from __future__ import annotations
+
+from shoal.node.faults import FaultTrigger
+from shoal.protocol.attempt import Attempt
+from shoal.protocol.ids import PeerId
+from shoal.protocol.messages.rounds import Contribution
+
+
+class Outgoing:
+    """Counts chunks as they are written to the network."""
+
+    def __init__(self, me: PeerId, fault: FaultTrigger | None) -> None:
+        self.resent = 0  # bytes of chunks that had been sent before in the same attempt
+        self._me = me
+        self._fault = fault
+        self._attempt = (0, 0)
+        self._chunks: set[int] = set()
+
+    def sent(self, message: Contribution, attempt: Attempt | None) -> None:
+        """One contribution has been written to its stream."""
+        if self._attempt != (message.round, message.attempt):
+            self._attempt, self.resent = (message.round, message.attempt), 0
+            self._chunks.clear()
+        if message.chunk in self._chunks:
+            self.resent += len(message.payload)
+        self._chunks.add(message.chunk)
+        if self._fault is not None and attempt is not None and attempt.number == message.attempt:
+            total = sum(owner != self._me for owner in attempt.plan.owners)
+            role = self._fault.fault.role
+            if role in self._roles(attempt):
+                self._fault.sent(message.round, len(self._chunks), total, role)
+
+    def _roles(self, attempt: Attempt) -> list[str]:
+        """What we are in a group: a leader may be an owner too."""
+        work = "owner" if attempt.owns_any() else "contributor"
+        return ["any", work, "leader"] if attempt.plan.leader == self._me else ["any", work]

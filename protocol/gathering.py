@@ -1,0 +1,148 @@
+"""A leader's collection of JOINs, and what it makes of them: a roster, or the reason why not yet.
+
+Rules:
+- It waits for all who are expected. When the learned patience is over it calls the missing to hand in what they have;
+  after as long again it closes without them. Without a quorum, or with too few members, it never closes.
+- Perhaps the missing follow another, whom they take for the first live voter. So a leader that has waited for long
+  without a quorum calls them away, to the next attempt, in which all choose anew.
+- One JOIN of each peer is kept, that of its highest attempt; JOINs of attempts that are over count for nothing.
+- Who stands on another root than we is a stray: not in our group. If a quorum stands together on another root than
+  ours, the stray is we.
+- A group needs a quorum of the last round's voters, enough members, and a quorum of those who may have decided
+  already, whose value it must then adopt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shoal.protocol.estimate import Estimate
+from shoal.protocol.ids import Digest, PeerId
+from shoal.protocol.messages.rounds import Ballot, Join, Leave, Roster
+from shoal.protocol.quorum import is_quorum
+from shoal.protocol.roster import Base, Policy, rank
+from shoal.protocol.signing import Signer, signed
+from shoal.protocol.voting import counting, must_propose
+
+MAX_JOINS = 10_000  # as many as a run has members
+CLOSE, CALL_AWAY = 2, 3  # patiences until a leader closes without the missing; until it calls them away from others
+HAND_IN = 0  # the attempt in a Call that is meant for those who are still training
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What is to be done about a group: close it, or call `missing`, or just wait."""
+
+    roster: Roster | None = None
+    reason: str = ""  # why it cannot be closed
+    call: int | None = None  # the attempt to call `missing` to
+    missing: tuple[PeerId, ...] = ()
+
+
+class Gathering:
+    """The JOINs of one round that were sent to us."""
+
+    def __init__(self, me: PeerId, part: int, base: Base, policy: Policy, signer: Signer, spread: Estimate) -> None:
+        self._me = me
+        self._part = part
+        self._base = base
+        self._policy = policy
+        self._signer = signer
+        self._spread = spread  # learned: from the first JOIN of a round to its last
+        self._called_at: float | None = None
+        self._joins: dict[PeerId, Join] = {}
+        self._strays: dict[PeerId, Join] = {}
+        self.opened_at: float | None = None  # when the first JOIN that still matters came
+
+    def __repr__(self) -> str:
+        return f"Gathering(joins={len(self._joins)}, strays={len(self._strays)})"
+
+    def add(self, now: float, join: Join) -> bool:
+        """Keep a JOIN that was checked; whether there was room for it."""
+        fits, strays = join.base_root == self._base.root, self._strays
+        kept, other = (self._joins, strays) if fits else (strays, self._joins)
+        if join.peer not in kept and len(kept) >= MAX_JOINS:
+            return False
+        known = kept.get(join.peer)
+        if known is None or join.attempt > known.attempt:
+            kept[join.peer] = join
+            other.pop(join.peer, None)
+        if self.opened_at is None:
+            self.opened_at = now
+        return True
+
+    def restart(self) -> None:
+        """Another attempt: the waiting begins anew with the next JOIN."""
+        self.opened_at = self._called_at = None
+
+    def peers(self) -> list[PeerId]:
+        """Everybody who sent us a JOIN, strays included."""
+        return [peer for peer in (*self._joins, *self._strays) if peer != self._me]
+
+    def strays(self) -> list[PeerId]:
+        """Those who stand on another root."""
+        return list(self._strays)
+
+    def below(self, attempt: int) -> list[PeerId]:
+        """Those whose last JOIN to us was for an earlier attempt."""
+        joins = (*self._joins.values(), *self._strays.values())
+        return [join.peer for join in joins if join.attempt < attempt and join.peer != self._me]
+
+    def present(self, attempt: int) -> dict[PeerId, Join]:
+        """The JOINs to `attempt`."""
+        return {peer: join for peer, join in self._joins.items() if join.attempt == attempt}
+
+    def are_we_astray(self) -> bool:
+        """Whether a quorum of the voters stands on one root that is not ours."""
+        camps: dict[Digest, list[PeerId]] = {}
+        for peer, join in self._strays.items():
+            camps.setdefault(join.base_root, []).append(peer)
+        return any(is_quorum(camp, self._base.voters) for camp in camps.values())
+
+    def look(self, now: float, attempt: int, expected: Sequence[PeerId], leaves: Sequence[Leave]) -> Outlook:
+        """What is to be done about the group of `attempt`, for which we wait for `expected`."""
+        assert self.opened_at is not None
+        present = self.present(attempt)
+        missing = tuple(peer for peer in expected if peer not in present and peer not in self._strays)
+        waited, patience = now - self.opened_at, self._spread.deadline()
+        reason = self._obstacle(present, attempt, leaves)
+        if not reason and (not missing or waited >= CLOSE * patience):
+            if not missing:
+                self._spread.observe(waited)
+            return Outlook(roster=self._roster(present, attempt, leaves))
+        return Outlook(None, reason, self._call(now, attempt, waited, patience, bool(reason)), missing)
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    def _call(self, now: float, attempt: int, waited: float, patience: float, is_stuck: bool) -> int | None:
+        if is_stuck and waited >= CALL_AWAY * patience:
+            if self._called_at is None or now - self._called_at >= CALL_AWAY * patience:
+                self._called_at = now
+                return attempt
+        elif waited >= patience and self._called_at is None:
+            self._called_at = now
+            return HAND_IN
+        return None
+
+    def _obstacle(self, present: dict[PeerId, Join], attempt: int, leaves: Sequence[Leave]) -> str:
+        """Why no group can be made of those present; empty if one can."""
+        needed = self._policy.members_needed(self._base.round + 1)
+        counted = counting(leaves, Ballot(attempt, 0, self._me))
+        left = [leave.peer for leave in counted]
+        if not is_quorum(present, self._base.voters, left):
+            absent = [voter for voter in self._base.voters if voter not in present and voter not in left]
+            return f"no quorum: waiting for {', '.join(peer[-6:] for peer in absent)}"
+        if len(present) < needed:
+            return f"{len(present)} of at least {needed} members are here"
+        answers = {peer: join.prepared for peer, join in present.items()}
+        adopted = must_propose(answers, counted, self._base.voters)
+        if adopted is not None and not is_quorum(present, adopted.proposal.voters, left):
+            return "no quorum of those who may have decided already"
+        return ""
+
+    def _roster(self, present: dict[PeerId, Join], attempt: int, leaves: Sequence[Leave]) -> Roster:
+        joins = tuple(present[peer] for peer in rank(self._base, attempt, present))
+        counted = counting(leaves, Ballot(attempt, 0, self._me))
+        roster = Roster(self._base.round + 1, self._part, attempt, self._me, joins, counted, b"")
+        return signed(roster, self._signer)

@@ -1,0 +1,351 @@
+"""One round at one member, from its base to its decision: matchmaking, all-reduce and commit put together.
+
+    training ──submit──► matching ──roster──► reducing ──proposal──► preparing ──certificate, bytes──► Concluded
+                            ▲                    │  group lost           │
+                            └────────────────────┴───────────────────────┘
+
+Rules: there is at most one group (attempt) at a time; a certificate ends the round whatever we are doing; a round's
+inputs stay untouched until it is decided, whatever happens to its attempts. A certificate that builds on another
+root than ours shows that our state is wrong: it is not applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shoal.protocol.allreduce import Blamed
+from shoal.protocol.attempt import Attempt, AttemptFailed, Context
+from shoal.protocol.certificate import check_certificate, check_chunks, check_leave, check_value, in_mask
+from shoal.protocol.commit import Decided
+from shoal.protocol.effects import Effect, Event, Persist, Send, Tell, Timer
+from shoal.protocol.errors import RemoteError
+from shoal.protocol.estimate import Estimate
+from shoal.protocol.ids import PeerId
+from shoal.protocol.mailbox import Mailbox
+from shoal.protocol.matchmaking import MAX_ATTEMPT_STEP, Astray, GroupFormed, Matchmaking, Offer, View
+from shoal.protocol.messages import rounds as wire
+from shoal.protocol.outcome import Outcome
+from shoal.protocol.reducer import Reducer
+from shoal.protocol.roster import Base, Policy, check_roster
+from shoal.protocol.shelf import Decision, Shelf
+from shoal.protocol.signing import Signer, signed
+from shoal.protocol.voting import VoteState
+from shoal.protocol.wire import Message
+
+MAX_LATE = 256  # members that came too late for the group, kept to be told of the outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What all rounds of a part share."""
+
+    me: PeerId
+    part: int
+    signer: Signer
+    view: View
+    policy: Policy
+    shelf: Shelf
+    spread: Estimate  # learned: from the first JOIN of a round to its last
+    pace: Estimate  # learned: how long a live member is silent while it works
+
+
+@dataclass(frozen=True, slots=True)
+class Concluded(Event):
+    """The round is decided and its bytes are here."""
+
+    decision: Decision
+    counted: tuple[bool, ...]  # chunk by chunk: whether our own contribution is in it
+
+
+@dataclass(frozen=True, slots=True)
+class Failed(Event):
+    """An attempt came to nothing; the next one begins."""
+
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WrongState(Event):
+    """Our state is not what the round builds on: so says `peer`, or so a certificate proves."""
+
+    peer: PeerId
+    is_proven: bool
+
+
+class Round:
+    """One member's side of one round."""
+
+    def __init__(self, means: Means, base: Base, vote: VoteState, reducer: Reducer) -> None:
+        self._means = means
+        self._me = means.me
+        self._reducer = reducer
+        self._matching = Matchmaking(
+            means.me, means.part, base, vote, means.policy, means.view, means.signer, means.spread
+        )
+        self._contribution: Callable[[int], bytes] | None = None
+        self._contributed_to: list[int] = []  # attempts, in this life
+        self._outcome: Outcome | None = None
+        self._late: list[PeerId] = []
+        self._early = Mailbox()  # what came before its roster
+        self._asked_at: float | None = None
+        self.base = base
+        self.vote = vote
+        self.attempt: Attempt | None = None
+
+    def __repr__(self) -> str:
+        return f"Round({self.number}, {self.phase}, {self.vote}, {self._matching}, {self.attempt})"
+
+    @property
+    def number(self) -> int:
+        """Which round this is."""
+        return self.base.round + 1
+
+    @property
+    def phase(self) -> str:
+        """training, matching, reducing or preparing."""
+        if self.attempt is not None:
+            return self.attempt.phase
+        return "matching" if self._matching.active else "training"
+
+    # -- commands -------------------------------------------------------------------------------------------
+
+    def submit(self, now: float, offer: Offer, contribution: Callable[[int], bytes] | None) -> list[Effect]:
+        """Our inner steps are done."""
+        if self.phase != "training" or self._outcome is not None:
+            return []
+        self._contribution = contribution
+        return self._digest(now, self._matching.submit(now, offer))
+
+    def leave(self) -> list[Effect]:
+        """Sign off: our voting ends, with our last vote on record. Who has forgotten its votes has none to show."""
+        if self.vote.is_sealed:
+            return []
+        vote = self.vote
+        leave = signed(
+            wire.Leave(vote.round, vote.part, self._me, vote.promised, vote.prepared, b""), self._means.signer
+        )
+        self.vote.seal()
+        record = Persist(f"vote-{vote.part}", vote.record())
+        return [record, *(Send(peer, leave) for peer in self._means.view.alive())]
+
+    def peer_down(self, now: float, peer: PeerId) -> list[Effect]:
+        """Membership has given `peer` up."""
+        if self.attempt is None:
+            return self._digest(now, self._matching.peer_changed(now))
+        return self._digest(now, self.attempt.lose(now, peer))
+
+    def peer_up(self, now: float) -> list[Effect]:
+        """Membership has found somebody, or has news of it."""
+        return [] if self.attempt is not None else self._digest(now, self._matching.peer_changed(now))
+
+    # -- inputs ---------------------------------------------------------------------------------------------
+
+    def receive(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
+        """A message of this round."""
+        return self._digest(now, self._dispatch(now, sender, message))
+
+    def fire(self, now: float, timer: Timer) -> list[Effect]:
+        """A timer of matchmaking."""
+        return self._digest(now, self._matching.fire(now, timer)) if self.attempt is None else []
+
+    def tick(self, now: float) -> list[Effect]:
+        """Time has passed."""
+        effects = self.attempt.tick(now) if self.attempt is not None else []
+        if self._outcome is not None:
+            effects += self._outcome.fetch(self._me, self._means.view.alive())
+        return self._digest(now, effects)
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    def _dispatch(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
+        match message:
+            case wire.Join():
+                return self._receive_join(now, sender, message)
+            case wire.Noted():
+                if self.attempt is not None:
+                    self.attempt.noted(now, sender)
+                return self._matching.receive_noted(sender, message)
+            case wire.Retry():
+                return self._receive_retry(now, sender, message.attempt)
+            case wire.Call():
+                return [] if self.attempt is not None else self._matching.receive_call(now, sender, message)
+            case wire.Roster():
+                return self._receive_roster(now, sender, message)
+            case wire.Commit():
+                return self._receive_commit(message)
+            case wire.CatchUp():
+                return [Tell(WrongState(sender, is_proven=False))] if sender == self._matching.leader else []
+            case wire.Leave():
+                return self._receive_leave(now, message)
+            case wire.Fetch():
+                return self._means.shelf.answer(sender, message)
+            case wire.Fetched():
+                self._means.shelf.take(sender, message)
+                return self.attempt.fetched(now, sender, message) if self.attempt is not None else []
+        return self._receive_in_attempt(now, sender, message)
+
+    def _receive_join(self, now: float, sender: PeerId, join: wire.Join) -> list[Effect]:
+        if join.peer != sender:
+            raise RemoteError(f"sent a JOIN in the name of {join.peer}", sender)
+        attempt = self.attempt
+        if attempt is None:
+            return self._matching.receive_join(now, join)
+        self._matching.check_join(join)
+        if sender in attempt.plan.members and join.attempt == attempt.number:
+            return attempt.receive(now, sender, wire.Ask(join.round, join.part, 0))
+        self._late = [*(peer for peer in self._late if peer != sender), sender][-MAX_LATE:]
+        noted = Send(sender, wire.Noted(join.round, join.part, join.attempt))
+        return [noted, *attempt.overtaken(now, sender, join.attempt)]
+
+    def _receive_retry(self, now: float, sender: PeerId, number: int) -> list[Effect]:
+        if self.attempt is None:
+            return self._matching.move_up(now, number)
+        return self.attempt.overtaken(now, sender, number)
+
+    def _receive_roster(self, now: float, sender: PeerId, roster: wire.Roster) -> list[Effect]:
+        if self.attempt is not None and roster.attempt <= self.attempt.number:
+            return []
+        if self.vote.is_sealed:
+            return []
+        if roster.attempt < self.vote.attempt:
+            return [self._retry_message(sender, self.vote.attempt)]
+        check_roster(roster, self.base, self._means.policy, self._means.signer)
+        answers = [*(join.prepared for join in roster.joins), *(leave.prepared for leave in roster.leaves)]
+        for value in answers:
+            if value is not None:
+                check_value(value, self.base, self._means.policy.chunks, roster.leader)
+        if self._me not in [join.peer for join in roster.joins]:
+            return []
+        if not self._matching.has_offer:  # we joined in an earlier life, and have nothing to contribute any more
+            return [self._retry_message(sender, self.vote.attempt + 1)]
+        return self._begin(now, roster)
+
+    def _receive_commit(self, message: wire.Commit) -> list[Effect]:
+        if self._outcome is not None:
+            return []
+        certificate = message.certificate
+        leader, proposal = certificate.ballot.leader, certificate.proposal
+        check_chunks(proposal, message.chunks, self._means.policy.chunks, leader)
+        check_certificate(certificate, self.base, self._means.signer)
+        if proposal.base_root != self.base.root:
+            return [Tell(WrongState(leader, is_proven=True))]
+        return [Tell(Decided(certificate, message.chunks))]
+
+    def _receive_leave(self, now: float, leave: wire.Leave) -> list[Effect]:
+        check_leave(leave, self.base, self._means.policy.chunks, self._means.signer)
+        if leave.peer not in self.base.voters:
+            return []
+        effects = self._matching.receive_leaves(now, [leave])
+        if self.attempt is not None:
+            effects += self.attempt.lose(now, leave.peer) + self.attempt.recount(now)
+        return effects
+
+    def _receive_in_attempt(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
+        number = _attempt_of(message)
+        if self.attempt is not None and (number == self.attempt.number or isinstance(message, wire.Refuse | wire.Ask)):
+            return self.attempt.receive(now, sender, message)
+        if self.vote.is_sealed:
+            return []
+        if number > self.vote.attempt + MAX_ATTEMPT_STEP:
+            raise RemoteError(f"is in attempt {number}, far from anybody", sender)
+        if number >= max(self.vote.attempt, 1):
+            self._early.keep(sender, message)
+            return self._ask_for_roster(now, sender)
+        if isinstance(message, wire.Poll | wire.Prepare | wire.Want | wire.Ask):
+            return [self._retry_message(sender, self.vote.attempt)]
+        return []
+
+    def _ask_for_roster(self, now: float, sender: PeerId) -> list[Effect]:
+        """Somebody is at work in a group whose roster has not reached us."""
+        if self._asked_at is not None and now - self._asked_at < self._means.pace.floor:
+            return []
+        self._asked_at = now
+        return [Send(sender, wire.Ask(self.number, self._means.part, 0))]
+
+    def _begin(self, now: float, roster: wire.Roster) -> list[Effect]:
+        means = self._means
+        self._matching.pause(roster.attempt)
+        effects = self._matching.receive_leaves(now, roster.leaves)
+        leaves = self._matching.leaves
+        context = Context(self._me, self.base, self.vote, means.policy, means.signer, means.shelf, leaves, means.pace)
+        attempt = self.attempt = Attempt(context, roster, self._reducer, self._contribution, now)
+        self._contributed_to.append(roster.attempt)
+        effects += attempt.start(now)
+        for sender, message in self._early.empty():
+            if _attempt_of(message) == roster.attempt:
+                effects += replayed(attempt.receive, now, sender, message)
+        for peer in attempt.plan.members:
+            if peer != self._me and not means.view.is_alive(peer):
+                effects += attempt.lose(now, peer)
+        return effects
+
+    def _digest(self, now: float, effects: list[Effect]) -> list[Effect]:
+        """Carry out what our own parts tell us; pass on the rest."""
+        done: list[Effect] = []
+        for effect in effects:
+            match effect:
+                case Tell(GroupFormed(roster)):
+                    self._late = self._matching.late(roster)
+                    done += [Send(join.peer, roster) for join in roster.joins if join.peer != self._me]
+                    done += self._digest(now, self._begin(now, roster))
+                case Tell(Decided(certificate, chunks)):
+                    done += self._decide(certificate, chunks)
+                case Tell(AttemptFailed(reason, attempt)):
+                    done += self._digest(now, self._retry(now, reason, attempt))
+                case Tell(Astray()):
+                    done.append(Tell(WrongState(self._me, is_proven=False)))
+                case _:
+                    done.append(effect)
+        return [*done, *self._conclude()]
+
+    def _retry(self, now: float, reason: str, number: int) -> list[Effect]:
+        if self.attempt is None or self._outcome is not None:
+            return []
+        failed, self.attempt = self.attempt.number, None
+        return [Tell(Failed(failed, reason)), *self._matching.enter(now, max(number, failed + 1))]
+
+    def _decide(self, certificate: wire.Certificate, chunks: tuple[wire.ChunkRef, ...]) -> list[Effect]:
+        if self._outcome is not None:
+            return []
+        self._outcome = Outcome(certificate, chunks, self._means.shelf)
+        if certificate.ballot.leader != self._me:
+            return self._outcome.fetch(self._me, self._means.view.alive())
+        commit = wire.Commit(certificate, chunks)
+        told = [peer for peer in dict.fromkeys((*certificate.proposal.members, *self._late)) if peer != self._me]
+        return [Send(peer, commit) for peer in told]
+
+    def _conclude(self) -> list[Effect]:
+        decision = self._outcome.decision() if self._outcome is not None else None
+        if decision is None:
+            return []
+        self._outcome = self.attempt = None
+        proposal = decision.certificate.proposal
+        place = proposal.members.index(self._me) if self._me in proposal.members else 0
+        took_part = self._me in proposal.members and proposal.attempt in self._contributed_to
+        return [Tell(Concluded(decision, tuple(took_part and in_mask(ref.mask, place) for ref in decision.chunks)))]
+
+    def _retry_message(self, to: PeerId, attempt: int) -> Send:
+        return Send(to, wire.Retry(self.number, self._means.part, attempt))
+
+
+Receive = Callable[[float, PeerId, Message], list[Effect]]
+
+
+def replayed(receive: Receive, now: float, sender: PeerId, message: Message) -> list[Effect]:
+    """What follows from a message that was kept; if it is bad, only its sender is to blame, not who comes now."""
+    try:
+        return receive(now, sender, message)
+    except RemoteError as error:
+        return [Tell(Blamed(error.peer or sender, error.reason))]
+
+
+def _attempt_of(message: Message) -> int:
+    match message:
+        case wire.Poll() | wire.Promise() | wire.Prepare() | wire.Prepared() | wire.Reassign():
+            return message.ballot.attempt
+        case wire.Refuse():
+            return message.promised.attempt
+    number: int = getattr(message, "attempt")  # noqa: B009 - every other message of an attempt has one
+    return number

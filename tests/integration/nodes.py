@@ -1,0 +1,91 @@
+"""Real daemons for tests: processes with homes and ports of their own, asked through their API."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from shoal.node.client import Answer, Client
+from shoal.node.faults import FAULT_VARIABLE
+from shoal.node.home import Home
+from shoal.node.launch import foreground_argv
+from shoal.node.options import NodeSettings
+from shoal.node.up.processes import Child, Children
+from shoal.protocol.errors import ShoalError
+
+PATIENCE = 120.0  # seconds; a deadline for a busy machine, never a fixed sleep
+
+
+class RealNode:
+    """One `shoal node start --foreground`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.home = Home(folder / "home").create()
+        self.log = folder / "node.log"
+        self.child: Child | None = None
+
+    def start(self, children: Children, bootstrap: str | None = None, fault: str = "") -> RealNode:
+        """Start the process and wait until it answers."""
+        settings = NodeSettings(
+            home=self.home.root,
+            port=0,
+            listen_host="127.0.0.1",
+            admin_port=0,
+            bootstrap=(bootstrap,) if bootstrap else (),
+            threads=1,
+        )
+        environ = {"SHOAL_HOME": str(self.home.root), FAULT_VARIABLE: fault}
+        self.child = children.start(foreground_argv(settings), self.log, environ)
+        until(lambda: self.home.read_daemon() is not None, f"{self.folder.name} to start", self.words)
+        return self
+
+    @property
+    def client(self) -> Client:
+        return Client(self.home)
+
+    @property
+    def address(self) -> str:
+        return str(self.client.status()["addresses"][0])
+
+    @property
+    def pid(self) -> int:
+        assert self.child is not None
+        return self.child.process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self.child is not None and self.child.process.poll() is None
+
+    def row(self) -> Answer:
+        """Its only run, as `status` shows it; empty while it is in none or does not answer."""
+        try:
+            rows = self.client.status()["runs"]
+        except ShoalError:
+            return {}
+        return dict(rows[0]) if rows else {}
+
+    def round(self) -> int:
+        return int(self.row().get("round", -1))
+
+    def saved_state(self, run: str) -> str:
+        """SHA-256 of the state file that it writes."""
+        path = self.folder / "state.safetensors"
+        self.client.save_state(run, str(path))
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+
+    def words(self) -> str:
+        """The end of its log."""
+        return self.log.read_text(errors="replace")[-3000:] if self.log.exists() else "no log"
+
+
+def until(condition: Callable[[], Any], what: str, words: Callable[[], str], patience: float = PATIENCE) -> float:
+    """Wait for a condition; the seconds it took."""
+    begin = time.monotonic()
+    while not condition():
+        assert time.monotonic() - begin < patience, f"waited {patience:.0f} s for {what}\n{words()}"
+        time.sleep(0.02)
+    return time.monotonic() - begin

@@ -1,0 +1,107 @@
+"""A 64 MiB vector, four real processes, and one that dies or stops in the middle of its all-reduce.
+
+The round it happens in commits in its first attempt; the survivors hold the same bytes; what each of them sends
+a second time is at most its contribution to the victim's chunks.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shoal.node.up.processes import Children
+from tests.integration.nodes import RealNode, until
+
+PEERS = 4
+FAULT_ROUND = 2
+MIB = 1 << 20
+MANIFEST = """
+name = "big"
+seed = {seed}
+[model]
+dim = 1024
+layers = 1
+heads = 8
+kv_heads = 8
+hidden = 3968
+context = 8
+[method]
+inner_steps = 1
+batch = 1
+outer_lr = 1.0
+outer_momentum = 0.0
+[rounds]
+min_members = 2
+start_members = 4
+last = 3
+max_group = {owners}
+"""
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def children() -> Iterator[Children]:
+    with Children() as started:
+        yield started
+
+
+@pytest.mark.parametrize(
+    ("kind", "role"), [("kill", "contributor"), ("kill", "owner"), ("kill", "leader"), ("stop", "owner")]
+)
+def test_the_round_of_a_death_commits(children: Children, tmp_path: Path, kind: str, role: str) -> None:
+    fault = f"{kind} round={FAULT_ROUND} share=0.5 role={role}"
+    owners = PEERS - 1 if role == "contributor" else PEERS
+    nodes = swarm(children, tmp_path, fault, everybody=role != "owner")
+    run = join_all(nodes, MANIFEST.format(seed=1, owners=owners))
+
+    def words() -> str:
+        return "\n".join(f"{node.folder.name}: {node.row()}\n{node.words()}" for node in nodes)
+
+    until(lambda: any(is_struck(node) for node in nodes), "the fault to fire", words)
+    struck_at = time.monotonic()
+    victim = next(node for node in nodes if is_struck(node))
+    survivors = [node for node in nodes if node is not victim]
+    until(lambda: all(node.round() >= FAULT_ROUND for node in survivors), "the round to commit", words)
+    took = time.monotonic() - struck_at
+    records = [next(r for r in node.client.rounds(run) if r["round"] == FAULT_ROUND) for node in survivors]
+    print(
+        f"\n{fault}: committed {took:.2f} s after it; {records[0]}; sent again {[r['resent'] / MIB for r in records]} MiB"
+    )
+    assert {record["attempt"] for record in records} == {1}
+    assert {record["members"] for record in records} == {PEERS}
+    assert records[0]["contributors"] in (PEERS - 1, PEERS)
+    share = 64 * MIB / owners + MIB
+    assert all(record["resent"] <= share for record in records)
+    until(lambda: all(node.round() >= 3 for node in survivors), "the next round to commit", words)
+    assert len({node.saved_state(run) for node in survivors}) == 1
+    if victim.is_running:
+        os.kill(victim.pid, signal.SIGCONT)
+
+
+def swarm(children: Children, folder: Path, fault: str, everybody: bool) -> list[RealNode]:
+    """Four daemons. If `everybody` carries the fault, the only one with its role in that round is the victim."""
+    first = RealNode(folder / "n0").start(children, fault=fault if everybody else "")
+    nodes = [first]
+    for index in range(1, PEERS):
+        carries = everybody or index == 1
+        nodes.append(RealNode(folder / f"n{index}").start(children, first.address, fault if carries else ""))
+    return nodes
+
+
+def join_all(nodes: list[RealNode], manifest: str) -> str:
+    """Create the run on the first node, join it on the others."""
+    run = str(nodes[0].client.create_run(manifest, True)["run"])
+    for node in nodes[1:]:
+        until(lambda node=node: node.client.peers(), "a connection", node.words)  # type: ignore[misc]
+        node.client.join_run(run, True)
+    return run
+
+
+def is_struck(node: RealNode) -> bool:
+    return "fault fired" in node.words()

@@ -1,0 +1,133 @@
+"""Real daemons from the outside: create, join, keep state without training, leave, die and come back."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shoal.node.up.processes import Children
+from shoal.protocol.errors import LocalError
+from tests.integration.nodes import RealNode, until
+
+MANIFEST = """
+name = "tiny"
+[model]
+dim = 32
+layers = 1
+hidden = 64
+context = 32
+[method]
+inner_steps = 3
+batch = 2
+outer_lr = 1.0
+outer_momentum = 0.0
+[rounds]
+min_members = 2
+chunk_bytes = 8192
+"""
+
+
+@pytest.fixture
+def children() -> Iterator[Children]:
+    with Children() as started:
+        yield started
+
+
+def test_a_run_from_its_creation_to_a_restart(children: Children, tmp_path: Path) -> None:
+    first = RealNode(tmp_path / "first").start(children)
+    assert first.client.status()["state"] == "SOLO"
+    run = str(first.client.create_run(MANIFEST, False)["run"])  # keeps state and votes, but does not train
+    second = RealNode(tmp_path / "second").start(children, first.address)
+    third = RealNode(tmp_path / "third").start(children, first.address)
+    nodes = [first, second, third]
+
+    def words() -> str:
+        return "\n".join(f"{node.folder.name}: {node.row()}\n{node.words()}" for node in nodes)
+
+    for node in (second, third):
+        until(lambda node=node: node.client.peers(), "a connection", words)  # type: ignore[misc]
+        node.client.join_run(run[:12], True)
+    until(lambda: members_of_last(first, run) == 3, "a round with all three", words)
+    check_records(first, run)
+    check_peers(second, run)
+
+    third.client.leave_run(run)
+    assert third.client.runs() == []
+    left_at = first.round()
+    until(lambda: first.round() >= left_at + 2, "rounds without the one that left", words)
+    assert members_of_last(first, run) == 2
+
+    os.kill(second.pid, signal.SIGKILL)
+    until(lambda: not second.is_running, "the death", words)
+    second.start(children, first.address)
+    until(lambda: second.client.peers(), "a connection", words)
+    second.client.join_run(run, True)
+    before = first.round()
+    until(lambda: second.round() >= before + 1, "the restarted member to catch up and commit", words)
+    assert_same_state(first, second, run, words)
+
+
+def members_of_last(node: RealNode, run: str) -> int:
+    records = node.client.rounds(run)
+    return int(records[-1]["members"]) if records else 0
+
+
+def check_records(node: RealNode, run: str) -> None:
+    """The member of weight 0 is a member, but contributes nothing."""
+    last = next(record for record in reversed(node.client.rounds(run)) if record["members"] == 3)
+    assert last["contributors"] == 2
+    assert last["bytes"] > 0
+    assert node.row()["trains"] is False
+
+
+def check_peers(node: RealNode, run: str) -> None:
+    rows = node.client.peers()
+    assert {row["run"] for row in rows} == {run}
+    assert {row["path"] for row in rows} <= {"direct", None}
+    assert all(set(row) >= {"peer", "run", "round", "path", "rtt_ms"} for row in rows)
+
+
+def assert_same_state(one: RealNode, other: RealNode, run: str, words: object) -> None:
+    """At some round that both hold, their state files are equal."""
+    digests: dict[tuple[str, int], str] = {}
+
+    def meet() -> bool:
+        for node in (one, other):
+            path = node.folder / "state.safetensors"
+            answer = node.client.save_state(run, str(path))
+            digests[node.folder.name, answer["round"]] = str(answer["root"])
+        common = {round for name, round in digests if (one.folder.name, round) in digests} & {
+            round for name, round in digests if (other.folder.name, round) in digests
+        }
+        return bool(common) and all(
+            digests[one.folder.name, round] == digests[other.folder.name, round] for round in common
+        )
+
+    until(meet, "a round that both hold", words)  # type: ignore[arg-type]
+
+
+def test_bad_requests_are_refused_and_change_nothing(children: Children, tmp_path: Path) -> None:
+    node = RealNode(tmp_path / "node").start(children)
+    with pytest.raises(LocalError, match="nearest known key is 'method.inner_steps'"):
+        node.client.create_run(MANIFEST.replace("inner_steps", "inner_step"), True)
+    with pytest.raises(LocalError, match="knows no other"):
+        node.client.join_run("0123456789abcdef", True)
+    with pytest.raises(LocalError, match="is in no run"):
+        node.client.leave_run("0123456789abcdef")
+    assert node.client.runs() == []
+    node.client.create_run(MANIFEST, False)
+    with pytest.raises(LocalError, match="already"):
+        node.client.create_run(MANIFEST, False)
+    assert "Traceback" not in node.words()
+
+
+def test_an_unreachable_bootstrap_ends_nothing(children: Children, tmp_path: Path) -> None:
+    nobody = "/ip4/127.0.0.1/tcp/9/p2p/12D3KooWGbVRr6TdYgNWYn3FYVXP2XbLhSG6yfHwkLWGxP4rS7DZ"
+    node = RealNode(tmp_path / "node").start(children, nobody)
+    until(lambda: "bootstrap-unreachable" in node.words(), "the warning", node.words)
+    assert node.client.status()["state"] == "SOLO"
+    assert "Traceback" not in node.words()
