@@ -2,7 +2,8 @@
 
 Everything that happens to a run on this node comes through here, one input after the other, in the event loop:
 messages, timers, commands. Effects are carried out in order, also those of commands that the application gives
-while it is being told something.
+while it is being told something. A mistake of our own (a bug, a full disk) ends the run on this node at once: a
+member that cannot keep its promises must be silent, so that the others see it dead and go on.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable
 
 from shoal.node.disk import Disk
 from shoal.protocol.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
+from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import PeerId
 from shoal.protocol.member import Member
 from shoal.protocol.wire import Message
@@ -29,11 +31,13 @@ class Driver:
         disk: Disk,
         send: Callable[[PeerId, Message], None],
         on_event: Callable[[Event], None],
+        on_failure: Callable[[Exception], None],
     ) -> None:
         self.member = member
         self._disk = disk
         self._send = send
         self._on_event = on_event
+        self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
         self._effects: deque[Effect] = deque()
         self._draining = False
@@ -47,9 +51,15 @@ class Driver:
         """Give the member a command, as `lambda now: member.submit(now, ...)`; carry out what follows from it."""
         if self._closed:
             return
-        self._effects.extend(step(self.now()))
-        if not self._draining:
-            self._drain()
+        try:
+            self._effects.extend(step(self.now()))
+            if not self._draining:
+                self._drain()
+        except RemoteError:
+            raise
+        except Exception as error:
+            self.close()
+            self._on_failure(error)
 
     def receive(self, sender: PeerId, message: Message) -> None:
         """A message of this run; RemoteError if it is bad, and then nothing has changed."""

@@ -85,12 +85,14 @@ class Run:
         self.samples = 0  # tokens behind the state, as far as this node has followed
         self.last_loss: float | None = None
         self.waiting = ""
+        self.failure = ""
         self._me = signer.peer
         self._signer = signer
         self._network = network
         self._settings = settings
         self._lane = newcomer_lane(self._me)
         self._open_round = 0  # the round that we have begun
+        self._called_for = 0  # the round that the others wait for us to hand in
         self._worker: Worker | None = None
         self._busy = asyncio.Lock()  # one long piece of work at a time
         self._tasks: set[asyncio.Task[None]] = set()
@@ -115,7 +117,9 @@ class Run:
             disk.load(),
             trains=self._settings.trains,
         )
-        self.driver = Driver(member, disk, lambda to, message: self._network.send(to, self.id, message), self._on_event)
+        self.driver = Driver(
+            member, disk, lambda to, message: self._network.send(to, self.id, message), self._on_event, self._fail
+        )
         self.member = member
         if self._settings.trains:
             self._worker = self._make_worker()
@@ -134,6 +138,13 @@ class Run:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _fail(self, error: Exception) -> None:
+        """Our own mistake: we are silent from now on, and say so in `status`."""
+        self.failure = f"{type(error).__name__}: {error}"
+        log.error("run %s has failed on this node and is given up here", self.manifest.name, exc_info=error)
+        if self._worker is not None:
+            self._spawn(self._worker.stop())
 
     def _make_worker(self) -> Worker:
         folder = self._settings.folder
@@ -161,8 +172,9 @@ class Run:
                 self._spawn(self._apply(event))
             case StateReceived():
                 self._spawn(self._install(event))
-            case HandIn(round) if self._worker is not None:
-                self._worker.hand_in(round)
+            case HandIn(round):
+                self._called_for = round
+                self._hand_in_if_called()
             case PeerUp(peer, addresses):
                 self._network.remember(peer, addresses)
             case Waiting(reason):
@@ -219,6 +231,13 @@ class Run:
 
     def _on_progress(self, progress: Progress) -> None:
         self.progress = progress
+        self._hand_in_if_called()
+
+    def _hand_in_if_called(self) -> None:
+        """The others wait: give them what there is, as soon as there is something."""
+        if self._worker is not None and self.progress is not None and self.progress.round == self._called_for:
+            self._worker.hand_in(self._called_for)
+            self._called_for = 0
 
     def _on_contribution(self, contribution: Contribution) -> None:
         assert self._worker is not None
@@ -271,5 +290,6 @@ class Run:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("run %s: a task failed", self.manifest.name, exc_info=error)
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            self.driver.close()
+            self._fail(error)

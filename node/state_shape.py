@@ -14,8 +14,8 @@ import msgpack
 
 from shoal.node.layout import Layout
 from shoal.protocol.chunks import FLOAT_BYTES, chunk_bounds
-from shoal.protocol.ids import Digest
 from shoal.protocol.donor import state_root
+from shoal.protocol.ids import Digest
 
 PARAMETERS = "parameters"
 MOMENTUM = "momentum"  # of the outer optimizer

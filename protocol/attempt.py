@@ -138,7 +138,7 @@ class Attempt:
         """A message of this attempt."""
         if sender not in self.plan.members:
             raise RemoteError("is not in this round's group", sender)
-        effects = self._dispatch(sender, message)
+        effects = self._dispatch(now, sender, message)
         self._hear(now, sender, not isinstance(message, wire.Ask | wire.Want | wire.Refuse))
         return self._advance(now, effects)
 
@@ -196,7 +196,7 @@ class Attempt:
         if gap is not None:
             self._context.pace.observe(gap)
 
-    def _dispatch(self, sender: PeerId, message: Message) -> list[Effect]:
+    def _dispatch(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
         match message:
             case wire.Poll():
                 return self._commit.receive_poll(sender, message)
@@ -210,9 +210,9 @@ class Attempt:
                 return self._commit.receive_refuse(sender, message)
             case wire.Ask():
                 return self._answer(sender, message)
-        return self._dispatch_reduction(sender, message) if self._reduce is not None else []
+        return self._dispatch_reduction(now, sender, message) if self._reduce is not None else []
 
-    def _dispatch_reduction(self, sender: PeerId, message: Message) -> list[Effect]:
+    def _dispatch_reduction(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
         assert self._reduce is not None
         match message:
             case wire.Contribution():
@@ -224,15 +224,16 @@ class Attempt:
             case wire.Have():
                 return self._reduce.receive_have(sender, message)
             case wire.Reassign():
-                return self._receive_reassign(sender, message)
+                return self._receive_reassign(now, sender, message)
         return []
 
-    def _receive_reassign(self, sender: PeerId, message: wire.Reassign) -> list[Effect]:
+    def _receive_reassign(self, now: float, sender: PeerId, message: wire.Reassign) -> list[Effect]:
         assert self._reduce is not None
         if message.ballot.leader != sender:
             raise RemoteError("reassigns chunks in somebody else's name", sender)
         if message.ballot.order < self._commit.ballot.order:
             return []
+        self._silence.wait_anew(now)
         return self._reduce.reassign(sender, message.assignments)
 
     def _advance(self, now: float, effects: list[Effect]) -> list[Effect]:
@@ -243,7 +244,7 @@ class Attempt:
                 case Tell(Proposed()):
                     done += self._fetch(everything=False)
                 case Tell(Elected(ballot)):
-                    done += self._go_on_leading(ballot)
+                    done += self._go_on_leading(now, ballot)
                 case Tell(Overtaken(peer, promised)):
                     done += self.overtaken(now, peer, promised.attempt)
                 case _:
@@ -284,7 +285,7 @@ class Attempt:
 
     def _replace_lost(self, now: float) -> list[Effect]:
         if self.leads:
-            return self._reassign(everything=False)
+            return self._reassign(now, everything=False)
         if self._commit.leader in self._succession.lost:
             self._succession.leader_lost(now, self._context.pace.deadline())
         return self._take_over_if_due(now)
@@ -294,19 +295,20 @@ class Attempt:
             return []
         return self._commit.take_over()
 
-    def _go_on_leading(self, ballot: wire.Ballot) -> list[Effect]:
+    def _go_on_leading(self, now: float, ballot: wire.Ballot) -> list[Effect]:
         """Elected, and nothing was prepared: the reduction goes on under us."""
         if self._reduce is None and self._adopted is not None:
             return self._commit.propose(self._adopted.proposal, self._adopted.chunks)
-        return self._reassign(everything=True)
+        return self._reassign(now, everything=True)
 
-    def _reassign(self, everything: bool) -> list[Effect]:
+    def _reassign(self, now: float, everything: bool) -> list[Effect]:
         if self._reduce is None or self._commit.is_polling:
             return []
         self._sequence += 1
         message = self._reduce.reassignment(self._commit.ballot, self._sequence, everything)
         if message is None:
             return []
+        self._silence.wait_anew(now)
         others = [peer for peer in self._succession.live() if peer != self._me]
         return [*(Send(peer, message) for peer in others), *self._reduce.reassign(self._me, message.assignments)]
 

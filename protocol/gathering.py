@@ -8,8 +8,8 @@ Rules:
 - One JOIN of each peer is kept, that of its highest attempt; JOINs of attempts that are over count for nothing.
 - Who stands on another root than we is a stray: not in our group. If a quorum stands together on another root than
   ours, the stray is we.
-- A group needs a quorum of the last round's voters, enough members, and a quorum of those who may have decided
-  already, whose value it must then adopt.
+- A group needs a quorum of the last round's voters, enough members, somebody who contributes, and a quorum of those
+  who may have decided already, whose value it must then adopt.
 """
 
 from __future__ import annotations
@@ -139,6 +139,8 @@ class Gathering:
         adopted = must_propose(answers, counted, self._base.voters)
         if adopted is not None and not is_quorum(present, adopted.proposal.voters, left):
             return "no quorum of those who may have decided already"
+        if adopted is None and not any(join.weight for join in present.values()):
+            return "nobody here has trained anything yet"
         return ""
 
     def _roster(self, present: dict[PeerId, Join], attempt: int, leaves: Sequence[Leave]) -> Roster:

@@ -195,9 +195,12 @@ class Round:
         self._matching.check_join(join)
         if sender in attempt.plan.members and join.attempt == attempt.number:
             return attempt.receive(now, sender, wire.Ask(join.round, join.part, 0))
+        return [*self._note_late(sender, join.attempt), *attempt.overtaken(now, sender, join.attempt)]
+
+    def _note_late(self, sender: PeerId, attempt: int) -> list[Effect]:
+        """Somebody who is not in our group waits for its outcome."""
         self._late = [*(peer for peer in self._late if peer != sender), sender][-MAX_LATE:]
-        noted = Send(sender, wire.Noted(join.round, join.part, join.attempt))
-        return [noted, *attempt.overtaken(now, sender, join.attempt)]
+        return [Send(sender, wire.Noted(self.number, self._means.part, attempt))]
 
     def _receive_retry(self, now: float, sender: PeerId, number: int) -> list[Effect]:
         if self.attempt is None:
@@ -244,8 +247,11 @@ class Round:
 
     def _receive_in_attempt(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
         number = _attempt_of(message)
-        if self.attempt is not None and (number == self.attempt.number or isinstance(message, wire.Refuse | wire.Ask)):
-            return self.attempt.receive(now, sender, message)
+        if self.attempt is not None:
+            if isinstance(message, wire.Ask) and sender not in self.attempt.plan.members:
+                return self._note_late(sender, number)
+            if number == self.attempt.number or isinstance(message, wire.Refuse | wire.Ask):
+                return self.attempt.receive(now, sender, message)
         if self.vote.is_sealed:
             return []
         if number > self.vote.attempt + MAX_ATTEMPT_STEP:

@@ -32,6 +32,10 @@ class Silence:
         gap, self._clock[peer], self._reminders[peer] = now - self._clock[peer], now, 0
         return gap
 
+    def wait_anew(self, now: float) -> None:
+        """The work was shared out anew: nobody is late with it yet."""
+        self._clock = dict.fromkeys(self._clock, now)
+
     def is_due(self, now: float, peer: PeerId, patience: float) -> bool:
         """Whether `peer` must be reminded now; each reminder waits longer than the one before."""
         if now - self._clock[peer] < patience * (1 + min(self._reminders[peer], SLOWEST)):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+import sys
+import traceback
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 
 from shoal.protocol.ids import PeerId
 from shoal.protocol.quorum import is_quorum
@@ -17,7 +20,7 @@ from tests.simulation.world import World
 PHASES = ("scatter", "gather", "prepare", "commit")
 KINDS = ("kill", "pause", "partition", "cut", "loss", "accuse", "blip")
 SIZES = (3, 3, 3, 4, 4, 4, 5, 5, 5, 6, 6, 7, 8, 9, 10, 12, 16, 24, 32)  # small ones: each loss hurts more
-TROUBLE = 25.0  # virtual seconds in which faults strike
+TROUBLE = 15.0  # virtual seconds in which faults strike
 PEACE = 240.0  # virtual seconds within which all must come together again
 MORE_ROUNDS = 2  # that must commit in peace
 
@@ -35,6 +38,7 @@ class Report:
     aborts: list[tuple[int, int, str]] = field(default_factory=list)
     faults: Counter[tuple[str, str]] = field(default_factory=Counter)
     trace: str = ""
+    failure: str = ""
     peace_took: float = 0.0
 
 
@@ -70,7 +74,7 @@ def run_seed(seed: int, sizes: tuple[int, ...] = SIZES) -> Report:
     churn = _draw_churn(world, rng, count, newcomers)
     report = Report(seed, count)
     try:
-        world.run(TROUBLE + 10.0)
+        world.run(TROUBLE + 5.0)
         report.halted = not make_peace(world, oracle, report)
         if world.errors:
             victim, error = world.errors[0]
@@ -106,15 +110,15 @@ def _draw_churn(world: World[Peer], rng: random.Random, count: int, newcomers: i
     names, told = peers_named(count + newcomers), []
     for name in names[count:]:
         at = rng.uniform(2.0, TROUBLE)
-        world.at(at, lambda name=name: world.start(name))  # type: ignore[misc]
+        world.at(at, partial(world.start, name))
         told.append(f"{name} joins at {at:.3f}")
     if count > 3 and rng.random() < 0.3:
         name, at = rng.choice(names[:count]), rng.uniform(4.0, TROUBLE)
-        world.at(at, lambda: leave(world, name))
+        world.at(at, partial(leave, world, name))
         told.append(f"{name} leaves at {at:.3f}")
     if rng.random() < 0.15:
         struck, at = rng.sample(names[:count], (count + 1) // 3), rng.uniform(4.0, TROUBLE)
-        world.at(at, lambda: power_cut(world, struck, rng.uniform(0.5, 5.0)))
+        world.at(at, partial(power_cut, world, struck, rng.uniform(0.5, 5.0)))
         told.append(f"{struck} lose power at {at:.3f}")
     return told
 
@@ -131,7 +135,13 @@ def power_cut(world: World[Peer], struck: list[PeerId], lasts: float) -> None:
     for turn, name in enumerate(struck):
         if world.is_alive(name):
             world.kill(name)
-            world.at(world.now + lasts + turn / 7, lambda name=name: world.is_alive(name) or world.start(name))  # type: ignore[misc]
+            world.at(world.now + lasts + turn / 7, partial(start_again, world, name))
+
+
+def start_again(world: World[Peer], name: PeerId) -> None:
+    """Start a process, unless somebody else did."""
+    if not world.is_alive(name):
+        world.start(name)
 
 
 def make_peace(world: World[Peer], oracle: Oracle, report: Report) -> bool:
@@ -168,3 +178,20 @@ def can_go_on(world: World[Peer], oracle: Oracle) -> bool:
     round = newest + 1 if is_known else newest
     up = [peer for peer, node in nodes.items() if node.voted_before_start < round]
     return is_quorum(up, oracle.voters[round - 1]) and (newest > 0 or len(nodes) >= oracle.start_members)
+
+
+def report_on(seed: int) -> Report:
+    """`run_seed` for a worker process: what went wrong is in the report."""
+    try:
+        return run_seed(seed)
+    except Exception as error:
+        return Report(seed, 0, failure=described(error))
+
+
+def described(error: Exception) -> str:
+    """An exception with its notes: the seed and the plan are there."""
+    return "".join(traceback.format_exception(error, limit=-4))
+
+
+if __name__ == "__main__":
+    print(run_seed(int(sys.argv[1])))

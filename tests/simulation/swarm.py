@@ -95,7 +95,7 @@ class Versions:
         self.pinned = tuple(rounds)
 
     def put(self, round: int, state: list[bytes]) -> None:
-        self.states[round] = state
+        self.states = {kept: old for kept, old in self.states.items() if kept < round} | {round: state}
         newest = sorted(self.states)[-2:]
         self.states = {kept: self.states[kept] for kept in self.states if kept in newest or kept in self.pinned}
 
@@ -143,6 +143,7 @@ class Peer(Node):
         self._token = 0
         self.blamed: list[Blamed] = []
         self.waiting = ""
+        self._role = ""
 
     # -- the world's hooks ----------------------------------------------------------------------------------
 
@@ -186,6 +187,16 @@ class Peer(Node):
         if attempt is None or self.member.phase == "syncing":
             return "commit" if self.member.phase == "applying" else self.member.phase
         return stage(attempt)
+
+    def role(self) -> str:
+        """leader, owner or contributor: the highest of these."""
+        attempt, round, me = self.member.rounds.attempt, self.member.rounds._round, self.me
+        if attempt is not None:
+            self._role = "leader" if attempt.leads else "owner" if me in attempt.plan.owners else "contributor"
+        elif round is not None:
+            worker = "contributor" if me in self._shape.contributors_only else "owner"
+            self._role = "leader" if round._matching.leader == me else worker
+        return self._role
 
     def on_event(self, now: float, event: Event) -> list[Effect]:
         match event:

@@ -1,0 +1,101 @@
+"""Whole swarms under misfortune: no promise is broken, everyone comes together again, rounds commit.
+
+`make test` runs the first of the seeds, `make test-all` all of them. A failing seed prints itself and its fault plan;
+`python -m tests.simulation.campaign SEED` runs it alone.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from typing import TypeVar
+
+import pytest
+
+from tests.simulation import campaign, single_death
+from tests.simulation.campaign import KINDS, PHASES, Report
+
+R = TypeVar("R")
+SEEDS = range(300)
+DEATHS = range(150)
+ENOUGH = 0.95  # of the rounds begun must be decided
+
+
+def in_processes(work: Callable[[int], R], seeds: Iterable[int]) -> list[R]:
+    """Run seeds in as many processes as this machine has cores for, two at most."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(2, os.cpu_count() or 1), mp_context=context) as pool:
+        return list(pool.map(work, seeds, chunksize=5))
+
+
+def test_no_promise_is_broken_whatever_strikes(capsys: pytest.CaptureFixture[str]) -> None:
+    reports = in_processes(campaign.report_on, SEEDS)
+    failures = [report.failure for report in reports if report.failure]
+    faults: Counter[tuple[str, str]] = sum((report.faults for report in reports), Counter())
+    with capsys.disabled():
+        print(f"\n{summary(reports)}\n{table(faults)}")
+    assert not failures, "\n\n".join(failures[:3])
+    begun, decided = sum(report.begun for report in reports), sum(report.rounds for report in reports)
+    assert decided >= ENOUGH * begun
+    assert sum(report.halted for report in reports) <= 0.05 * len(reports), "too many seeds end without a quorum"
+    assert all(faults[kind, phase] for kind in KINDS for phase in PHASES), table(faults)
+
+
+def test_one_death_never_aborts_a_round(capsys: pytest.CaptureFixture[str]) -> None:
+    deaths = in_processes(single_death.report_on, DEATHS)
+    failures = [death.failure for death in deaths if death.failure]
+    struck = [death for death in deaths if death.struck]
+    with capsys.disabled():
+        took, again = sorted(death.took for death in struck), sum(death.resent > 0 for death in struck)
+        print(
+            f"\n{len(struck)} single deaths; the round is everywhere {took[len(took) // 2]:.2f} s later in the median,"
+        )
+        print(f"{took[-1]:.2f} s at most (virtual); in {again} runs chunks were sent again")
+    assert not failures, "\n\n".join(failures[:3])
+    seen = Counter((death.role, death.moment) for death in struck)
+    assert all(seen[role, moment] for role in single_death.ROLES for moment in single_death.MOMENTS), seen
+    assert sum(death.had_roster for death in struck) > len(struck) // 2
+
+
+def test_the_same_seed_gives_the_same_trace_whatever_the_hash_seed() -> None:
+    """Nothing may depend on the order of a set, on the clock, or on who ran before."""
+    command = [sys.executable, "-c", "from tests.simulation.campaign import run_seed; print(run_seed(3).trace)"]
+    traces = []
+    for hash_seed in ("0", "1"):
+        environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
+        traces.append(done.stdout.strip())
+    assert traces[0]
+    assert traces[0] == traces[1]
+
+
+# -- what is printed ----------------------------------------------------------------------------------------
+
+
+def summary(reports: list[Report]) -> str:
+    """The whole run in a few lines."""
+    begun, decided = sum(report.begun for report in reports), sum(report.rounds for report in reports)
+    at_once, halted = sum(report.at_once for report in reports), sum(report.halted for report in reports)
+    attempts = sum(len({abort[:2] for abort in report.aborts}) for report in reports)
+    together = sorted(report.peace_took for report in reports)
+    return "\n".join(
+        (
+            f"{len(reports)} seeds, {sum(report.peers for report in reports)} peers: {begun} rounds begun, {decided} "
+            f"decided ({decided / begun:.1%}), {at_once / max(1, decided):.1%} of them in the first attempt;",
+            f"{attempts} attempts aborted; {halted} runs lost their quorum; the others were together after the last "
+            f"fault in {together[len(together) // 2]:.1f} s in the median, {together[-1]:.1f} s at most (virtual)",
+        )
+    )
+
+
+def table(faults: Counter[tuple[str, str]]) -> str:
+    """How often each kind of fault fell in each phase of its victim."""
+    phases = (*PHASES, "matching", "training", "syncing")
+    rows = [f"{'':10}" + "".join(f"{phase:>10}" for phase in phases)]
+    rows += [f"{kind:10}" + "".join(f"{faults[kind, phase]:10}" for phase in phases) for kind in KINDS]
+    return "\n".join(rows)

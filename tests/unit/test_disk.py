@@ -1,0 +1,34 @@
+"""Records survive, and a damaged one is noticed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shoal.node.disk import Disk
+from shoal.protocol.errors import LocalError
+from shoal.protocol.messages.node import GetManifest, Refused
+
+
+def test_the_last_record_of_each_name_is_kept(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    disk.put("vote-0", GetManifest("old"))
+    disk.put("vote-0", GetManifest("new"))
+    disk.put("vote-1", Refused("other"))
+    assert Disk(tmp_path).load() == {"vote-0": GetManifest("new"), "vote-1": Refused("other")}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["vote-0.record", "vote-1.record"]
+
+
+def test_a_crash_while_writing_leaves_the_old_record(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    disk.put("vote-0", GetManifest("old"))
+    (tmp_path / "vote-0.new").write_bytes(b"half of it")
+    assert Disk(tmp_path).load() == {"vote-0": GetManifest("old")}
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xff", b"\x92\x01\x02"])
+def test_a_damaged_record_is_an_error_and_not_a_fresh_start(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "vote-0.record").write_bytes(content)
+    with pytest.raises(LocalError, match="damaged"):
+        Disk(tmp_path).load()

@@ -1,0 +1,111 @@
+"""The shell around the cores: effects in order, commands while being told, and what a mistake of ours does."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from shoal.node.disk import Disk
+from shoal.node.driver import Driver
+from shoal.protocol.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
+from shoal.protocol.errors import RemoteError
+from shoal.protocol.ids import PeerId
+from shoal.protocol.member import Member
+from shoal.protocol.messages.node import GetManifest
+from shoal.protocol.wire import Message
+
+ANNA = PeerId("anna")
+
+
+class Happened(Event):
+    """Something for the application."""
+
+
+class FakeMember:
+    """Answers every input with the next of its prepared effects."""
+
+    def __init__(self, *answers: list[Effect]) -> None:
+        self.answers = list(answers)
+        self.fired: list[Timer] = []
+
+    def receive(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
+        raise RemoteError("nonsense", sender)
+
+    def fire(self, now: float, timer: Timer) -> list[Effect]:
+        self.fired.append(timer)
+        return []
+
+    def step(self, now: float) -> list[Effect]:
+        return self.answers.pop(0)
+
+
+class Shell:
+    """A driver, and what it did."""
+
+    def __init__(self, folder: Path, *answers: list[Effect]) -> None:
+        self.member = FakeMember(*answers)
+        self.done: list[Any] = []
+        self.failures: list[Exception] = []
+        self.disk = Disk(folder)
+        self.driver = Driver(
+            cast(Member, self.member),
+            self.disk,
+            lambda to, message: self.done.append((to, message)),
+            self.told,
+            self.failures.append,
+        )
+
+    def told(self, event: Event) -> None:
+        self.done.append(event)
+        if self.member.answers:
+            self.driver.command(self.member.step)
+
+
+def asking(prefix: str) -> GetManifest:
+    return GetManifest(prefix)
+
+
+@pytest.mark.asyncio
+async def test_effects_of_a_nested_command_come_after_those_that_wait(tmp_path: Path) -> None:
+    event = Happened()
+    shell = Shell(tmp_path, [Tell(event), Send(ANNA, asking("first"))], [Send(ANNA, asking("second"))])
+    shell.driver.command(shell.member.step)
+    assert shell.done == [event, (ANNA, asking("first")), (ANNA, asking("second"))]
+
+
+@pytest.mark.asyncio
+async def test_a_record_is_on_disk_before_the_message_leaves(tmp_path: Path) -> None:
+    shell = Shell(tmp_path, [Persist("vote", asking("kept")), Send(ANNA, asking("sent"))])
+    seen: list[dict[str, Message]] = []
+    shell.driver._send = lambda to, message: seen.append(Disk(tmp_path).load())
+    shell.driver.command(shell.member.step)
+    assert seen == [{"vote": asking("kept")}]
+
+
+@pytest.mark.asyncio
+async def test_timers_fire_and_a_closed_driver_is_silent(tmp_path: Path) -> None:
+    timer = Timer("rounds", "tick", 1)
+    shell = Shell(tmp_path, [Wake(0.0, timer)], [Wake(0.0, timer)])
+    shell.driver.command(shell.member.step)
+    while not shell.member.fired:
+        await asyncio.sleep(0)
+    assert shell.member.fired == [timer]
+    shell.driver.command(shell.member.step)
+    shell.driver.close()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert shell.member.fired == [timer]
+
+
+@pytest.mark.asyncio
+async def test_a_bad_message_is_its_senders_fault_and_a_bug_is_ours(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    with pytest.raises(RemoteError, match="nonsense"):
+        shell.driver.receive(ANNA, asking("x"))
+    assert shell.failures == []
+    shell.driver.command(shell.member.step)  # nothing is prepared: IndexError, a bug
+    assert [type(error) for error in shell.failures] == [IndexError]
+    shell.driver.receive(ANNA, asking("x"))  # silent from now on
