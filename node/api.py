@@ -119,7 +119,7 @@ async def _body(request: web.Request, fields: dict[str, type]) -> dict[str, Any]
     """The request's JSON object, with exactly these fields of these types."""
     try:
         body = await request.json()
-    except ValueError as error:  # RecursionError comes from deep nesting
+    except ValueError as error:
         raise LocalError(f"the body is not JSON: {error}") from error
     except RecursionError as error:
         raise LocalError("the body is nested too deeply") from error

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from shoal.node.corpus import load_corpus
 from shoal.node.evaluate import validation_loss
-from shoal.node.inner import InnerTrainer, use_threads
+from shoal.node.inner import InnerTrainer
 from shoal.node.manifest import Manifest
 
 GRID = (0.35, 0.7, 1.4)  # times the manifest's inner learning rate; what averaging allows a swarm is higher
@@ -41,8 +41,7 @@ def trainings(manifest: Manifest, members: int, rounds: int, data: Sequence[Path
 
 
 def run(training: Training) -> float:
-    """The final validation loss of one training, on one thread."""
-    use_threads(1)
+    """The final validation loss of one training."""
     manifest = training.manifest
     method = manifest.method.model_copy(update={"inner_lr": training.inner_lr})
     corpus = load_corpus(manifest.data, training.data)

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import os
 import signal
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,17 +17,17 @@ from shoal.node import run_view
 from shoal.node.api import serve_api
 from shoal.node.faults import armed
 from shoal.node.home import DaemonInfo, Home
+from shoal.node.introduction import find_manifest, introduce
 from shoal.node.logs import warn
-from shoal.node.manifest import Manifest, check_manifest, parse_manifest, sign_manifest
+from shoal.node.manifest import Manifest, parse_manifest, sign_manifest
 from shoal.node.options import NodeSettings
-from shoal.node.service import MIN_PREFIX, Answer, UnknownRun, find_run
+from shoal.node.service import Answer, find_run
 from shoal.node.standing import node_state
 from shoal.node.version import shoal_version
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId, RunId
-from shoal.protocol.messages.node import GetManifest, ManifestIs, Refused
-from shoal.protocol.messages.rounds import Contribution
+from shoal.protocol.messages.node import GetManifest, Refused
 from shoal.protocol.network import Network
 from shoal.protocol.wire import Message
 
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from shoal.node.run import Run
 
 RETRY_FIRST, RETRY_MOST = 0.5, 30.0  # seconds between tries to reach a bootstrap peer
-MEMBERS_TOLD = 16  # to somebody who asks for a manifest
+LOOK_AT_HOME = 2.0  # seconds between two looks whether our home is still there
 
 log = logging.getLogger("shoal.daemon")
 
@@ -56,7 +55,7 @@ class Daemon:
         self._home = home
         self._identity = identity
         self._runs: dict[str, Run] = {}
-        self._founding = asyncio.Lock()  # one run is created or joined at a time
+        self._founding = asyncio.Lock()  # one run is created, joined or left at a time
         self._stopping = asyncio.Event()
         self._fault = armed(os.environ)
         self._network = Network(identity, host=settings.listen_host, port=settings.port)
@@ -70,6 +69,8 @@ class Daemon:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stopping.set)
+        if self._fault is not None:
+            warn(log, "fault-armed", f"this node will hurt itself, as its environment asks: {self._fault.fault}")
         await self._network.start()
         try:
             settings = self._settings
@@ -77,19 +78,30 @@ class Daemon:
                 addresses = self._network.addresses()
                 self._home.write_daemon(DaemonInfo(os.getpid(), host, port, self._identity.peer, addresses))
                 log.info("node %s listens on %s", self._identity.peer, ", ".join(addresses))
-                async with asyncio.TaskGroup() as group:
-                    tasks = [group.create_task(self._reach(address)) for address in settings.bootstrap]
-                    await self._stopping.wait()
-                    for task in tasks:
-                        task.cancel()
-                await self._close_runs()
+                await self._live()
         finally:
             await self._network.close()
 
-    async def _close_runs(self) -> None:
-        for run in list(self._runs.values()):
-            await run.close(leave=True)
-        self._runs.clear()
+    async def _live(self) -> None:
+        """Until asked to stop, or homeless."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._reach(address)) for address in self._settings.bootstrap]
+                tasks.append(group.create_task(self._look_at_home()))
+                await self._stopping.wait()
+                for task in tasks:
+                    task.cancel()
+        finally:
+            self._stopping.set()
+            async with self._founding:
+                for run in self._runs.values():
+                    await run.close()
+
+    async def _look_at_home(self) -> None:
+        """LocalError once the home is gone: nobody could find, ask or stop us there any more."""
+        while self._home.holder() == os.getpid():
+            await asyncio.sleep(LOOK_AT_HOME)
+        raise LocalError(f"the node's folder {self._home.root} is gone, or is another's now; this node ends")
 
     async def _reach(self, address: str) -> None:
         """Keep trying to reach a bootstrap peer until it was reached once; after that the runs' members matter."""
@@ -116,7 +128,7 @@ class Daemon:
 
     def _on_sent(self, peer: PeerId, run: RunId, message: Message) -> None:
         member = self._runs.get(run.hex())
-        if member is not None and isinstance(message, Contribution):
+        if member is not None:
             member.outgoing.sent(message, member.member.rounds.attempt)
 
     def _on_link(self, peer: PeerId, up: bool) -> None:
@@ -124,18 +136,9 @@ class Daemon:
             run.driver.link(peer, up)
 
     async def _on_call(self, peer: PeerId, message: Message) -> Message:
-        if not isinstance(message, GetManifest):
-            return Refused(f"{type(message).__name__} is not served here")
-        if len(message.run_prefix) < MIN_PREFIX:
-            return Refused(f"a run is named by at least {MIN_PREFIX} hex digits")
-        found = [run for key, run in self._runs.items() if key.startswith(message.run_prefix)]
-        if len(found) != 1:
-            return Refused("no such run here" if not found else "several runs here begin like that")
-        run = found[0]
-        membership = run.member.membership
-        others = [(each, entry.addresses) for each in membership.alive() if (entry := membership.entry(each))]
-        members = ((self._identity.peer, self._network.addresses()), *others[: MEMBERS_TOLD - 1])
-        return ManifestIs(run.manifest.canonical(), run.author, run.signature, members)
+        if isinstance(message, GetManifest):
+            return introduce(message, list(self._runs.values()), self._network.addresses())
+        return Refused(f"{type(message).__name__} is not served here")
 
     # -- what the API asks ----------------------------------------------------------------------------------
 
@@ -169,7 +172,7 @@ class Daemon:
 
     def rounds(self, run: str) -> list[Answer]:
         """See NodeService."""
-        return [record.as_json() for record in self._find(run).commits.records]
+        return self._find(run).commits.as_json()
 
     async def create_run(self, manifest_toml: str, train: bool) -> Answer:
         """See NodeService."""
@@ -186,24 +189,17 @@ class Daemon:
         async with self._founding:
             if any(key.startswith(run) for key in self._runs):
                 raise LocalError(f"this node is in the run {run} already")
-            found, source = await self._find_manifest(run)
-            run_id = RunId(sha256(found.manifest).digest())
-            if not run_id.hex().startswith(run):
-                raise RemoteError("answered with another run's manifest", source)
-            manifest = check_manifest(
-                found.manifest, run_id, found.author, found.signature, self._identity.signer(run_id)
-            )
-            for peer, addresses in found.members:
-                if peer != self._identity.peer:
-                    self._network.remember(peer, addresses)
-            seeds = [source, *(peer for peer, _ in found.members if peer not in (source, self._identity.peer))]
-            return await self._open(manifest, found.author, found.signature, seeds, train)
+            found = await find_manifest(run, self._network, self._identity)
+            for peer, addresses in found.members.items():
+                self._network.remember(peer, addresses)
+            return await self._open(found.manifest, found.author, found.signature, list(found.members), train)
 
     async def leave_run(self, run: str) -> Answer:
         """See NodeService."""
-        leaving = self._find(run)
-        await leaving.close(leave=True)
-        del self._runs[leaving.id.hex()]
+        async with self._founding:
+            leaving = self._find(run)
+            await leaving.close()
+            del self._runs[leaving.id.hex()]
         return {"run": leaving.id.hex(), "name": leaving.manifest.name}
 
     async def save_state(self, run: str, path: str) -> Answer:
@@ -222,21 +218,6 @@ class Daemon:
     def _find(self, run: str) -> Run:
         return self._runs[find_run(run, {key: each.manifest.name for key, each in self._runs.items()})]
 
-    async def _find_manifest(self, run: str) -> tuple[ManifestIs, PeerId]:
-        """The first answer of all connected peers, and whose it was."""
-        peers = [link.peer for link in self._network.links()]
-        if not peers:
-            raise LocalError("this node knows no other: start it with --bootstrap ADDRESS of a member of the run")
-        for peer in peers:
-            try:
-                answer = await self._network.call(peer, GetManifest(run))
-            except (TransportError, RemoteError) as error:
-                log.info("%s did not give us the manifest: %s", peer, error)
-                continue
-            if isinstance(answer, ManifestIs):
-                return answer, peer
-        raise UnknownRun(f"none of the {len(peers)} connected peers is in a run {run}")
-
     async def _open(
         self, manifest: Manifest, author: PeerId, signature: bytes, seeds: list[PeerId], train: bool
     ) -> Answer:
@@ -247,7 +228,9 @@ class Daemon:
         settings = RunSettings(self._home.run_folder(key), self._settings.threads, data, train, self._fault)
         signer = self._identity.signer(manifest.run_id)
         run = await asyncio.to_thread(Run, manifest, author, signature, signer, self._network, settings)
-        self._runs[key] = run
+        if self._stopping.is_set():
+            raise LocalError("the node is ending")
         run.start(seeds)
+        self._runs[key] = run
         log.info("in run %s (%s)", key, manifest.name)
         return {"run": key, "name": manifest.name}

@@ -28,16 +28,27 @@ class Disk:
         return records
 
     def put(self, name: str, record: Message) -> None:
-        """Write a record; on return it survives a crash."""
+        """Write a record; on return it survives a crash. LocalError, and the old one stays, if that is impossible."""
         path = self._folder / f"{name}{SUFFIX}"
         fresh = path.with_suffix(".new")
-        with fresh.open("wb") as file:
-            file.write(encode(record))
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-        folder = os.open(self._folder, os.O_RDONLY)
         try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+            with fresh.open("wb") as file:
+                file.write(encode(record))
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(path)
+            _force_names(self._folder)
+        except OSError as error:
+            raise LocalError(
+                f"cannot write {path}: {error.strerror}; without a record of its vote a member must not vote: "
+                "mend that, then leave the run and join it again"
+            ) from error
+
+
+def _force_names(folder: Path) -> None:
+    """A renamed file is found after a crash only once its folder is on disk, too."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

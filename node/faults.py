@@ -2,7 +2,8 @@
 
 On loopback an all-reduce lasts some ten milliseconds, too short to be hit from outside. So the victim's daemon reads
 `SHOAL_FAULT`, counts the contribution chunks it has written, and sends itself the real signal when the fault's share
-is reached and at least one chunk is still unsent. Nothing is flushed, closed or announced before.
+is reached and at least one chunk is still unsent. Nothing is flushed, closed or announced before. The variable is read
+once, when the daemon starts, and nothing else arms a fault: no message, no manifest, no call of the API.
 
     SHOAL_FAULT="kill round=4 share=0.5 role=any"       SIGKILL, as pulling the plug
     SHOAL_FAULT="stop round=2 share=0.3 role=owner"     SIGSTOP, as a suspended laptop

@@ -102,8 +102,11 @@ class Home:
     def write_daemon(self, info: DaemonInfo) -> None:
         """Publish where the daemon listens; readers see the old file or the new one, never half of it."""
         fresh = self._daemon_file.with_suffix(".new")
-        fresh.write_text(json.dumps(asdict(info)), encoding="utf-8")
-        fresh.replace(self._daemon_file)
+        try:
+            fresh.write_text(json.dumps(asdict(info)), encoding="utf-8")
+            fresh.replace(self._daemon_file)
+        except OSError as error:
+            raise LocalError(f"cannot write {self._daemon_file}: {error.strerror}") from error
 
     def forget_daemon(self) -> None:
         """The daemon ends: nobody listens any more."""
@@ -139,7 +142,10 @@ class Home:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Be the one daemon of this home; LocalError if another one is."""
-        handle = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            handle = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise LocalError(f"cannot write {self.lock}: {error.strerror}; choose another SHOAL_HOME") from error
         try:
             if not _lock_soon(handle):
                 raise LocalError(

@@ -1,12 +1,11 @@
 """Inner training: what one machine does between two averages. Used by workers and by the baselines.
 
 The committed parameters are loaded at the start of each round. AdamW's moments belong to the machine: they
-are neither averaged nor reset (as in DiLoCo), so a restarted worker should import them from its last export.
+are neither averaged nor reset (as in DiLoCo); a worker that is started again begins with new ones.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -20,8 +19,6 @@ from shoal.node.manifest import Manifest, MethodSpec
 from shoal.node.methods.diloco import pseudo_gradient
 from shoal.node.model import Llama, build
 from shoal.node.schedule import inner_lr
-
-MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +37,6 @@ class InnerRound:
     steps: int
     tokens: int
     loss: float  # mean over the steps
-
-
-@dataclass(frozen=True, slots=True)
-class Moments:
-    """AdamW's state: two flat vectors in the layout of the parameters and the steps behind them."""
-
-    exp_avg: Tensor
-    exp_avg_sq: Tensor
-    steps: int
 
 
 class InnerTrainer:
@@ -86,25 +74,6 @@ class InnerTrainer:
         self.layout.read(self.model, out)
         out.copy_(pseudo_gradient(theta, out))
 
-    def export_moments(self) -> Moments:
-        """A copy of the optimizer's state on the CPU; zeros before the first step."""
-        state = {name: self.optimizer.state[weight] for name, weight in self.model.named_parameters()}
-        steps = max((int(each["step"]) for each in state.values() if each), default=0)
-        if not steps:
-            return Moments(torch.zeros(self.layout.size), torch.zeros(self.layout.size), 0)
-        first, second = (self.layout.pack({name: each[key] for name, each in state.items()}) for key in MOMENTS)
-        return Moments(first, second, steps)
-
-    def import_moments(self, moments: Moments) -> None:
-        """Continue with the optimizer's state of an earlier export."""
-        first, second = self.layout.views(moments.exp_avg), self.layout.views(moments.exp_avg_sq)
-        for name, weight in self.model.named_parameters():
-            self.optimizer.state[weight] = {
-                "step": torch.tensor(float(moments.steps), device=self.device),
-                "exp_avg": first[name].to(self.device, copy=True),
-                "exp_avg_sq": second[name].to(self.device, copy=True),
-            }
-
     def _step(self, round: int, step: int, lanes: Sequence[int]) -> tuple[float, int]:
         """One optimizer step; its loss and its tokens."""
         spec, context = self.manifest.method, self.manifest.model.context
@@ -128,16 +97,3 @@ def adamw(model: Llama, spec: MethodSpec) -> torch.optim.AdamW:
         {"params": [each for each in weights if each.ndim == 1], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, lr=spec.inner_lr, betas=spec.betas, fused=True)
-
-
-def use_threads(threads: int | None = None) -> int:
-    """Set this process's torch threads and say how many they are.
-
-    By default one where there are at most four cores: several peers may share a machine, and two processes
-    with two threads each on two cores were about twenty times slower than one. On larger machines half of the
-    cores.
-    """
-    cores = os.cpu_count() or 1
-    chosen = threads or (1 if cores <= 4 else cores // 2)
-    torch.set_num_threads(chosen)
-    return chosen

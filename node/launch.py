@@ -50,6 +50,15 @@ def start_in_background(settings: NodeSettings) -> str:
     with home.daemon_log.open("ab") as log:
         start_of_log = log.tell()
         child = _spawn(settings, home, log)
+    try:
+        return _wait_for_answer(child, settings, home, start_of_log)
+    except KeyboardInterrupt:
+        child.terminate()  # nobody asked for half a start
+        child.wait()
+        raise
+
+
+def _wait_for_answer(child: subprocess.Popen[bytes], settings: NodeSettings, home: Home, start_of_log: int) -> str:
     deadline = time.monotonic() + START_PATIENCE
     while time.monotonic() < deadline:
         if (code := child.poll()) is not None:
@@ -129,11 +138,11 @@ def _introduce(client: Client, settings: NodeSettings, home: Home) -> str:
     status = client.status()
     addresses = [str(each) for each in status["addresses"]]
     moved = []
-    if settings.port and not any(f"/tcp/{settings.port}" in each for each in addresses):
+    if settings.port and not any(f"/tcp/{settings.port}/" in each for each in addresses):
         moved.append(f"port {settings.port}")
     if settings.admin_port not in (0, client.port):
         moved.append(f"admin port {settings.admin_port}")
-    taken = f"; {' and '.join(moved)} was taken" if moved else ""
+    taken = f"; {' and '.join(moved)} {'were' if moved[1:] else 'was'} taken" if moved else ""
     return (
         f"node {status['peer']} (pid {client.pid}) listens on {', '.join(addresses) or 'no address'}, "
         f"its admin API on {client.url}, its log is {home.daemon_log}{taken}"

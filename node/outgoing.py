@@ -1,25 +1,38 @@
-"""The contributions that have left this node in the current attempt: what was sent again, and when a fault is due."""
+"""What leaves this node for an all-reduce: how many bytes, which of them again, and when a fault is due."""
 
 from __future__ import annotations
 
 from shoal.node.faults import FaultTrigger
+from shoal.node.records import CommitLog
 from shoal.protocol.attempt import Attempt
 from shoal.protocol.ids import PeerId
-from shoal.protocol.messages.rounds import Contribution
+from shoal.protocol.messages.rounds import Contribution, Fetched, Final
+from shoal.protocol.wire import Message
 
 
 class Outgoing:
-    """Counts chunks as they are written to the network."""
+    """Counts payloads as they are written to the network."""
 
-    def __init__(self, me: PeerId, fault: FaultTrigger | None) -> None:
-        self.resent = 0  # bytes of chunks that had been sent before in the same attempt
+    def __init__(self, me: PeerId, commits: CommitLog, fault: FaultTrigger | None) -> None:
+        self.resent = 0  # bytes of chunks that had been contributed before in the same attempt
         self._me = me
+        self._commits = commits
         self._fault = fault
         self._attempt = (0, 0)
         self._chunks: set[int] = set()
 
-    def sent(self, message: Contribution, attempt: Attempt | None) -> None:
-        """One contribution has been written to its stream."""
+    def sent(self, message: Message, attempt: Attempt | None) -> None:
+        """A bulk message has been written to its stream, while we were in `attempt`."""
+        match message:
+            case Contribution():
+                self._commits.sent(message.round, len(message.payload))
+                self._contributed(message, attempt)
+            case Final():
+                self._commits.sent(message.round, len(message.payload))
+            case Fetched() if attempt is not None and message.round == attempt.plan.round:
+                self._commits.sent(message.round, len(message.payload))  # else somebody is catching up
+
+    def _contributed(self, message: Contribution, attempt: Attempt | None) -> None:
         if self._attempt != (message.round, message.attempt):
             self._attempt, self.resent = (message.round, message.attempt), 0
             self._chunks.clear()

@@ -45,14 +45,16 @@ def show_status(status: Answer) -> None:
 
 
 def show_runs(runs: list[Answer]) -> None:
-    """One line per run, and what it waits for."""
+    """One line per run, and what holds it up."""
     if not runs:
         print("in no run; `shoal run create` or `shoal run join` changes that")
         return
     _show_table(RUN_COLUMNS, [_run_row(run) for run in runs])
     for run in runs:
-        if run.get("waiting_for"):
-            print(f"{_clean(run.get('name'))} waits for {_clean(run['waiting_for'])}")
+        if run.get("failure"):
+            print(f"{_clean(run.get('name'))} has failed on this node: {_clean(run['failure'])}")
+        elif run.get("waiting_for"):
+            print(f"{_clean(run.get('name'))}: {_clean(run['waiting_for'])}")
 
 
 def show_peers(peers: list[Answer]) -> None:
@@ -82,7 +84,7 @@ def show_run(run: Answer) -> None:
     if members := run.get("members"):
         columns = tuple(members[0])
         print()
-        _show_table(columns, [[each.get(column) for column in columns] for each in members])
+        _show_table(columns, [_member_row(each, columns) for each in members])
     if rounds := run.get("rounds"):
         columns = ("round", "attempt", "members", "contributors", "seconds", "bytes", "digest")
         print()
@@ -102,6 +104,12 @@ def _run_row(run: Answer) -> list[Any]:
         _short(run.get("digest")),
         run.get("phase"),
     ]
+
+
+def _member_row(each: Answer, columns: Sequence[str]) -> list[Any]:
+    shown = {**each, "digest": _short(each.get("digest")), "root": _short(each.get("root"))}
+    shown["loss"] = _number(each.get("loss"), 4)
+    return [shown.get(column) for column in columns]
 
 
 def _round_row(each: Answer) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,30 +24,29 @@ class CommitRecord:
     digest: str  # history
     took_part: bool  # we are in its roster; otherwise we only followed
     seconds: float  # from our own readiness to the applied result
-    bytes: int  # that we sent for it
     resent: int  # bytes of contributions that we sent a second time, because an owner was lost
-
-    def as_json(self) -> dict[str, Any]:
-        """For the API."""
-        return asdict(self)
 
 
 class CommitLog:
-    """The committed rounds, oldest first."""
+    """The committed rounds, oldest first, and what they cost."""
 
     def __init__(self) -> None:
         self.records: list[CommitRecord] = []
         self.group = 0  # members of the last round
         self._submitted_at: float | None = None
-        self._sent = 0
+        self._sent: Counter[int] = Counter()  # bytes of payload, by round
 
     def submitted(self, now: float) -> None:
         """We are ready for the current round."""
         if self._submitted_at is None:
             self._submitted_at = now
 
-    def add(self, decision: Decision, me: PeerId, now: float, sent: int, resent: int) -> CommitRecord:
-        """A round is applied; `sent` is what we have sent for the run so far, in bytes."""
+    def sent(self, round: int, size: int) -> None:
+        """So many bytes of payload have left for a round's all-reduce; some leave after it has committed."""
+        self._sent[round] += size
+
+    def add(self, decision: Decision, me: PeerId, now: float, resent: int) -> CommitRecord:
+        """A round is applied."""
         proposal = decision.certificate.proposal
         record = CommitRecord(
             proposal.round,
@@ -56,9 +56,14 @@ class CommitLog:
             next_history(proposal).hex(),
             me in proposal.members,
             0.0 if self._submitted_at is None else now - self._submitted_at,
-            sent - self._sent,
             resent,
         )
-        self._submitted_at, self._sent, self.group = None, sent, len(proposal.members)
-        self.records = [*self.records[-KEPT + 1 :], record]
+        self._submitted_at, self.group = None, len(proposal.members)
+        self.records.append(record)
+        if len(self.records) > KEPT:
+            self._sent.pop(self.records.pop(0).round, None)
         return record
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """All records, for the API, each with the bytes that we have sent for it so far."""
+        return [{**asdict(record), "bytes": self._sent[record.round]} for record in self.records]

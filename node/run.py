@@ -12,12 +12,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from shoal.node.disk import Disk
 from shoal.node.driver import Driver
@@ -25,21 +23,21 @@ from shoal.node.faults import FaultTrigger
 from shoal.node.lanes import newcomer_lane
 from shoal.node.logs import warn
 from shoal.node.manifest import Manifest
-from shoal.node.outer import OuterState, StateStore, parameters
+from shoal.node.outer import OuterState, StateStore
 from shoal.node.outgoing import Outgoing
 from shoal.node.records import CommitLog
+from shoal.node.shm import FloatArray
 from shoal.node.state import Snapshot
 from shoal.node.state_file import save_state
-from shoal.node.worker_messages import Contribution, Progress
+from shoal.node.training import Training
 from shoal.node.worker_process import WorkerSettings
-from shoal.node.workers import Worker
 from shoal.protocol.allreduce import Blamed
-from shoal.protocol.effects import Event
-from shoal.protocol.errors import RemoteError
+from shoal.protocol.effects import Effect, Event
+from shoal.protocol.errors import ShoalError
 from shoal.protocol.ids import PeerId, short
 from shoal.protocol.matchmaking import HandIn, Offer, Waiting
 from shoal.protocol.member import Member, RunFacts
-from shoal.protocol.members import PeerUp
+from shoal.protocol.members import NamesakeSeen, PeerUp
 from shoal.protocol.network import Network
 from shoal.protocol.roster import Policy
 from shoal.protocol.rounds import Aborted, Committed
@@ -80,20 +78,17 @@ class Run:
         self.id = manifest.run_id
         self.outer = OuterState(manifest)
         self.commits = CommitLog()
-        self.outgoing = Outgoing(signer.peer, settings.fault)
-        self.progress: Progress | None = None
-        self.samples = 0  # tokens behind the state, as far as this node has followed
-        self.last_loss: float | None = None
-        self.waiting = ""
-        self.failure = ""
+        self.outgoing = Outgoing(signer.peer, self.commits, settings.fault)
+        self.training: Training | None = None  # None: we keep state and vote, and contribute nothing
+        self.samples = 0  # tokens behind the committed state
+        self.obstacle = ""  # why we, as leader, cannot close a group
+        self.failure = ""  # why this run has ended on this node
         self._me = signer.peer
         self._signer = signer
         self._network = network
         self._settings = settings
         self._lane = newcomer_lane(self._me)
         self._open_round = 0  # the round that we have begun
-        self._called_for = 0  # the round that the others wait for us to hand in
-        self._worker: Worker | None = None
         self._busy = asyncio.Lock()  # one long piece of work at a time
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -122,33 +117,34 @@ class Run:
         )
         self.member = member
         if self._settings.trains:
-            self._worker = self._make_worker()
-            self._spawn(self._worker.run())
+            self.training = Training(self._worker_settings(), self.outer.committed, self._submit, self._spawn)
+            self.training.start()
         self._spawn(self._report())
         self.driver.command(lambda now: member.start(now, seeds))
         self._begin_round()
 
-    async def close(self, leave: bool) -> None:
-        """End our part in the run; with `leave`, say goodbye to the others."""
-        if leave:
-            self.driver.command(self.member.leave)
+    async def close(self) -> None:
+        """Say goodbye to the others and end our part in the run."""
+        self.driver.command(self.member.leave)
         self.driver.close()
-        if self._worker is not None:
-            await self._worker.stop()
+        if self.training is not None:
+            await self.training.stop()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _fail(self, error: Exception) -> None:
-        """Our own mistake: we are silent from now on, and say so in `status`."""
-        self.failure = f"{type(error).__name__}: {error}"
-        log.error("run %s has failed on this node and is given up here", self.manifest.name, exc_info=error)
-        if self._worker is not None:
-            self._spawn(self._worker.stop())
+        """Our own mistake, or a full disk: we are silent from now on, and say so in `status`."""
+        expected = isinstance(error, ShoalError)
+        self.failure = str(error) if expected else f"{type(error).__name__}: {error}"
+        words = f"run {self.manifest.name} has failed on this node and is given up here: {self.failure}"
+        log.error("%s", words, exc_info=None if expected else error, extra={"code": "run-failed"})
+        if self.training is not None:
+            self._spawn(self.training.stop())
 
-    def _make_worker(self) -> Worker:
+    def _worker_settings(self) -> WorkerSettings:
         folder = self._settings.folder
-        settings = WorkerSettings(
+        return WorkerSettings(
             folder=folder,
             log=folder / "worker.log",
             manifest=self.manifest.canonical(),
@@ -156,30 +152,23 @@ class Run:
             threads=self._settings.threads,
             data=self._settings.data,
         )
-        return Worker(
-            settings,
-            on_progress=self._on_progress,
-            on_contribution=self._on_contribution,
-            on_lost=lambda reason: warn(log, "worker-lost", f"{reason}; it is started again"),
-        )
 
     # -- what the member says -------------------------------------------------------------------------------
 
     def _on_event(self, event: Event) -> None:
         match event:
             case Committed():
-                self.waiting = ""
                 self._spawn(self._apply(event))
             case StateReceived():
                 self._spawn(self._install(event))
-            case HandIn(round):
-                self._called_for = round
-                self._hand_in_if_called()
+            case HandIn(round) if self.training is not None:
+                self.training.call(round)
             case PeerUp(peer, addresses):
                 self._network.remember(peer, addresses)
+            case NamesakeSeen():
+                self._network.meet_namesake()
             case Waiting(reason):
-                self.waiting = reason
-                log.info("round %d waits: %s", self._open_round, reason)
+                self.obstacle = reason  # often for some milliseconds only: `_report` says what lasts
             case Aborted(round, attempt, reason):
                 warn(log, "attempt-failed", f"attempt {attempt} of round {round} failed: {reason}; trying again")
             case Blamed(peer, reason):
@@ -194,67 +183,63 @@ class Run:
         members = proposal.members
         self._lane = members.index(self._me) if self._me in members else newcomer_lane(self._me)
         self.driver.command(lambda now: self.member.applied(now, snapshot.root))
-        sent, _ = self._network.traffic(self.id)
-        record = self.commits.add(event.decision, self._me, self.driver.now(), sent, self.outgoing.resent)
+        record = self.commits.add(event.decision, self._me, self.driver.now(), self.outgoing.resent)
         log.info("round %d committed: history %s, state %s", record.round, record.digest[:8], short(snapshot.root))
         self._begin_round()
 
     async def _install(self, event: StateReceived) -> None:
-        """A state that others have sent us."""
-        try:
-            async with self._busy:
-                await asyncio.to_thread(self.outer.install, event.base, event.payloads)
-        except RemoteError as error:
-            warn(log, "state-refused", f"the state we were sent cannot be used: {error}")
-            return
+        """A state that others have sent us, and that is certified: if it does not fit, this run is not for us."""
+        async with self._busy:
+            await asyncio.to_thread(self.outer.install, event.base, event.payloads)
         log.info("caught up with round %d: state %s", event.base.round, short(event.base.root))
+        self.samples = self._samples_behind(event.base.round)
+        self._open_round = 0  # what was trained from another state is of no use, even in the same round
         self.driver.command(lambda now: self.member.opened(now, event.base))
         self._begin_round()
 
-    # -- what the worker says -------------------------------------------------------------------------------
+    def _samples_behind(self, round: int) -> int:
+        """The tokens behind the state after `round`, as the certificates have them."""
+        total = at = 0
+        while at < round and (links := self.member.history.after(at)):
+            total += sum(link.proposal.samples for link in links[: round - at])
+            at += len(links)
+        return total
+
+    # -- what the member is told ----------------------------------------------------------------------------
 
     def _begin_round(self) -> None:
         """Train, if there is a round to train for that we have not begun."""
         base = self.member.rounds.base
         if base is None or self.is_finished or self._open_round == base.round + 1:
             return
-        self._open_round = base.round + 1
-        self.progress, self.waiting = None, ""
-        if self._worker is None:
+        self._open_round, self.obstacle = base.round + 1, ""
+        if self.training is None:
             self._submit(0, None)
         else:
-            self._spawn(self._train(self._worker, self._open_round))
+            self.training.begin(self._open_round, self._lane)
 
-    async def _train(self, worker: Worker, round: int) -> None:
-        with self.outer.committed.lease() as snapshot:
-            await worker.train(round, self._lane, parameters(snapshot))
-
-    def _on_progress(self, progress: Progress) -> None:
-        self.progress = progress
-        self._hand_in_if_called()
-
-    def _hand_in_if_called(self) -> None:
-        """The others wait: give them what there is, as soon as there is something."""
-        if self._worker is not None and self.progress is not None and self.progress.round == self._called_for:
-            self._worker.hand_in(self._called_for)
-            self._called_for = 0
-
-    def _on_contribution(self, contribution: Contribution) -> None:
-        assert self._worker is not None
-        if contribution.round != self._open_round:
-            return
-        self.last_loss = contribution.loss
-        vector = self._worker.contribution
-        weight = min(contribution.tokens, self.manifest.rounds.max_weight)
-        if weight and not np.isfinite(vector).all():
-            warn(log, "diverged", f"training diverged in round {contribution.round}; we contribute nothing to it")
-            weight = 0
-        self._submit(weight, self.outer.encoder(vector) if weight else None)
-
-    def _submit(self, weight: int, contribution: Callable[[int], bytes] | None) -> None:
+    def _submit(self, tokens: int, vector: FloatArray | None) -> None:
+        """We are ready for the round: `vector` is our pseudo-gradient, and stays as it is until the next one."""
         self.commits.submitted(self.driver.now())
-        offer = Offer(weight, bandwidth=0, reachable=True)
+        offer = Offer(min(tokens, self.manifest.rounds.max_weight), bandwidth=0, reachable=True)
+        contribution = self.outer.encoder(vector) if vector is not None else None
         self.driver.command(lambda now: self.member.submit(now, offer, contribution))
+
+    async def _report(self) -> None:
+        said = ""
+        while True:
+            await asyncio.sleep(REPORT_EVERY)
+            self.driver.command(self._report_now)
+            obstacle = self.obstacle if self.member.phase == "matching" else ""
+            if obstacle not in ("", said):
+                log.info("round %d waits: %s", self._open_round, obstacle)
+            said = obstacle
+
+    def _report_now(self, now: float) -> list[Effect]:
+        training = self.training
+        step = training.progress.step if training is not None and training.progress is not None else 0
+        loss = training.loss if training is not None else None
+        return self.member.report(now, step=step, samples=self.samples, loss=loss, bandwidth=0)
 
     # -- read side ------------------------------------------------------------------------------------------
 
@@ -271,17 +256,6 @@ class Run:
         return snapshot
 
     # -- inside ---------------------------------------------------------------------------------------------
-
-    async def _report(self) -> None:
-        while True:
-            await asyncio.sleep(REPORT_EVERY)
-            progress = self.progress
-            step, loss = (progress.step, progress.loss) if progress is not None else (0, self.last_loss)
-            self.driver.command(
-                lambda now, step=step, loss=loss: self.member.report(  # type: ignore[misc]
-                    now, step=step, samples=self.samples, loss=loss, bandwidth=0
-                )
-            )
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

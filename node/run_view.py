@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from shoal.node.service import Answer
 from shoal.node.standing import LOSS_WINDOW, is_split
-from shoal.protocol.ids import PeerId
+from shoal.protocol.ids import PeerId, short
 from shoal.protocol.link import Link
+from shoal.protocol.members import State
 from shoal.protocol.messages.status import RunStatus
 from shoal.protocol.quorum import is_quorum
 
@@ -20,7 +21,8 @@ LAST_ROUNDS = 10
 
 def row(run: Run, traffic: tuple[int, int]) -> Answer:
     """The run in `shoal status`."""
-    member, state, progress = run.member, run.outer.committed.current, run.progress
+    member, state = run.member, run.outer.committed.current
+    progress = run.training.progress if run.training is not None else None
     base = member.rounds.base
     sent, received = traffic
     return {
@@ -30,18 +32,31 @@ def row(run: Run, traffic: tuple[int, int]) -> Answer:
         "members": len(member.membership.alive()) + 1,
         "digest": (base.history if base is not None else member.status.history).hex(),
         "root": state.root.hex(),
-        "loss": progress.loss if progress is not None else run.last_loss,
+        "loss": run.training.loss if run.training is not None else None,
         "step": progress.step if progress is not None else 0,
         "samples": run.samples,
         "phase": "failed" if run.failure else "finished" if run.is_finished else member.phase,
         "trains": member.status.trains,
         "tokens_per_second": progress.tokens_per_second if progress is not None else None,
         "failure": run.failure or None,
-        "waiting_for": run.waiting or ", ".join(member.rounds.waiting_for()) or None,
+        "waiting_for": waiting_for(run),
         "bytes_sent": sent,
         "bytes_received": received,
         "last": run.manifest.rounds.last,
     }
+
+
+def waiting_for(run: Run) -> str | None:
+    """What holds the run up, in one sentence; None if nothing does."""
+    if run.failure or run.is_finished:
+        return None
+    if run.training is not None and run.training.trouble and run.member.phase == "training":
+        return f"{run.training.trouble}; it is started again"
+    number = run.outer.committed.current.round + 1
+    if run.obstacle and run.member.phase == "matching":
+        return f"round {number} waits: {run.obstacle}"
+    missing = run.member.rounds.waiting_for()
+    return f"round {number} waits for {', '.join(map(short, missing))}" if missing else None
 
 
 def peer_rows(run: Run, links: Mapping[PeerId, Link]) -> list[Answer]:
@@ -77,7 +92,7 @@ def details(run: Run) -> Answer:
         "author": run.author,
         "manifest": run.manifest.model_dump(mode="json"),
         "members": [own, *others],
-        "rounds": [record.as_json() for record in run.commits.records[-LAST_ROUNDS:]],
+        "rounds": run.commits.as_json()[-LAST_ROUNDS:],
     }
 
 
@@ -86,8 +101,9 @@ def split(run: Run) -> bool:
     membership, base = run.member.membership, run.member.rounds.base
     present = [run.member.me, *membership.alive()]
     others = [status for peer in membership.alive() if (status := membership.status(peer)) is not None]
+    gone = [voter for voter in base.voters if membership.state(voter) is State.LEFT] if base is not None else []
     return is_split(
-        no_quorum=base is not None and base.round > 0 and not is_quorum(present, base.voters),
+        no_quorum=base is not None and base.round > 0 and not is_quorum(present, base.voters, gone),
         group=run.commits.group,
         lost=len(membership.lost_since(run.driver.now() - LOSS_WINDOW)),
         own=run.member.status,

@@ -29,7 +29,8 @@ class NodeService(Protocol):
         """{version, peer, state: "SOLO"|"CONNECTED"|"IN-ROUND"|"SPLIT", reachability, addresses, runs}.
 
         Each of `runs`: {run, name, round, members, digest, loss, step, samples}, and what else is known:
-        phase, trains, tokens_per_second, waiting_for, bytes_sent, bytes_received, last.
+        phase ("failed" if the run has ended on this node, "finished" after its last round), failure (why it failed),
+        waiting_for (a sentence: what holds it up), root, trains, tokens_per_second, bytes_sent, bytes_received, last.
         """
         ...
 
@@ -42,7 +43,11 @@ class NodeService(Protocol):
         ...
 
     def rounds(self, run: str) -> list[Answer]:
-        """Committed, oldest first: [{round, attempt, members, contributors, digest, seconds, bytes}]."""
+        """Committed, oldest first: [{round, attempt, members, contributors, digest, seconds, bytes}], and more.
+
+        `bytes` are those of the payloads that this node has sent for the round's all-reduce, `resent` those of them
+        that it sent a second time, because an owner was lost; `took_part` is whether it was in the round's roster.
+        """
         ...
 
     async def create_run(self, manifest_toml: str, train: bool) -> Answer:

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from shoal.node.corpus import load_corpus
-from shoal.node.inner import InnerRound, InnerStep, InnerTrainer, use_threads
+from shoal.node.inner import InnerRound, InnerStep, InnerTrainer
 from shoal.node.manifest import decode_manifest
 from shoal.node.shm import FloatArray
 from shoal.node.worker_link import WorkerLink
@@ -197,7 +197,7 @@ def main() -> None:
     link = WorkerLink.connect(parser.parse_args().socket)
     orders = Orders()
     threading.Thread(target=listen, args=(link, orders), name="listen", daemon=True).start()
-    use_threads(link.welcome.threads)
+    torch.set_num_threads(link.welcome.threads)
     trainer = build_trainer(link.welcome)
     TrainingLoop(trainer, orders, link.parameters.array, link.contribution.array, link.send).run()
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 GRACE = 2.0  # seconds between asking, terminating and killing
-BUILT_IN = (sys.executable, "-m", "shoal.node.worker")
+BUILT_IN = (sys.executable, "-P", "-m", "shoal.node.worker")  # -P: no module comes from the current folder
 
 
 @dataclass(frozen=True, slots=True)

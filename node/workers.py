@@ -89,12 +89,16 @@ class Worker:
         """Let the worker do the inner steps of `round` from `parameters`; replaces the order before."""
         self._orders += 1
         order = Train(self._orders, round, lane)
-        self._order = self._hand_in = None
+        self.forget()
         async with self._loading:
             await asyncio.to_thread(np.copyto, self._parameters.array, parameters)
         if order.order == self._orders:  # else another order came while we were loading
             self._order = order
             self._send_order()
+
+    def forget(self) -> None:
+        """Nobody wants the answer to the order that the worker has, whenever it comes."""
+        self._order = self._hand_in = None
 
     def hand_in(self, round: int) -> None:
         """Ask for what the worker has of `round`, which may be nothing; `on_contribution` follows."""

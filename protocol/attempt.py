@@ -32,7 +32,7 @@ from shoal.protocol.succession import Succession
 from shoal.protocol.voting import VoteState, counting, must_propose
 from shoal.protocol.wire import Message
 
-STALLED = 12  # patiences without any progress before an attempt is given up
+STALLED, STALLED_MOST = 12, 120.0  # patiences, and seconds at most, without any progress before we give up
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +191,14 @@ class Attempt:
     # -- inside -----------------------------------------------------------------------------------------------
 
     def _hear(self, now: float, peer: PeerId, progress: bool) -> None:
-        """A sign of life; progress also teaches how long live members take."""
+        """A sign of life; progress also teaches how long live members take.
+
+        A silence longer than our patience may have been a fault of the network: it counts as just that long, so that
+        patience grows if they all are slow, and not by one that was cut off for a minute.
+        """
         gap = self._silence.hear(now, peer, progress)
         if gap is not None:
-            self._context.pace.observe(gap)
+            self._context.pace.observe(min(gap, self._context.pace.deadline()))
 
     def _dispatch(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
         match message:
@@ -334,6 +338,6 @@ class Attempt:
     def _check_stall(self, now: float, patience: float) -> list[Effect]:
         have = sum(result is not None for result in self._reduce.results) if self._reduce is not None else 0
         state = (have, len(self._missing()), self._commit.ballot, len(self._commit.unanswered()))
-        if not self._stall.is_long(now, state, STALLED * patience):
+        if not self._stall.is_long(now, state, min(STALLED * patience, STALLED_MOST)):
             return []
         return [Tell(AttemptFailed("no progress", self._retry_from))]

@@ -104,7 +104,8 @@ class Bridge:
 
     def _start(self, function: Callable[..., Awaitable[None]], *args: object) -> None:
         assert self._spawn is not None
-        self._spawn(function, *args)
+        with suppress(RuntimeError):  # the other loop is about to end and starts nothing more; `_end` will tell
+            self._spawn(function, *args)
 
     async def _carry(self, outcome: asyncio.Future[T], function: Callable[..., Awaitable[T]], args: Any) -> None:
         try:

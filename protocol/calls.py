@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from shoal.protocol.errors import RemoteError, ShoalError, TransportError
 from shoal.protocol.frames import Frame, Kind
 from shoal.protocol.ids import PeerId, short
-from shoal.protocol.wire import Message, decode, encode
+from shoal.protocol.wire import NODE_TAGS, Message, decode, encode
 
 MAX_ASKED = 256  # ours that wait for an answer
 MAX_SERVED = 64  # the peer's that we work on
@@ -79,7 +79,7 @@ class Calls:
             _fail(answer, RemoteError(f"refused our call: {reason}", self._peer))
         else:
             try:
-                message = decode(frame.body, self._peer)
+                message = decode(frame.body, self._peer, tags=NODE_TAGS)
             except RemoteError as error:
                 _fail(answer, error)
                 raise
@@ -91,7 +91,7 @@ class Calls:
             self._put(Kind.BUSY, frame.call, b"")
             return
         try:
-            message = decode(frame.body, self._peer)
+            message = decode(frame.body, self._peer, tags=NODE_TAGS)
         except RemoteError as error:
             self._put(Kind.FAILURE, frame.call, error.reason.encode()[:MAX_REASON])
             raise

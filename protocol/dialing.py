@@ -3,6 +3,8 @@
 Rules:
 - An attempt tries all known addresses, each a little after the one before, and takes the first that answers.
 - A connection that the peer makes while we dial ends the wait; ours is then a spare, and does no harm.
+- Addresses are hearsay: anybody can sign one that leads to somebody else. So failed dials are bounded for each host,
+  over all peers that are said to be there, and nobody can be flooded through us.
 - Bulk gets a connection of its own where the peer can be dialled. Sharing one, a word would stand behind
   all the payload that waits in the socket of a peer that cannot read it as fast as it comes: 100 ms and more.
 """
@@ -14,6 +16,7 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from shoal.protocol.allowance import Allowances
 from shoal.protocol.errors import TransportError
 from shoal.protocol.ids import PeerId, short
 from shoal.protocol.transport import Connection, Stream, Transport
@@ -23,6 +26,8 @@ OWN_LIMIT = 2.0  # the same, for a connection that we can do without
 STAGGER = 0.25  # seconds between the starts of two addresses
 BACK_OFF = (0.2, 15.0)  # seconds: the first and the longest
 MAX_ADDRESSES = 8
+FAILURES = (64, 2.0)  # dials of one host that may fail, in a burst and per second
+MAX_HOSTS = 4096  # whose failures are remembered
 
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
@@ -30,16 +35,22 @@ Spawn = Callable[[Coroutine[Any, Any, None]], object]
 class Dialing:
     """Whether one peer is connected, and what is known of where it is."""
 
-    def __init__(self, peer: PeerId, transport: Transport, spawn: Spawn) -> None:
+    def __init__(self, peer: PeerId, transport: Transport, spawn: Spawn, failures: Allowances[str]) -> None:
         self._peer = peer
         self._transport = transport
         self._spawn = spawn
+        self._failures = failures  # that each host may cause, whoever is said to be there
         self._addresses: tuple[str, ...] = ()
         self._attempt: asyncio.Future[None] | None = None
         self._delay = 0.0
         self._retry_at = 0.0
         self._may_dial_again = True
         self.is_up = False
+
+    @property
+    def can_dial(self) -> bool:
+        """Whether any address is known."""
+        return bool(self._addresses)
 
     def learn(self, addresses: tuple[str, ...]) -> None:
         """Where the peer may be; the latest news is tried first."""
@@ -116,16 +127,31 @@ class Dialing:
         raise TransportError(f"cannot reach {short(self._peer)}: {'; '.join(failures)}")
 
     async def _dial_one(self, address: str, limit: float) -> Connection | TransportError:
+        allowance = self._failures.of(host_of(address))
+        if not allowance.take(asyncio.get_running_loop().time()):
+            return TransportError(f"{address}: dialled in vain too often, wait a little")
         try:
-            return await self._transport.dial(self._peer, address, limit)
+            connection = await self._transport.dial(self._peer, address, limit)
         except TransportError as error:
             return TransportError(f"{address}: {error}")
+        allowance.give_back()
+        return connection
 
     def _back_off(self) -> None:
         first, longest = BACK_OFF
         self._delay = min(longest, max(first, 2 * self._delay))
         jitter = random.uniform(0.75, 1.25)  # so that peers that lost each other do not dial in step
         self._retry_at = asyncio.get_running_loop().time() + self._delay * jitter
+
+
+def no_failures() -> Allowances[str]:
+    """What `Dialing` counts failures in; one for all peers."""
+    return Allowances(*FAILURES, MAX_HOSTS)
+
+
+def host_of(address: str) -> str:
+    """The host in a multiaddr: "1.2.3.4" of /ip4/1.2.3.4/tcp/4101."""
+    return [*address.split("/", 3), "", ""][2]
 
 
 def _retrieve(attempt: asyncio.Future[None]) -> None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from shoal.protocol.ids import PeerId
 
+MAX_REASON = 400  # characters; reasons are logged and shown
+
 
 class ShoalError(Exception):
     """Base of every error that Shoal raises on purpose."""
@@ -24,8 +26,8 @@ class RemoteError(ShoalError):
     """A peer broke the protocol. Nothing it sent has changed our state."""
 
     def __init__(self, reason: str, peer: PeerId | None = None) -> None:
-        super().__init__(reason)
-        self.reason = reason
+        self.reason = _one_line(reason)
+        super().__init__(self.reason)
         self.peer = peer
 
     def __str__(self) -> str:
@@ -38,3 +40,8 @@ class PayloadError(RemoteError):
 
 class TransportError(ShoalError):
     """The network failed; the same call may work later."""
+
+
+def _one_line(reason: str) -> str:
+    """A reason may quote what the peer sent: it must neither break a log's line nor steer a terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in reason[:MAX_REASON])

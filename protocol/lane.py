@@ -74,11 +74,15 @@ class Lane:
         lost = list(self._queue)
         self._queue.clear()
         self._queued = 0
+        self.renew()
+        for parcel in lost:
+            self._lose(parcel, reason)
+
+    def renew(self) -> None:
+        """Write what follows to a new stream."""
         if self._stream is not None:
             self._stream.reset()
             self._stream = None
-        for parcel in lost:
-            self._lose(parcel, reason)
 
     async def _drain(self) -> None:
         """Write until nothing is left."""

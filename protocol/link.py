@@ -4,7 +4,11 @@ Rules:
 - Messages and calls travel on control streams; messages whose class says `bulk` on bulk streams, so that no
   payload ever stands before a word.
 - A bad frame or message costs its sender that frame and a line in our log; bad framing costs it the stream.
-- The peer may have one stream of each protocol: a new one replaces the old.
+- The peer may have one stream of each protocol: a new one replaces the old. If the old one had not ended, the peer
+  has lost a connection that looks alive here, and our own words must not go there any more.
+- A peer may keep us busy with its words, and with malformed payloads, for a share of the time (BUSY); beyond that it
+  is read more slowly, and its own connection tells it so. So a flood, of signatures to check or of anything else,
+  costs its sender most.
 - Who leaves our pings unanswered for SILENCE seconds is disconnected: a connection whose other end vanished without
   a word would otherwise look alive for ever.
 """
@@ -12,10 +16,13 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any
 
+from shoal.protocol.allowance import Allowance, Allowances
 from shoal.protocol.calls import Calls
 from shoal.protocol.dialing import Dialing
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
@@ -23,12 +30,15 @@ from shoal.protocol.frames import LENGTH_SIZE, MAX_HEAD, Frame, Kind, decode_fra
 from shoal.protocol.ids import PeerId, RunId, short
 from shoal.protocol.lane import Lane, Parcel
 from shoal.protocol.transport import Stream, Transport
-from shoal.protocol.wire import MAX_BULK_FRAME, MAX_CONTROL_FRAME, Message, decode, encode
+from shoal.protocol.wire import MAX_BULK_FRAME, MAX_CONTROL_FRAME, RUN_TAGS, Message, decode, encode
 
 CONTROL = "/shoal/control/1"
 BULK = "/shoal/bulk/1"
 CONTROL_QUEUE = 8 << 20
 SILENCE = 30.0
+FRAME_LIMIT = 120.0  # seconds for one frame: nobody makes us keep half of one for ever
+BUSY = (1.0, 0.2)  # seconds of our time for the words of one peer, in a burst and per second
+BUSY_MOST = 0.05  # counted for one word: what it sets off may be work that we owe the run, not the sender
 OPEN_TRIES = 2  # a connection may end while we open a stream on it, and another one be there
 
 
@@ -49,6 +59,7 @@ class Surroundings:
     """What a neighbour needs of the network that it belongs to."""
 
     transport: Transport
+    failures: Allowances[str]  # of dials, see dialing.py
     bulk_queue: int
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
     complain: Callable[[RemoteError], None]
@@ -63,12 +74,13 @@ class Neighbour:
 
     def __init__(self, peer: PeerId, around: Surroundings) -> None:
         self.peer = peer
-        self.dialing = Dialing(peer, around.transport, around.spawn)
+        self.dialing = Dialing(peer, around.transport, around.spawn, around.failures)
         self._around = around
         self._control = Lane(CONTROL_QUEUE, lambda: self._open_stream(CONTROL), around.spawn)
         self._bulk = Lane(around.bulk_queue, lambda: self._open_stream(BULK), around.spawn)
         self._calls = Calls(peer, self._put, around.spawn, around.on_call)
-        self._readers: dict[str, asyncio.Task[None]] = {}
+        self._readers: dict[str, tuple[asyncio.Task[None], Stream]] = {}
+        self._busy = Allowance(*BUSY)
         self._sent = self._received = 0
         self._rtt: float | None = None
         self._ping = 0
@@ -121,10 +133,14 @@ class Neighbour:
         """Measure the round trip, before all else that waits; give up a peer that does not answer."""
         now = asyncio.get_running_loop().time()
         if now - self._answered_at > SILENCE:
-            self._around.spawn(self._around.transport.disconnect(self.peer))
+            self._around.spawn(self._give_up())
         self._ping += 1
         self._pinged_at = now
         self._put(Kind.PING, self._ping, b"", urgent=True)
+
+    async def _give_up(self) -> None:
+        with suppress(TransportError):  # the host has stopped, and with it the connection
+            await self._around.transport.disconnect(self.peer)
 
     def forgive(self) -> None:
         """Start the silence anew: it was we who did not listen."""
@@ -190,30 +206,48 @@ class Neighbour:
     def accept(self, protocol: str, stream: Stream) -> None:
         """Read a stream that the peer opened."""
         if protocol in self._readers:
-            self._readers[protocol].cancel()
-        self._readers[protocol] = self._around.spawn(self._read(stream, protocol == BULK))
+            self._replace(protocol, *self._readers[protocol])
+        self._readers[protocol] = (self._around.spawn(self._read(stream, protocol == BULK)), stream)
+
+    def _replace(self, protocol: str, reader: asyncio.Task[None], stream: Stream) -> None:
+        if not reader.done():
+            reader.cancel()
+            stream.reset()  # a task that was cancelled before it began does not do it
+            if protocol == CONTROL:
+                self._control.renew()
 
     async def _read(self, stream: Stream, bulk: bool) -> None:
         limit = MAX_BULK_FRAME if bulk else MAX_CONTROL_FRAME
         try:
             while True:
                 length = frame_length(await stream.read_exact(LENGTH_SIZE), limit, self.peer)
-                frame = decode_frame(await stream.read_exact(length), self.peer)
+                async with asyncio.timeout(FRAME_LIMIT):
+                    data = await stream.read_exact(length)
+                frame = decode_frame(data, self.peer)
                 self._received += LENGTH_SIZE + length
                 self._around.count(frame.run, 0, LENGTH_SIZE + length)
-                self._receive(frame, bulk)
+                begin = time.thread_time()
+                if not self._receive(frame, bulk) or not bulk:
+                    await self._pace(time.thread_time() - begin)
         except RemoteError as error:
             self._around.complain(error)
+        except TimeoutError:
+            self._around.complain(RemoteError(f"took more than {FRAME_LIMIT:g} s for one frame", self.peer))
         except TransportError:
             pass  # the peer ended it, or the connection is lost, which `disconnected` will say
         finally:
             stream.reset()
 
-    def _receive(self, frame: Frame, bulk: bool) -> None:
-        """Act on one frame; whatever is wrong with its contents ends here."""
+    async def _pace(self, seconds: float) -> None:
+        wait = self._busy.owe(asyncio.get_running_loop().time(), min(seconds, BUSY_MOST))
+        if wait:
+            await asyncio.sleep(wait)
+
+    def _receive(self, frame: Frame, bulk: bool) -> bool:
+        """Act on one frame; whatever is wrong with its contents ends here. Whether it was well-formed."""
         try:
             if frame.kind is Kind.MESSAGE:
-                message = decode(frame.body, self.peer)
+                message = decode(frame.body, self.peer, tags=RUN_TAGS)
                 if message.bulk != bulk:
                     raise RemoteError(f"{type(message).__name__} came on the wrong stream", self.peer)
                 self._around.on_message(self.peer, frame.run, message)
@@ -227,6 +261,8 @@ class Neighbour:
                 self._calls.receive(frame)
         except RemoteError as error:
             self._around.complain(error)
+            return False
+        return True
 
     def _receive_pong(self, frame: Frame) -> None:
         self.forgive()

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from shoal.protocol.certificate import genesis
 from shoal.protocol.donor import Store
 from shoal.protocol.effects import Effect, Tell, Timer
+from shoal.protocol.errors import RemoteError
 from shoal.protocol.history import History
 from shoal.protocol.ids import Digest, PeerId, RunId
 from shoal.protocol.matchmaking import Offer
@@ -26,7 +27,7 @@ from shoal.protocol.members import PeerDown, PeerLeft, PeerUp, StatusChanged
 from shoal.protocol.membership import Membership
 from shoal.protocol.messages import membership as gossip
 from shoal.protocol.messages import transfer as sync
-from shoal.protocol.messages.rounds import VoteRecord
+from shoal.protocol.messages.rounds import ROUND_MESSAGES, Commit, VoteRecord
 from shoal.protocol.messages.status import RunStatus
 from shoal.protocol.reducer import Reducer
 from shoal.protocol.roster import Base, Policy
@@ -39,6 +40,11 @@ PART = 0  # the whole model is one part; methods with fragments will have severa
 
 MEMBERSHIP_MESSAGES = gossip.Ping | gossip.PingFor | gossip.Ack | gossip.AckFor | gossip.Gossip | gossip.Summary
 TRANSFER_MESSAGES = sync.GetChain | sync.Chain | sync.GetState | sync.StateIs | sync.GetStateChunk | sync.StateChunk
+
+
+def part_of(message: TRANSFER_MESSAGES | ROUND_MESSAGES) -> int:
+    """Which chain of rounds a message is about."""
+    return message.certificate.proposal.part if isinstance(message, Commit) else message.part
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +129,10 @@ class Member:
         """Any message of this run."""
         if isinstance(message, MEMBERSHIP_MESSAGES):
             return self._digest(now, self.membership.receive(now, sender, message))
+        if not isinstance(message, TRANSFER_MESSAGES | ROUND_MESSAGES):
+            raise RemoteError(f"sent {type(message).__name__}, which is not for a run's members", sender)
+        if part_of(message) != PART:
+            raise RemoteError(f"names part {part_of(message)} of a run that has only part {PART}", sender)
         if isinstance(message, TRANSFER_MESSAGES):
             return self._digest(now, self.transfer.receive(now, sender, message))
         return self._digest(now, self.rounds.receive(now, sender, message))

@@ -27,7 +27,7 @@ NEVER = float("-inf")
 
 @dataclass(frozen=True, slots=True)
 class PeerUp(Event):
-    """A member is alive: new, back, or cleared of a suspicion."""
+    """A member is alive: new, back, cleared of a suspicion, or to be found elsewhere."""
 
     peer: PeerId
     addresses: tuple[str, ...]
@@ -56,9 +56,14 @@ class PeerLeft(Event):
 
 @dataclass(frozen=True, slots=True)
 class StatusChanged(Event):
-    """A living member has a new status or new addresses."""
+    """A present member has a new status."""
 
     peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class NamesakeSeen(Event):
+    """Somebody else speaks in our name all the time: another node has our key."""
 
 
 class State(Enum):
@@ -171,11 +176,14 @@ class MemberTable:
         if member is None:
             return self._insert(now, entry, dead)
         refutes = entry.incarnation > member.entry.incarnation
+        moved = entry.addresses != member.entry.addresses
         member.entry = entry
         if entry.left:
             return PeerLeft(entry.peer) if self._move(now, member, State.LEFT) in PRESENT else None
         if refutes and member.state is not State.ALIVE:
             self._move(now, member, State.ALIVE)
+            return PeerUp(entry.peer, entry.addresses)
+        if moved and member.state is State.ALIVE:  # a process that died unnoticed is back on another port, perhaps
             return PeerUp(entry.peer, entry.addresses)
         return StatusChanged(entry.peer) if member.is_present else None
 

@@ -24,7 +24,7 @@ from shoal.protocol.effects import Effect, Tell, Timer
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.exchange import Exchange, deaths
 from shoal.protocol.ids import PeerId
-from shoal.protocol.members import MAX_MEMBERS, MAX_TOMBSTONES, NEVER, MemberTable, State
+from shoal.protocol.members import MAX_MEMBERS, MAX_TOMBSTONES, NEVER, MemberTable, NamesakeSeen, State
 from shoal.protocol.messages.membership import Ack, AckFor, Claim, Entry, Gossip, News, Ping, PingFor, Summary
 from shoal.protocol.messages.status import RunStatus
 from shoal.protocol.probe import PERIOD, Prober
@@ -38,6 +38,7 @@ from shoal.protocol.wire import Message
 REVIVE_EVERY, REVIVE_MOST, REVIVE_COUNT = 5.0, 60.0, 3  # calls to the dead: pause, longest pause, at once
 LATE, LATE_GRACE = 0.25, 0.3  # a judgement that comes later than this waits for what we have not read yet
 STALLED = 1.0  # a timer later than this: we were stopped, and nothing that we believe of others is fresh
+EARLIER_LIVES = 8  # entries of ours that we did not make and that an earlier life of ours may have left behind
 JUDGING = ("direct", "indirect", "verdict")
 
 
@@ -67,6 +68,7 @@ class Membership(MembershipView):
         self._exchange = Exchange(self._table, self._timers, rng)
         self._running = False
         self._recovered_at = NEVER
+        self._not_ours = 0  # entries in our name that we did not make
         self._on_timer: dict[str, Callable[[float, str], list[Effect]]] = {
             "probe": self._probe_next,
             "direct": lambda now, number: self._prober.probe_through_others(now, int(number)),
@@ -193,15 +195,22 @@ class Membership(MembershipView):
     def _learn(self, now: float, entry: Entry, *, dead: bool = False, pass_on: bool = True) -> list[Effect]:
         if not self._table.is_later(entry):
             return []
-        if entry.peer == self.me:  # from an earlier life of ours
-            self._announce(incarnation=entry.incarnation + 1)
-            return []
+        if entry.peer == self.me:
+            return self._outdo(entry)
         event = self._table.adopt(now, entry, dead=dead)
         if not self.is_suspect(entry.peer):
             self._suspicions.close(entry.peer)
         if pass_on:
             self._news.tell(entry.peer)
         return [Tell(event)] if event else []
+
+    def _outdo(self, entry: Entry) -> list[Effect]:
+        """We did not make this entry of ours. Earlier lives end; another node with our key answers each time."""
+        self._not_ours += 1
+        if self._not_ours > EARLIER_LIVES:
+            return [Tell(NamesakeSeen())] if self._not_ours == EARLIER_LIVES + 1 else []
+        self._announce(incarnation=entry.incarnation + 1)
+        return []
 
     def _hear(self, now: float, claim: Claim) -> list[Effect]:
         if claim.peer == self.me:

@@ -4,8 +4,9 @@ Rules:
 - `send` never blocks and never raises for the network's faults: messages may be lost, and the cores repair. Per
   peer and class (control or bulk) they arrive in order and once.
 - The owner sets the handlers before `start`; what a handler raises is logged and ends nothing.
-- Each kind of mistake of a peer is logged once, and MAX_REASONS of them. Nobody can make us remember, or write,
-  more than a bounded amount.
+- Each kind of mistake of a peer is logged once, and MAX_REASONS of them; COMPLAINTS of all peers. Nobody can make us
+  remember, or write, more than a bounded amount.
+- Another node with our key would get our messages, and we its: whoever meets one says so, once.
 - The listening port is the first of a pair (the second is for bulk sockets); a pair in use gives way to the next.
 """
 
@@ -16,8 +17,11 @@ import logging
 import socket
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
+from shoal.protocol.allowance import Allowance
+from shoal.protocol.dialing import no_failures
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.identity import Identity, public_key
 from shoal.protocol.ids import PeerId, RunId, short
@@ -29,9 +33,10 @@ from shoal.protocol.wire import Message
 DEFAULT_PORT = 4101
 BULK_QUEUE = 1 << 30
 PING_INTERVAL = 5.0
-FLUSH_LIMIT = 1.0  # seconds that `close` waits for last words to leave
-MAX_NEIGHBOURS = 4096
+FLUSH_LIMIT = 0.3  # seconds that `close` waits for last words to leave
+MAX_NEIGHBOURS = 16_384  # more than a run may have members, as only here their addresses are kept
 MAX_REASONS = 16  # kinds of mistakes of one peer that are logged
+COMPLAINTS = (100, 0.1)  # lines about mistakes of peers, in a burst and per second
 
 log = logging.getLogger(__name__)
 
@@ -52,11 +57,14 @@ class Network:
         self._neighbours: OrderedDict[PeerId, Neighbour] = OrderedDict()
         self._traffic: dict[RunId, list[int]] = {}
         self._complaints: OrderedDict[PeerId | None, set[str]] = OrderedDict()
+        self._may_complain = Allowance(*COMPLAINTS)
+        self._knows_of_namesake = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self._claim: socket.socket | None = None
         self._around = Surroundings(
             transport=self._transport,
+            failures=no_failures(),
             spawn=self._spawn,
             complain=self._complain,
             count=self._count,
@@ -119,7 +127,7 @@ class Network:
         except ValueError as error:
             raise LocalError(f"{multiaddr} does not end in /p2p/ and a PeerID") from error
         if peer == self.peer:
-            raise LocalError(f"{multiaddr} is our own address")
+            raise LocalError(f"{multiaddr} is this node itself" if multiaddr in self.addresses() else self._namesake())
         self.remember(peer, [address])
         dialing = self._neighbour(peer).dialing
         dialing.forget_failures()
@@ -156,10 +164,16 @@ class Network:
         """Frames that were to be sent and never left."""
         return sum(each.dropped for each in self._neighbours.values())
 
+    def meet_namesake(self) -> None:
+        """Another node has our key: say so, once."""
+        if not self._knows_of_namesake:
+            self._knows_of_namesake = True
+            log.warning("%s", self._namesake(), extra={"code": "same-key"})
+
     # -- what happens ---------------------------------------------------------------------------------------
 
     def _accept(self, peer: PeerId, protocol: str, stream: Stream) -> None:
-        if self._closing:
+        if self._closing or peer == self.peer:
             stream.reset()
         else:
             self._neighbour(peer).accept(protocol, stream)
@@ -167,12 +181,28 @@ class Network:
     def _change(self, peer: PeerId, up: bool) -> None:
         if self._closing:
             return
+        if peer == self.peer:
+            self.meet_namesake()
+            self._spawn(self._part(peer))
+            return
         neighbour = self._neighbour(peer)
         if up:
             neighbour.connected()
         else:
             neighbour.disconnected()
+            if not neighbour.dialing.can_dial:
+                del self._neighbours[peer]  # who came by and went leaves nothing behind
         self._guard(self.on_link, peer, up)
+
+    def _namesake(self) -> str:
+        return (
+            f"another node runs with a copy of this node's key ({self.peer}) and takes its messages: stop one of the "
+            "two, or move its key file away so that it makes a key of its own"
+        )
+
+    async def _part(self, peer: PeerId) -> None:
+        with suppress(TransportError):  # the host has stopped, and with it the connection
+            await self._transport.disconnect(peer)
 
     def _deliver(self, peer: PeerId, run: RunId | None, message: Message) -> None:
         self._guard(self.on_message, peer, run, message)
@@ -224,7 +254,8 @@ class Network:
         self._complaints.move_to_end(error.peer)
         if error.reason not in known and len(known) < MAX_REASONS:
             known.add(error.reason)
-            log.warning("%s", error)
+            if self._may_complain.take(asyncio.get_running_loop().time()):
+                log.warning("%s", error, extra={"code": "peer-mistake"})
         if len(self._complaints) > MAX_NEIGHBOURS:
             self._complaints.popitem(last=False)
 

@@ -7,18 +7,25 @@ an exclusive socket on its second port, held as long as the node runs.
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 
 from shoal.protocol.errors import LocalError
 
 TRIES = 50
+HOPELESS = {  # on every port
+    errno.EADDRNOTAVAIL: "is not an address of this machine",
+    socket.EAI_NONAME: "is not an address of this machine",
+    errno.EACCES: "lets only root listen on such a port",
+    errno.EPERM: "lets only root listen on such a port",
+}
 
 log = logging.getLogger(__name__)
 
 
 def claim_pair(host: str, port: int) -> tuple[int, socket.socket]:
-    """(first port, claim): `port` if its pair is free, else the next that is. Port 0 takes any."""
+    """(first port, claim): `port` if its pair is free, else the next that is (0: any); LocalError if none is."""
     for first in range(port, min(port + 2 * TRIES, 65_534), 2) if port else [0] * TRIES:
         pair = _try_pair(host, first)
         if pair is not None:
@@ -37,8 +44,11 @@ def _try_pair(host: str, first: int) -> tuple[int, socket.socket] | None:
         probe.listen(1)  # before, two sockets with SO_REUSEADDR may share a port
         first = probe.getsockname()[1]
         claim.bind((host, first + 1))
-    except (OSError, OverflowError):
+    except (OSError, OverflowError) as error:
         claim.close()
+        hopeless = HOPELESS.get(getattr(error, "errno", None) or 0)
+        if hopeless:
+            raise LocalError(f"cannot listen on {host}, port {first}: it {hopeless}") from error
         return None
     finally:
         probe.close()

@@ -23,6 +23,7 @@ PERIOD = 1.0
 HELPERS = 3
 INDIRECT = 1.5  # direct deadlines that an indirect probe takes
 MAX_OPEN = 256  # probes remembered, to learn from late answers; and, apart, probes made for others
+MAX_FOR_ONE = 32  # probes made for one other, so that no one uses up what is for all
 MAX_IMPATIENCE = 4
 
 
@@ -167,7 +168,7 @@ class Prober:
     def on_ping_for(self, now: float, sender: PeerId, message: PingFor) -> list[Effect]:
         """Run the errand, or say at once that we cannot."""
         target = self._table.get(message.target)
-        if target is None or len(self._errands) >= MAX_OPEN:
+        if target is None or not self._has_time_for(sender):
             return [self._in_vain(sender, message.number)]
         number = self._next_number()
         self._errands[number] = Errand(message.target, now, sender, message.number)
@@ -183,6 +184,10 @@ class Prober:
         return [] if errand is None else [self._in_vain(errand.asker, errand.number)]
 
     # -- helpers ------------------------------------------------------------------------------------------
+
+    def _has_time_for(self, asker: PeerId) -> bool:
+        same = sum(errand.asker == asker for errand in self._errands.values())
+        return len(self._errands) < MAX_OPEN and same < MAX_FOR_ONE
 
     def _settle(self, now: float, number: int, *, learn: bool) -> None:
         probe = self._probes.pop(number, None)

@@ -73,7 +73,7 @@ class Rounds:
     ) -> None:
         self.shelf = Shelf()
         spread = Estimate(initial=10.0, floor=0.5, ceiling=600.0)
-        pace = Estimate(initial=2.0, floor=1.0, ceiling=60.0)
+        pace = Estimate(initial=4.0, floor=2.0, ceiling=60.0)
         self._means = Means(me, part, signer, view, policy, self.shelf, spread, pace)
         self._reducer = reducer  # opens the reducer of a round
         self._voted = restored  # the last round in which we voted, and how
@@ -181,8 +181,8 @@ class Rounds:
             return [Send(sender, wire.CatchUp(number, self._means.part))] if isinstance(message, wire.Ask) else []
         if number > self._round.number:
             return self._fall_behind(sender, message, number)
-        if isinstance(message, wire.CatchUp) and sender == self._asked:
-            return [Tell(Behind(sender, number))]
+        if isinstance(message, wire.CatchUp) and sender == self._asked:  # it has applied this round, and more
+            return [Tell(Behind(sender, number + 1))]
         return self._digest(self._round.receive(now, sender, message))
 
     def fire(self, now: float, timer: Timer) -> list[Effect]:

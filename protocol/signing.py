@@ -25,13 +25,6 @@ class Signer(Protocol):
     def verify(self, author: PeerId, data: bytes, signature: bytes) -> bool: ...
 
 
-class SignedMessage(Protocol):
-    """A message whose last field is its author's signature."""
-
-    @property
-    def signature(self) -> bytes: ...
-
-
 S = TypeVar("S", bound=Message)
 
 

@@ -1,4 +1,4 @@
-"""libp2p as asyncio sees it: connect to peers, open and accept byte streams. host.py does the work.
+"""libp2p as asyncio sees it: connect to peers, open and accept byte streams. host.py does it.
 
 Rules:
 - Everything here belongs to the asyncio loop that called `start`; a call crosses to the trio thread and back.
@@ -49,17 +49,16 @@ class Stream:
         """Put all bytes on the connection, as fast as the peer reads."""
         await self._bridge.call(self._raw.write, parts)
 
-    async def close(self) -> None:
-        """End our direction in good order, after what was written."""
-        await self._bridge.call(self._raw.close)
-
     def reset(self) -> None:
         """Drop the stream in both directions, now; may be called again."""
         self._bridge.spawn(self._raw.reset)
 
 
 class Transport:
-    """One libp2p host. `on_stream` gets what peers open, `on_peer` their first connection and their last."""
+    """One libp2p host. `on_stream` gets what peers open, `on_peer` their first connection and their last.
+
+    The first of `protocols` is the one whose streams live as long as a peer does.
+    """
 
     def __init__(
         self,

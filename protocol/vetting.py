@@ -15,6 +15,8 @@ from shoal.protocol.messages.membership import Ack, AckFor, Claim, Entry, Gossip
 from shoal.protocol.signing import Signer, check_signature
 
 MAX_ADDRESSES = 16
+MAX_ADDRESS = 256  # characters
+MAX_WORD = 32  # characters of a phase or a reachability
 MAX_NEWS = 64  # entries, and claims, in one message
 MAX_AHEAD = 1_000  # incarnations that a claim may be ahead of what we know
 MAX_COUNT = 2**48  # incarnations and versions: nobody gets there by living
@@ -45,6 +47,10 @@ def vet(table: MemberTable, signer: Signer, sender: PeerId, message: Spoken) -> 
 def _vet_entry(table: MemberTable, signer: Signer, sender: PeerId, entry: Entry) -> None:
     if len(entry.addresses) > MAX_ADDRESSES:
         raise RemoteError(f"an entry with {len(entry.addresses)} addresses", sender)
+    if any(len(address) > MAX_ADDRESS for address in entry.addresses):
+        raise RemoteError(f"an address of more than {MAX_ADDRESS} characters", sender)
+    if max(len(entry.status.phase), len(entry.status.reachability)) > MAX_WORD:
+        raise RemoteError(f"a status with a word of more than {MAX_WORD} characters", sender)
     if max(entry.incarnation, entry.version) > MAX_COUNT:
         raise RemoteError("an entry from an absurdly far future", sender)
     if not table.is_later(entry):

@@ -4,6 +4,9 @@ On the wire a message is a msgpack array: its tag, then its fields in order; a n
 its fields. Decoding is total and bounded: any bytes give a message or a RemoteError, and nothing is built
 beyond the limits below. Integers are 0 .. 2^63-1, floats are finite, digests are 32 bytes: what a field's
 type promises needs no second check by the cores.
+
+Tags say where a message belongs (see messages/__init__.py), so a receiver names the range that it takes: what
+the processes of one machine say to each other is, to a peer, no message at all.
 """
 
 from __future__ import annotations
@@ -26,6 +29,9 @@ MAX_TOTAL = 4 * MAX_ITEMS  # of all sequences of a message together
 MAX_CONTROL_FRAME = 4 << 20
 MAX_BULK_FRAME = 16 << 20
 MAX_INT = 2**63 - 1
+
+RUN_TAGS = range(1, 70)  # between the members of a run
+NODE_TAGS = range(70, 90)  # calls between nodes, and their answers
 
 Pack = Callable[[Any], Any]
 Unpack = Callable[[Any], Any]
@@ -101,8 +107,13 @@ def encode_value(record: object) -> bytes:
     return packed
 
 
-def decode(data: bytes | memoryview, sender: PeerId | None = None, limit: int = MAX_BULK_FRAME) -> Message:
-    """The message in `data`; RemoteError, naming `sender`, for anything else."""
+def decode(
+    data: bytes | memoryview,
+    sender: PeerId | None = None,
+    limit: int = MAX_BULK_FRAME,
+    tags: range | None = None,
+) -> Message:
+    """The message in `data`, of any tag or one of `tags`; RemoteError, naming `sender`, for anything else."""
     if len(data) > limit:
         raise RemoteError(f"message of {len(data)} bytes is over the limit of {limit}", sender)
     try:
@@ -112,8 +123,8 @@ def decode(data: bytes | memoryview, sender: PeerId | None = None, limit: int = 
     if not isinstance(items, list) or not items or type(items[0]) is not int:
         raise RemoteError("message has no tag", sender)
     kind = _table.get(items[0])
-    if kind is None:
-        raise RemoteError(f"message has unknown tag {items[0]}", sender)
+    if kind is None or (tags is not None and items[0] not in tags):
+        raise RemoteError(f"message has tag {items[0]}, which means nothing here", sender)
     try:
         decoded: Message = _codecs[kind][1](items[1:])
     except _Malformed as error:

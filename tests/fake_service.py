@@ -25,11 +25,12 @@ class FakeService:
     def __init__(self, on_stop: Callable[[], None] = lambda: None) -> None:
         self.calls: list[tuple[object, ...]] = []
         self.state = "CONNECTED"
+        self.news: Answer = {}  # of the run
         self._on_stop = on_stop
 
     def status(self) -> Answer:
         run = {"run": RUN, "name": "stdlib", "round": 3, "members": 4, "digest": "cd" * 32, "loss": 1.25}
-        run |= {"step": 7, "samples": 4096, "phase": "training", "waiting_for": None}
+        run |= {"step": 7, "samples": 4096, "phase": "training", "waiting_for": None} | self.news
         return {
             "version": shoal_version(),
             "peer": PEER,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -20,6 +20,7 @@ Run = Annotated[str, typer.Argument(help="The run's id, the first 8 characters o
 def create(
     manifest: Annotated[Path, typer.Argument(help="The run's manifest, a TOML file.")],
     no_train: NoTrain = False,
+    as_json: Json = False,
 ) -> None:
     """Create a run from a manifest, and join it."""
     from shoal.node.client import Client
@@ -27,13 +28,14 @@ def create(
 
     text = _read_manifest(manifest)
     answer = Client(find_home()).create_run(text, train=not no_train)
-    print(f"created run {answer['name']}; others join it with `shoal run join {answer['run']}`")
+    _say(answer, f"created run {answer['name']}; others join it with `shoal run join {answer['run']}`", as_json)
 
 
 @app.command()
 def join(
     run: Annotated[str, typer.Argument(help="The run's id, or the first 8 characters of it or more.")],
     no_train: NoTrain = False,
+    as_json: Json = False,
 ) -> None:
     """Join a run that a peer of this node is in."""
     from shoal.node.client import Client
@@ -43,17 +45,17 @@ def join(
     if not re.fullmatch(r"[0-9a-fA-F]{8,64}", run):
         raise UsageError(f"'{run}' is not a run id: give its 64 hex characters, or the first 8 or more of them")
     answer = Client(find_home()).join_run(run.lower(), train=not no_train)
-    print(f"joined run {answer['name']} ({answer['run']})")
+    _say(answer, f"joined run {answer['name']} ({answer['run']})", as_json)
 
 
 @app.command()
-def leave(run: Run) -> None:
+def leave(run: Run, as_json: Json = False) -> None:
     """Leave a run; the others go on."""
     from shoal.node.client import Client
     from shoal.node.home import find_home
 
     answer = Client(find_home()).leave_run(run)
-    print(f"left run {answer['name']} ({answer['run']})")
+    _say(answer, f"left run {answer['name']} ({answer['run']})", as_json)
 
 
 @app.command()
@@ -76,6 +78,13 @@ def show(run: Run, as_json: Json = False) -> None:
 
     answer = Client(find_home()).run_details(run)
     present.show_json(answer) if as_json else present.show_run(answer)
+
+
+def _say(answer: dict[str, Any], sentence: str, as_json: bool) -> None:
+    """What was done: the node's answer, {run, name}, for programs; a sentence for people."""
+    from shoal.node import present
+
+    present.show_json(answer) if as_json else print(sentence)
 
 
 def _read_manifest(path: Path) -> str:

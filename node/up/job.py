@@ -16,10 +16,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from shoal.node import baseline
 from shoal.node.corpus import files_corpus, load_corpus
 from shoal.node.evaluate import validation_loss
-from shoal.node.inner import use_threads
 from shoal.node.layout import Layout
 from shoal.node.manifest import load_manifest
 from shoal.node.model import build
@@ -72,7 +73,7 @@ TASKS: dict[str, Callable[..., dict[str, Any]]] = {
 def main(argv: list[str]) -> int:
     """Do the task and write its result."""
     result, task, *arguments = argv
-    use_threads(1)
+    torch.set_num_threads(1)
     try:
         answer = TASKS[task](*arguments)
     except LocalError as error:

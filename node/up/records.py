@@ -38,7 +38,7 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A committed round: `seconds` from when its last member was ready, `bytes` that all who are left have sent."""
+    """A committed round: `seconds` from when its last member was ready, `bytes` of payload from all who are left."""
 
     round: int
     attempt: int
@@ -60,10 +60,12 @@ class Ledger:
     reports: dict[int, dict[str, Answer]] = field(default_factory=dict)
 
     def add(self, peer: str, records: Iterable[Answer]) -> list[Answer]:
-        """Take a peer's list of committed rounds; returns those that it had not reported before."""
-        fresh = [record for record in records if peer not in self.reports.get(record["round"], {})]
-        for record in fresh:
-            self.reports.setdefault(int(record["round"]), {})[peer] = record
+        """Take a peer's list of committed rounds, the latest figures of each; returns those that are new."""
+        fresh = []
+        for record in records:
+            by = self.reports.setdefault(int(record["round"]), {})
+            fresh += [record] if peer not in by else []
+            by[peer] = record
         return fresh
 
     def rounds(self) -> list[Round]:

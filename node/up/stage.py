@@ -20,7 +20,8 @@ from shoal.protocol.ids import short
 
 JOIN_WITHIN = 60.0  # seconds in which a peer that just started must find the run
 RETRY = 0.5
-HEAD_START = 2  # rounds before it joins, the newcomer's process is started: importing takes seconds
+HEAD_START = 3  # rounds before its own, the newcomer's process is started: importing takes seconds
+LOADING = 2  # rounds before its own, it is told to join: loading torch and the state takes about a round
 
 
 async def play(plan: Plan, swarm: Swarm, children: Children) -> None:
@@ -58,14 +59,14 @@ class _Stage:
         swarm.note("joined", f"all {len(plan.peers)} peers are in the run: round 1 starts")
 
     async def bring_newcomer(self) -> None:
-        """A fresh peer, started in time and joined when the round before its own is committed."""
+        """A fresh peer, started and told to join so early that it is in the run when its round begins."""
         plan, swarm = self.plan, self.swarm
         if plan.newcomer is None or plan.join_at is None:
             return
         join_at, newcomer = plan.join_at, LocalPeer(plan.newcomer, plan.out)
         await swarm.until(lambda: swarm.round >= join_at - HEAD_START)
         await self._start([newcomer], swarm.live[0].addresses[0])
-        await swarm.until(lambda: swarm.round >= join_at - 1)
+        await swarm.until(lambda: swarm.round >= join_at - LOADING)
         await self._join(newcomer)
         swarm.note("newcomer", f"{newcomer.name} joined the run at round {swarm.round + 1}", peer=newcomer.name)
         await swarm.until(lambda: newcomer.round > 0)

@@ -12,7 +12,7 @@ from shoal.protocol.messages.status import RunStatus
 from shoal.protocol.wire import Message, message, value
 
 
-@message(1)
+@message(90)
 class Entry(Message):
     """What a member says of itself. The later of two entries has the higher (incarnation, version)."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.protocol.ids import PeerId, RunId
+from shoal.protocol.ids import PeerId
 from shoal.protocol.wire import Message, message
 
 
@@ -28,11 +28,3 @@ class Refused(Message):
     """Answer to a call that this node does not serve."""
 
     reason: str
-
-
-@message(73)
-class RunHello(Message):
-    """One way: `I am a member of this run and listen there`, before membership's own messages."""
-
-    run: RunId
-    addresses: tuple[str, ...]

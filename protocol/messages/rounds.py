@@ -7,83 +7,31 @@ JOIN, ROSTER, PREPARED and LEAVE are signed, because third parties are shown the
 from __future__ import annotations
 
 from shoal.protocol.ids import Digest, PeerId
+from shoal.protocol.messages.decision import (
+    Ballot as Ballot,
+)
+from shoal.protocol.messages.decision import (
+    Certificate as Certificate,
+)
+from shoal.protocol.messages.decision import (
+    ChunkRef as ChunkRef,
+)
+from shoal.protocol.messages.decision import (
+    Leave as Leave,
+)
+from shoal.protocol.messages.decision import (
+    PreparedValue as PreparedValue,
+)
+from shoal.protocol.messages.decision import (
+    Proposal as Proposal,
+)
+from shoal.protocol.messages.decision import (
+    Vote as Vote,
+)
+from shoal.protocol.messages.decision import (
+    VoteRecord as VoteRecord,
+)
 from shoal.protocol.wire import Message, message, value
-
-
-@value
-class Ballot:
-    """A leader's claim to propose: totally ordered by (attempt, counter, leader), used for one proposal only."""
-
-    attempt: int
-    counter: int
-    leader: PeerId
-
-    @property
-    def order(self) -> tuple[int, int, str]:
-        return (self.attempt, self.counter, self.leader)
-
-
-@value
-class ChunkRef:
-    """One chunk of a result: the hash of its bytes, and who is in it (bit i: member i of the roster)."""
-
-    hash: Digest
-    mask: bytes
-
-
-@value
-class Proposal:
-    """What a round agrees on. Its digest is what PREPARED signs; `result` stands for the ordered ChunkRefs."""
-
-    round: int
-    part: int
-    attempt: int  # whose roster it was made with
-    base_history: Digest
-    base_root: Digest
-    result: Digest
-    members: tuple[PeerId, ...]  # that roster, in order
-    weights: tuple[int, ...]
-    voters: tuple[PeerId, ...]  # of `members`: who votes on the next round
-    samples: int  # tokens of the members that are counted in every chunk
-
-
-@value
-class PreparedValue:
-    """A proposal that a member has voted for, under which ballot, and the chunks it stands for."""
-
-    ballot: Ballot
-    proposal: Proposal
-    chunks: tuple[ChunkRef, ...]
-
-
-@message(38)
-class Leave(Message):
-    """The author votes no more; its last vote travels with it, like the answer to a poll."""
-
-    round: int
-    part: int
-    peer: PeerId
-    promised: Ballot
-    prepared: PreparedValue | None
-    signature: bytes
-
-
-@value
-class Vote:
-    """One PREPARED, as a certificate keeps it."""
-
-    peer: PeerId
-    signature: bytes
-
-
-@value
-class Certificate:
-    """Proof that a round committed: PREPARED from quorums of the previous voters and of the new ones."""
-
-    ballot: Ballot
-    proposal: Proposal
-    votes: tuple[Vote, ...]
-    leaves: tuple[Leave, ...]
 
 
 @message(20)
@@ -305,20 +253,35 @@ class Ask(Message):
     attempt: int
 
 
-@message(40)
-class VoteRecord(Message):
-    """What a vote depends on, as it is on disk before the vote leaves. Never sent."""
-
-    round: int
-    part: int
-    attempt: int  # the last one joined
-    promised: Ballot
-    prepared: PreparedValue | None
-
-
 @message(41)
 class CatchUp(Message):
     """`Get the state`: your round is over and its bytes are gone, or the group stands on another state than you."""
 
     round: int
     part: int
+
+
+ROUND_MESSAGES = (
+    Leave
+    | Join
+    | Noted
+    | Retry
+    | Call
+    | Roster
+    | Contribution
+    | Final
+    | Want
+    | Reassign
+    | Have
+    | Fetch
+    | Fetched
+    | Poll
+    | Promise
+    | Prepare
+    | Prepared
+    | Refuse
+    | Commit
+    | Ask
+    | CatchUp
+)
+"""All that a member takes from others about rounds."""

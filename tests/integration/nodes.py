@@ -30,6 +30,10 @@ class RealNode:
 
     def start(self, children: Children, bootstrap: str | None = None, fault: str = "") -> RealNode:
         """Start the process and wait until it answers."""
+        return self.launch(children, bootstrap, fault).ready()
+
+    def launch(self, children: Children, bootstrap: str | None = None, fault: str = "") -> RealNode:
+        """Start the process."""
         settings = NodeSettings(
             home=self.home.root,
             port=0,
@@ -40,6 +44,10 @@ class RealNode:
         )
         environ = {"SHOAL_HOME": str(self.home.root), FAULT_VARIABLE: fault}
         self.child = children.start(foreground_argv(settings), self.log, environ)
+        return self
+
+    def ready(self) -> RealNode:
+        """Wait until it answers."""
         until(lambda: self.home.read_daemon() is not None, f"{self.folder.name} to start", self.words)
         return self
 

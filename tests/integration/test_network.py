@@ -10,35 +10,47 @@ import socket
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgpack
 import pytest
 
-from shoal.protocol import calls, link
+from shoal.node.worker_messages import Stop
+from shoal.protocol import calls, link, swarm
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.frames import LENGTH_SIZE, Kind, frame_head
 from shoal.protocol.identity import Identity
-from shoal.protocol.ids import PeerId, RunId
+from shoal.protocol.ids import NO_DIGEST, PeerId, RunId
 from shoal.protocol.link import BULK, CONTROL
-from shoal.protocol.messages.node import GetManifest, Refused, RunHello
+from shoal.protocol.messages.membership import Entry
+from shoal.protocol.messages.node import GetManifest, ManifestIs, Refused
+from shoal.protocol.messages.status import RunStatus
 from shoal.protocol.network import Network
 from shoal.protocol.ports import claim_pair
-from shoal.protocol.transport import Stream, Transport
+from shoal.protocol.transport import Connection, Stream, Transport
 from shoal.protocol.wire import MAX_CONTROL_FRAME, Message, encode, message
 
 RUN = RunId(b"r" * 32)
 MIB = 1 << 20
 DEADLINE = 20.0
+STATUS = RunStatus(0, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, "unknown")
 
 
-@message(1101)
+@message(60)
 class Word(Message):
     number: int
 
 
-@message(1102)
+@message(62)
+class Pad(Message):
+    """A long word."""
+
+    text: bytes
+
+
+@message(61)
 class Load(Message):
     bulk = True
     number: int
@@ -49,7 +61,8 @@ class Node(Network):
     """A network that keeps what it gets."""
 
     def __init__(self, identity: Identity | None = None, **options: int) -> None:
-        super().__init__(identity or Identity.generate(), host="127.0.0.1", **{"port": 0, **options})  # type: ignore[arg-type]
+        self.identity = identity or Identity.generate()
+        super().__init__(self.identity, host="127.0.0.1", **{"port": 0, **options})  # type: ignore[arg-type]
         self.words: list[int] = []
         self.loads: list[int] = []
         self.changes: list[bool] = []
@@ -294,6 +307,23 @@ async def test_a_peer_that_was_stopped_for_a_while_loses_nothing() -> None:
         assert a.dropped == 0
 
 
+@pytest.mark.asyncio
+async def test_closing_takes_less_than_a_second_when_a_peer_does_not_listen() -> None:
+    a = Node()
+    payload = memoryview(bytes(MIB))
+    clock = asyncio.get_running_loop().time
+    async with peer_process() as (process, address):
+        await a.start()
+        peer = await a.connect(address)
+        os.kill(process.pid, signal.SIGSTOP)
+        for number in range(64):
+            a.send(peer, RUN, Load(number, payload))  # type: ignore[arg-type]
+            a.send(peer, RUN, Pad(bytes(100_000)))
+        begin = clock()
+        await a.close()
+        assert clock() - begin < 1.0
+
+
 # -- calls --------------------------------------------------------------------------------------------------
 
 
@@ -321,7 +351,7 @@ async def test_a_call_that_fails_says_whose_fault_it_is(caplog: pytest.LogCaptur
         with pytest.raises(TransportError, match="no answer"):
             await a.call(b.peer, GetManifest("slow"), timeout=0.05)
         with pytest.raises(LocalError, match="over the limit"):
-            a.send(b.peer, RUN, RunHello(RUN, ("x" * 1000,) * (MAX_CONTROL_FRAME // 1000 + 1)))
+            await a.call(b.peer, ManifestIs(bytes(MAX_CONTROL_FRAME), b.peer, b"", ()))
 
 
 @pytest.mark.asyncio
@@ -369,9 +399,12 @@ async def test_a_lost_connection_fails_the_calls_that_wait() -> None:
 class Rogue:
     """A peer that speaks libp2p well and our protocol badly."""
 
-    def __init__(self) -> None:
-        self.identity = Identity.generate()
-        self.transport = Transport(self.identity, (CONTROL, BULK), lambda *stream: None, lambda *change: None)
+    def __init__(self, identity: Identity | None = None) -> None:
+        self.identity = identity or Identity.generate()
+        self.heard: list[Stream] = []  # what the other side opened
+        self.transport = Transport(
+            self.identity, (CONTROL, BULK), lambda peer, protocol, stream: self.heard.append(stream), lambda *_: None
+        )
 
     async def __aenter__(self) -> Rogue:
         await self.transport.start("/ip4/127.0.0.1/tcp/0")
@@ -380,9 +413,12 @@ class Rogue:
     async def __aexit__(self, *error: object) -> None:
         await self.transport.close()
 
+    async def dial(self, node: Node) -> Connection:
+        return await self.transport.dial(node.peer, node.addresses()[0], DEADLINE)
+
     async def stream_to(self, node: Node, protocol: str = CONTROL) -> Stream:
         if not node.links():
-            await self.transport.dial(node.peer, node.addresses()[0], DEADLINE)
+            await self.dial(node)
         return await self.transport.open_stream(node.peer, protocol)
 
 
@@ -393,23 +429,27 @@ def framed(body: bytes, kind: Kind = Kind.MESSAGE) -> bytes:
 @pytest.mark.asyncio
 async def test_bad_messages_are_ignored_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     a = Node()
-    bad = [
-        *([b"garbage"] * 50),
-        msgpack.packb([99_999]),  # unknown tag
-        msgpack.packb([1101, "text"]),  # wrong type
-        msgpack.packb([1101, 1, 2]),  # too many fields
-        b"\x91" * 5000,  # deeply nested
-        encode(Load(1, b"x")),  # a payload on the control stream
-    ]
     async with running(a), Rogue() as rogue:
+        bad = [
+            *([b"garbage"] * 50),
+            msgpack.packb([99_999]),  # unknown tag
+            msgpack.packb([60, "text"]),  # wrong type
+            msgpack.packb([60, 1, 2]),  # too many fields
+            b"\x91" * 5000,  # deeply nested
+            encode(Load(1, b"x")),  # a payload on the control stream
+            encode(Stop()),  # what only a worker may be told
+            encode(GetManifest("abc")),  # a call that is none
+            encode(Entry(rogue.identity.peer, 0, 0, (), STATUS, False, b"")),  # what travels within messages only
+        ]
         stream = await rogue.stream_to(a)
         await stream.write(*(framed(each) for each in bad), framed(b"garbage", Kind.CALL))
+        await stream.write(framed(encode(Word(4)), Kind.CALL))
         await stream.write(framed(b"", Kind.ANSWER), framed(b"", Kind.BUSY), framed(b"", Kind.PONG))
         await stream.write(framed(encode(Word(5))))
         await eventually(lambda: a.words == [5])
         assert a.loads == []
         complaints = [each.message for each in caplog.records if each.levelno == logging.WARNING]
-        assert len(complaints) == len(set(complaints)) == 6
+        assert len(complaints) == len(set(complaints)) == 10
         assert all(rogue.identity.peer in each for each in complaints)
 
 
@@ -435,6 +475,19 @@ async def test_bad_framing_costs_the_stream_but_not_the_link(data: bytes, caplog
 
 
 @pytest.mark.asyncio
+async def test_a_frame_that_does_not_come_to_its_end_costs_the_stream(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(link, "FRAME_LIMIT", 0.1)
+    a = Node()
+    async with running(a), Rogue() as rogue:
+        stream = await rogue.stream_to(a, BULK)
+        await stream.write((1000).to_bytes(LENGTH_SIZE, "big"), b"half of it")
+        await eventually(lambda: not stream.is_open)
+        assert "for one frame" in caplog.text
+
+
+@pytest.mark.asyncio
 async def test_a_new_stream_replaces_the_old() -> None:
     a = Node()
     async with running(a), Rogue() as rogue:
@@ -445,6 +498,106 @@ async def test_a_new_stream_replaces_the_old() -> None:
             await eventually(lambda number=number: number in a.words)  # type: ignore[misc]
         await eventually(lambda: sum(each.is_open for each in streams) == 1)
         assert streams[-1].is_open
+
+
+@pytest.mark.asyncio
+async def test_streams_that_are_replaced_before_they_are_read_are_ended_too() -> None:
+    a = Node()
+    async with running(a), Rogue() as rogue:
+        connection = await rogue.dial(a)
+        opened = [rogue.transport.open_stream_on(connection, CONTROL) for _ in range(20)]
+        streams = await asyncio.gather(*opened)
+        await eventually(lambda: sum(each.is_open for each in streams) == 1)
+
+
+@pytest.mark.asyncio
+async def test_a_peer_that_lost_a_connection_unnoticed_is_answered_on_its_new_one() -> None:
+    """Its machine lost its power, say: the old connection looks alive here for a long time."""
+    a = Node()
+    async with running(a), Rogue() as rogue:
+        for number in (1, 2):
+            connection = await rogue.dial(a)
+            stream = await rogue.transport.open_stream_on(connection, CONTROL)
+            await stream.write(framed(b"", Kind.PING))
+            await eventually(lambda number=number: len(rogue.heard) == number)  # type: ignore[misc]
+        assert rogue.heard[1]._raw._raw.swarm_conn is connection
+        a.send(rogue.identity.peer, RUN, Word(7))
+        answer = b""
+        async with asyncio.timeout(DEADLINE):
+            while encode(Word(7)) not in answer:
+                answer += await rogue.heard[1].read_exact(1)
+
+
+@pytest.mark.asyncio
+async def test_connections_of_one_peer_are_bounded_and_the_oldest_goes() -> None:
+    a = Node()
+    async with running(a), Rogue() as rogue:
+        made = [await rogue.dial(a) for _ in range(swarm.MAX_FROM_PEER + 3)]
+        await eventually(lambda: sum(not each.is_closed for each in made) == swarm.MAX_FROM_PEER)
+        assert not made[-1].is_closed
+        assert a.changes == [True]
+
+
+@pytest.mark.asyncio
+async def test_connections_of_one_host_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(swarm, "MAX_FROM_HOST", 3)
+    a = Node()
+    async with running(a):
+        _, _, host, _, port, *_ = a.addresses()[0].split("/")
+        idle = [await asyncio.open_connection(host, int(port)) for _ in range(5)]  # they never shake hands
+        ended = [reader for reader, _ in idle[3:]]
+        async with asyncio.timeout(DEADLINE):
+            assert [await reader.read() for reader in ended] == [b"", b""]
+        async with Rogue() as rogue:
+            with pytest.raises(TransportError):
+                await rogue.dial(a)
+            for _, writer in idle:
+                writer.close()
+                await writer.wait_closed()
+            await eventually(lambda: not a._transport._host._swarm._from_host)  # type: ignore[attr-defined]
+            await rogue.dial(a)
+
+
+@pytest.mark.asyncio
+async def test_a_flood_of_costly_words_does_not_keep_us_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "BUSY", (0.02, 0.05))
+    a, b = Node(), Node()
+
+    def work(peer: PeerId, run: RunId | None, message: Message) -> None:
+        a.keep(peer, run, message)
+        if peer != b.peer:
+            end = time.thread_time() + 0.01
+            while time.thread_time() < end:
+                pass
+
+    a.on_message = work
+    async with running(a, b), Rogue() as rogue:
+        stream = await rogue.stream_to(a)
+        await stream.write(*(framed(encode(Word(1))) for _ in range(500)))
+        await eventually(lambda: len(a.words) > 1)
+        await b.connect(a.addresses()[0])
+        b.send(a.peer, RUN, Word(2))
+        await eventually(lambda: 2 in a.words)
+        assert a.words.index(2) < 100
+
+
+@pytest.mark.asyncio
+async def test_another_node_with_our_key_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    a = Node()
+    b = Node(a.identity)
+    async with running(a, b):
+        for _ in range(2):
+            with pytest.raises(LocalError, match="copy of this node's key"):
+                await b.connect(a.addresses()[0])
+        rogue = Rogue(a.identity)
+        async with rogue:
+            for _ in range(2):
+                connection = await rogue.dial(a)
+                await eventually(lambda connection=connection: connection.is_closed)  # type: ignore[misc]
+        said = [each for each in caplog.records if getattr(each, "code", "") == "same-key"]
+        assert len(said) == 1
+        assert "copy of this node's key" in said[0].message
+        assert a.changes == b.changes == []
 
 
 @pytest.mark.asyncio
@@ -512,7 +665,7 @@ def test_either_port_of_a_pair_may_be_taken() -> None:
 
 @pytest.mark.asyncio
 async def test_an_address_that_is_not_ours_cannot_be_listened_on() -> None:
-    with pytest.raises(LocalError, match="no free pair"):
+    with pytest.raises(LocalError, match="is not an address of this machine"):
         await Network(Identity.generate(), host="192.0.2.1", port=4101).start()
     transport = Transport(Identity.generate(), (), lambda *stream: None, lambda *change: None)
     with pytest.raises(LocalError, match="cannot listen"):
@@ -562,11 +715,13 @@ async def test_the_end_of_the_host_is_the_end_of_its_links(caplog: pytest.LogCap
 async def test_closed_connections_are_forgotten() -> None:
     """libp2p counts every connection that it ever accepted against its limit."""
     a = Node()
-    swarm = a._transport._host
+    host = a._transport._host
     async with running(a):
         for _ in range(5):
             async with Rogue() as rogue:
                 await rogue.stream_to(a)
                 await eventually(lambda: a.links())
             await eventually(lambda: not a.links())
-        await eventually(lambda: swarm._swarm._inbound_limiter.borrowed_tokens == 0)
+        await eventually(lambda: host._swarm._inbound_limiter.borrowed_tokens == 0)
+        assert not a._neighbours
+        await eventually(lambda: len(host._swarm.peerstore.peer_ids()) == 1)  # we ourselves

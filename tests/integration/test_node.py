@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from shoal.node.exits import Exit
+from shoal.node.manifest import parse_manifest
 from shoal.node.up.processes import Children
 from shoal.protocol.errors import LocalError
 from tests.integration.nodes import RealNode, until
@@ -41,9 +44,9 @@ def test_a_run_from_its_creation_to_a_restart(children: Children, tmp_path: Path
     first = RealNode(tmp_path / "first").start(children)
     assert first.client.status()["state"] == "SOLO"
     run = str(first.client.create_run(MANIFEST, False)["run"])  # keeps state and votes, but does not train
-    second = RealNode(tmp_path / "second").start(children, first.address)
-    third = RealNode(tmp_path / "third").start(children, first.address)
-    nodes = [first, second, third]
+    second = RealNode(tmp_path / "second").launch(children, first.address)
+    third = RealNode(tmp_path / "third").launch(children, first.address)
+    nodes = [node.ready() for node in (first, second, third)]
 
     def words() -> str:
         return "\n".join(f"{node.folder.name}: {node.row()}\n{node.words()}" for node in nodes)
@@ -69,6 +72,12 @@ def test_a_run_from_its_creation_to_a_restart(children: Children, tmp_path: Path
     before = first.round()
     until(lambda: second.round() >= before + 1, "the restarted member to catch up and commit", words)
     assert_same_state(first, second, run, words)
+    until(lambda: standing(first) == standing(second) and standing(first)[1] > 0, "the same count of samples", words)
+
+
+def standing(node: RealNode) -> tuple[int, int]:
+    row = node.row()
+    return int(row.get("round", 0)), int(row.get("samples", 0))
 
 
 def members_of_last(node: RealNode, run: str) -> int:
@@ -112,7 +121,7 @@ def assert_same_state(one: RealNode, other: RealNode, run: str, words: object) -
 
 def test_bad_requests_are_refused_and_change_nothing(children: Children, tmp_path: Path) -> None:
     node = RealNode(tmp_path / "node").start(children)
-    with pytest.raises(LocalError, match="nearest known key is 'method.inner_steps'"):
+    with pytest.raises(LocalError, match=r"nearest known key is 'method\.inner_steps'"):
         node.client.create_run(MANIFEST.replace("inner_steps", "inner_step"), True)
     with pytest.raises(LocalError, match="knows no other"):
         node.client.join_run("0123456789abcdef", True)
@@ -122,6 +131,31 @@ def test_bad_requests_are_refused_and_change_nothing(children: Children, tmp_pat
     node.client.create_run(MANIFEST, False)
     with pytest.raises(LocalError, match="already"):
         node.client.create_run(MANIFEST, False)
+    assert "Traceback" not in node.words()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")
+def test_a_full_disk_ends_the_run_and_a_lost_home_the_node(children: Children, tmp_path: Path) -> None:
+    node = RealNode(tmp_path / "node").start(children)
+    folder = node.home.run_folder(parse_manifest(MANIFEST).run_id.hex())
+    (folder / "vote-0.new").symlink_to("/dev/full")
+    node.client.create_run(MANIFEST, False)
+    row = node.row()
+    assert row["phase"] == "failed"
+    assert "No space left on device" in row["failure"]
+    assert row["waiting_for"] is None
+    assert '"code": "run-failed"' in node.words()
+    node.client.leave_run("tiny")
+    (folder / "vote-0.new").unlink()
+    node.client.create_run(MANIFEST, False)
+    assert node.row()["failure"] is None
+    until(lambda: node.row()["waiting_for"] == "round 1 waits: 1 of at least 2 members are here", "a word", node.words)
+
+    shutil.rmtree(node.home.root)
+    until(lambda: not node.is_running, "the end", node.words)
+    assert node.child is not None
+    assert node.child.process.returncode == Exit.FAILED
+    assert f"shoal: the node's folder {node.home.root} is gone" in node.words()
     assert "Traceback" not in node.words()
 
 

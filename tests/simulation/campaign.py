@@ -159,6 +159,8 @@ def make_peace(world: World[Peer], oracle: Oracle, report: Report) -> bool:
 
     try:
         report.peace_took = world.run_until(together, within=PEACE)
+    except Violation:
+        raise
     except AssertionError:
         where = {peer: repr(world.node(peer).member.rounds) for peer in world.living()}
         raise Violation("Termination", f"round {goal} is not everywhere {PEACE} s after peace: {where}") from None

@@ -88,6 +88,8 @@ class Oracle:
         """Independent of the cores: real signatures of real majorities."""
         certificate, round = decision.certificate, decision.round
         proposal = certificate.proposal
+        if not certificate.votes:
+            raise Violation("All or nothing", f"{peer} is told to apply round {round}, which nobody has decided")
         before = self.voters.get(round - 1)
         if before is None:
             raise Violation("Agreement", f"round {round} is decided before round {round - 1}")

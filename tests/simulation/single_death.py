@@ -158,6 +158,8 @@ def _judge(world: CountingWorld, oracle: Oracle, assassin: Assassin, death: Deat
         world.run_until(lambda: all(node.round >= round for node in world.nodes()), within=SOON)
         death.took = world.now - assassin.at
         world.run_until(lambda: all(node.round >= round + 1 for node in world.nodes()), within=SOON)
+    except Violation:
+        raise
     except AssertionError as error:
         raise Violation("Termination", f"one death keeps round {round} from being decided: {error}") from None
     if any(number == round for number, _, _ in oracle.aborts):

@@ -108,7 +108,8 @@ class Shape:
     min_members: int = 1
     start_members: int = 1
     last: int = 1_000_000
-    contributors_only: tuple[PeerId, ...] = ()
+    contributors_only: tuple[PeerId, ...] = ()  # own no chunks
+    keepers: tuple[PeerId, ...] = ()  # keep state and vote, with weight 0
 
 
 class Peer(Node):
@@ -167,7 +168,7 @@ class Peer(Node):
         return self._train_if_open(self.member.link_lost(now, peer))
 
     def accuse(self, now: float, peer: PeerId) -> list[Effect]:
-        return self._train_if_open(self.member.rounds.peer_down(now, peer))
+        return self._train_if_open(self.member._digest(now, self.member.rounds.peer_down(now, peer)))
 
     def leave(self, now: float) -> list[Effect]:
         """Say goodbye."""
@@ -209,6 +210,7 @@ class Peer(Node):
                 return [Wake(self._rng.uniform(0.0, 0.05), Timer("app", "apply", 0))]
             case StateReceived(base=base, payloads=payloads):
                 self.state, self._decision, self._standing = list(payloads), None, base.round
+                self._training_for = -1
                 self.store.put(base.round, list(payloads))
                 self._oracle.holds(self.me, base.round, root_of(self.state))
                 return self._train_if_open(self.member.opened(now, base))
@@ -241,7 +243,7 @@ class Peer(Node):
         if base is None or self.member.phase != "training":
             return []
         self._token += 1
-        weight = self._rng.randint(1, 1000)
+        weight = 0 if self.me in self._shape.keepers else self._rng.randint(1, 1000)
         fresh = [1.0 + self._rng.random() for _ in self._residual]
         self._offered = [old + new for old, new in zip(self._residual, fresh, strict=True)]
         payloads = [
@@ -251,7 +253,7 @@ class Peer(Node):
         self._oracle.offered(self.me, base.round + 1, weight, self._offered)
         self._oracle.begins(base.round + 1)
         reachable = self.me not in self._shape.contributors_only
-        return self.member.submit(now, Offer(weight, 0, reachable), payloads.__getitem__)
+        return self.member.submit(now, Offer(weight, 0, reachable), payloads.__getitem__ if weight else None)
 
     def _apply(self, now: float) -> list[Effect]:
         decision, self._decision = self._decision, None

@@ -183,6 +183,29 @@ def test_runs_are_created_joined_and_left(shoal: Shoal, node: FakeService, tmp_p
     assert node.calls == [("create", "name = 'a'", False), ("join", "abcdef01", True), ("leave", RUN)]
 
 
+def test_what_was_done_to_a_run_as_json(shoal: Shoal, node: FakeService, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("name = 'a'")
+    for command in (["create", str(tmp_path / "run.toml")], ["join", RUN], ["leave", RUN]):
+        code, out, err = shoal("run", *command, "--json")
+        assert (code, err) == (Exit.OK, "")
+        assert json.loads(out) == {"run": RUN, "name": "stdlib"}
+
+
+@pytest.mark.parametrize(
+    ("news", "said"),
+    [
+        ({"waiting_for": "round 4 waits for nu5qcu, jvSQQz"}, "stdlib: round 4 waits for nu5qcu, jvSQQz\n"),
+        ({"phase": "failed", "failure": "the disk is full"}, "stdlib has failed on this node: the disk is full\n"),
+    ],
+)
+def test_what_holds_a_run_up_is_said_in_a_sentence(
+    shoal: Shoal, node: FakeService, news: dict[str, str], said: str
+) -> None:
+    node.news = news
+    assert shoal("status")[1].endswith(said)
+    assert shoal("run", "ls")[1].endswith(said)
+
+
 @pytest.mark.parametrize(
     ("run", "code", "said"),
     [
@@ -423,6 +446,15 @@ def test_a_node_that_dies_at_start_says_why(shoal: Shoal, background: Home, monk
     code, out, err = shoal("node", "start", "--admin-port", "0")
     assert (code, out) == (Exit.FAILED, "")
     assert err.startswith("shoal: the node did not start: the identity key is of another planet")
+    assert background.holder() is None
+
+
+def test_ctrl_c_while_it_starts_leaves_no_node(shoal: Shoal, background: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(launch, "_introduce", interrupted)
+    assert shoal("node", "start", "--admin-port", "0")[0] == Exit.INTERRUPTED
     assert background.holder() is None
 
 

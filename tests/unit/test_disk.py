@@ -32,3 +32,18 @@ def test_a_damaged_record_is_an_error_and_not_a_fresh_start(tmp_path: Path, cont
     (tmp_path / "vote-0.record").write_bytes(content)
     with pytest.raises(LocalError, match="damaged"):
         Disk(tmp_path).load()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")
+def test_a_full_disk_is_said_and_leaves_the_old_record(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    disk.put("vote-0", GetManifest("old"))
+    (tmp_path / "vote-0.new").symlink_to("/dev/full")
+    with pytest.raises(LocalError, match=r"vote-0\.record: No space left on device"):
+        disk.put("vote-0", GetManifest("new"))
+    assert disk.load() == {"vote-0": GetManifest("old")}
+
+
+def test_a_folder_that_is_gone_is_said(tmp_path: Path) -> None:
+    with pytest.raises(LocalError, match="No such file or directory"):
+        Disk(tmp_path / "gone").put("vote-0", GetManifest("new"))

@@ -20,6 +20,14 @@ def test_every_link_leads_somewhere(document: Path) -> None:
     assert not [target for target in targets if not (document.parent / target).exists()]
 
 
+def test_every_source_file_is_on_the_map() -> None:
+    chart = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("## Where is what")[2]
+    named = set(re.findall(r"`([a-z_0-9]+)/?`", chart))
+    parts = [path for name in ("protocol", "node") for path in (ROOT / name).iterdir()]
+    there = {path.stem for path in parts if (path.suffix == ".py" or (path / "__init__.py").exists())}
+    assert named == there - {"__init__", "__main__"}
+
+
 def test_every_make_target_exists() -> None:
     mentioned = set(re.findall(r"(?:^|`)make ([a-z-]+)", TEXT, flags=re.MULTILINE))
     defined = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))

@@ -11,13 +11,14 @@ import pytest
 from shoal.protocol.effects import Effect, Event, Send, Tell, Timer, Wake
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import NO_DIGEST, PeerId
-from shoal.protocol.members import PeerDown, PeerSuspected, PeerUp, State, StatusChanged
-from shoal.protocol.membership import Membership
+from shoal.protocol.members import NamesakeSeen, PeerDown, PeerSuspected, PeerUp, State, StatusChanged
+from shoal.protocol.membership import EARLIER_LIVES, Membership
 from shoal.protocol.messages.membership import Ack, AckFor, Claim, Entry, Gossip, News, Ping, PingFor, Row, Summary
 from shoal.protocol.messages.node import Refused
 from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.probe import MAX_FOR_ONE, MAX_OPEN
 from shoal.protocol.signing import signed
-from shoal.protocol.vetting import MAX_ADDRESSES, MAX_AHEAD, MAX_COUNT, MAX_NEWS
+from shoal.protocol.vetting import MAX_ADDRESS, MAX_ADDRESSES, MAX_AHEAD, MAX_COUNT, MAX_NEWS, MAX_WORD
 from shoal.protocol.view import view_digest
 from shoal.protocol.wire import Message
 from tests.simulation.signing import FakeSigner
@@ -139,6 +140,20 @@ def test_after_leaving_it_is_silent() -> None:
     assert core.receive(2.0, A, Ping(entry(A), 1, NOTHING)) == []
     assert core.link_lost(2.0, A) == []
     assert core.leave(2.0) == []
+
+
+def test_what_earlier_lives_left_behind_is_outdone_but_not_a_living_namesake() -> None:
+    core = member(A)
+    told = []
+    for _ in range(3 * EARLIER_LIVES):
+        own = core.entry(ME)
+        assert own is not None
+        stranger = entry(ME, own.incarnation + 1, 7)  # whoever holds our key can sign it
+        told += events(core.receive(1.0, A, Gossip(entry(A), News((stranger,), ()), True)))
+    assert told == [NamesakeSeen()]
+    own = core.entry(ME)
+    assert own is not None
+    assert own.incarnation == 2 * EARLIER_LIVES
 
 
 # -- suspicion ------------------------------------------------------------------------------------------------
@@ -271,6 +286,10 @@ def test_stale_timers_do_nothing() -> None:
 
 FORGED = dataclasses.replace(entry(C), addresses=("/dns4/evil",))
 SWOLLEN = signed(dataclasses.replace(entry(C), addresses=("/x",) * (MAX_ADDRESSES + 1)), FakeSigner(C))
+LENGTHY = signed(dataclasses.replace(entry(C), addresses=("x" * (MAX_ADDRESS + 1),)), FakeSigner(C))
+WORDY = signed(
+    dataclasses.replace(entry(C), status=dataclasses.replace(STATUS, phase="x" * (MAX_WORD + 1))), FakeSigner(C)
+)
 BAD: dict[str, Callable[[], Message]] = {
     "in another's name": lambda: Ping(entry(B), 1, NOTHING),
     "own entry forged": lambda: Ping(dataclasses.replace(entry(A, version=1), left=True), 1, NOTHING),
@@ -279,6 +298,8 @@ BAD: dict[str, Callable[[], Message]] = {
     "forged own past": lambda: Gossip(entry(A), News((dataclasses.replace(entry(ME, 9), signature=b"x"),), ()), True),
     "forged answer": lambda: AckFor(entry(A), 1, FORGED, NOTHING),
     "too many addresses": lambda: Gossip(entry(A), News((SWOLLEN,), ()), True),
+    "a lengthy address": lambda: Gossip(entry(A), News((LENGTHY,), ()), True),
+    "a wordy status": lambda: Gossip(entry(A), News((WORDY,), ()), True),
     "absurd incarnation": lambda: Gossip(entry(A, MAX_COUNT + 1), NOTHING, True),
     "absurd claim": lambda: Gossip(entry(A), claims(Claim(B, MAX_AHEAD + 1, True, A)), True),
     "absurd claim about us": lambda: Gossip(entry(A), claims(Claim(ME, MAX_AHEAD + 1, True, A)), True),
@@ -310,6 +331,14 @@ def test_an_answer_from_somebody_else_is_refused() -> None:
     with pytest.raises(RemoteError, match="for another peer"):
         core.receive(1.1, B, AckFor(entry(B), ping.number, entry(C), NOTHING))
     assert core.is_suspect(A)
+
+
+def test_one_asker_cannot_use_up_a_helpers_errands() -> None:
+    core = member(A, B, C)
+    asked = [core.receive(1.0, A, PingFor(entry(A), number, C, NOTHING)) for number in range(MAX_OPEN)]
+    assert sum(bool(sent(effects, Ping)) for effects in asked) == MAX_FOR_ONE
+    assert all(len(sent(effects, AckFor)) == 1 for effects in asked[MAX_FOR_ONE:])
+    assert sent(core.receive(1.0, B, PingFor(entry(B), 1, C, NOTHING)), Ping)
 
 
 def test_a_helper_runs_the_errand_and_says_so_if_it_was_in_vain() -> None:

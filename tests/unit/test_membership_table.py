@@ -36,6 +36,16 @@ def test_a_new_member_is_up_and_a_later_version_changes_its_status() -> None:
     assert not members.is_later(entry(A))
 
 
+def test_a_member_that_has_moved_is_up_elsewhere_unless_it_is_doubted() -> None:
+    members = table()
+    members.adopt(0.0, entry(A))
+    moved = dataclasses.replace(entry(A, version=1), addresses=("/elsewhere",))
+    assert members.adopt(1.0, moved) == PeerUp(A, ("/elsewhere",))
+    members.suspect(2.0, A)
+    assert members.adopt(3.0, dataclasses.replace(entry(A, version=2), addresses=("/again",))) == StatusChanged(A)
+    assert members.trust(4.0, A) == PeerUp(A, ("/again",))
+
+
 def test_only_a_higher_incarnation_refutes() -> None:
     members = table()
     members.adopt(0.0, entry(A))

@@ -50,8 +50,9 @@ def good() -> Finding:
 def test_reports_are_merged_by_round() -> None:
     ledger = Ledger()
     assert ledger.add("a", [record(1)]) == [record(1)]
-    assert ledger.add("a", [record(1), record(2)]) == [record(2)]
+    assert ledger.add("a", [record(1), record(2, bytes=5999)]) == [record(2, bytes=5999)]
     ledger.add("b", [record(1, bytes=4000, seconds=9.0)])
+    ledger.add("a", [record(2, bytes=6000)])
     first, second = ledger.rounds()
     assert (first.bytes, first.seconds, second.bytes) == (10_000, 0.5, 6000)
     assert ledger.disputed() == []

@@ -1,0 +1,164 @@
+"""libp2p's keeper of connections, mended: what it accepts is bounded, and it does nothing on its own.
+
+Rules:
+- One host on the internet may have MAX_FROM_HOST connections here, and make new ones at a bounded rate, so that it
+  can neither take all places nor keep us busy with handshakes. What is not agreed on in time is closed by libp2p.
+- One peer may have MAX_FROM_PEER connections: two that dialled each other, one for bulk each way, and some that
+  died unnoticed. Beyond that the oldest goes, because a peer that lost all of its own needs a new one.
+- A peer that is gone leaves nothing behind.
+- What goes wrong with one stream or connection ends that one: an exception that nobody catches here would end all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, cast
+
+import trio
+from libp2p.abc import INetConn, INetStream
+from libp2p.crypto import ed25519, x25519
+from libp2p.custom_types import StreamHandlerFn, TProtocol
+from libp2p.network.auto_connector import AutoConnector
+from libp2p.network.config import ConnectionConfig, RetryConfig
+from libp2p.network.connection.raw_connection import RawConnection
+from libp2p.network.exceptions import SwarmException
+from libp2p.network.stream.net_stream import NetStream
+from libp2p.network.swarm import Swarm
+from libp2p.peer.id import ID
+from libp2p.peer.peerstore import PeerStore
+from libp2p.security.noise import transport as noise
+from libp2p.stream_muxer.yamux import yamux
+from libp2p.stream_muxer.yamux.yamux import Yamux
+from libp2p.transport.tcp.tcp import TCP
+from libp2p.transport.upgrader import TransportUpgrader
+from multiaddr import Multiaddr
+
+from shoal.protocol.allowance import Allowances
+from shoal.protocol.identity import Identity
+from shoal.protocol.ids import PeerId
+
+MAX_CONNECTIONS = 1024
+MAX_FROM_HOST = 256  # made by one address on the network; there may be many peers behind a router
+MAX_FROM_PEER = 8
+NEW_FROM_HOST = (128, 16.0)  # connections in a burst, and per second
+MAX_HOSTS = 4096  # whose rate is remembered
+MAX_STREAMS = 64  # of one connection, both directions
+CLOSE_TIMEOUT = 0.3  # seconds for the good-byes of one connection
+
+OnConnection = Callable[[PeerId, object, bool], None]  # (peer, connection, whether it is up)
+
+
+def make_swarm(identity: Identity, on_connection: OnConnection) -> Swarm:
+    """TCP, Noise alone, yamux alone, and nothing that acts on its own."""
+    keys = ed25519.create_new_key_pair(identity.seed)
+    name = ID.from_pubkey(keys.public_key)
+    peers = PeerStore(max_peers=4 * MAX_CONNECTIONS)  # beyond its limit, it may forget our own keys first
+    peers.add_key_pair(name, keys)
+    security = noise.Transport(keys, noise_privkey=x25519.create_new_key_pair().private_key)
+    upgrader = TransportUpgrader({noise.PROTOCOL_ID: security}, {TProtocol(yamux.PROTOCOL_ID): Yamux})
+    most = MAX_CONNECTIONS
+    # libp2p's own limit per peer would close the connection with the fewest streams, whichever that is
+    config = ConnectionConfig(
+        max_connections=most, high_watermark=most, min_connections=0, max_connections_per_peer=most
+    )
+    return _Swarm(on_connection, name, peers, upgrader, [TCP()], RetryConfig(max_retries=0), config)
+
+
+async def close_connections(connections: Sequence[INetConn]) -> None:
+    """In good order if the peer still reads, by the socket if not."""
+
+    async def close(connection: INetConn) -> None:
+        with suppress(Exception), trio.move_on_after(CLOSE_TIMEOUT):
+            await connection.close()
+        with suppress(Exception):
+            await cast(Yamux, connection.muxed_conn).secured_conn.close()
+
+    async with trio.open_nursery() as nursery:
+        for connection in connections:
+            nursery.start_soon(close, connection)
+
+
+class _Swarm(Swarm):
+    """Without a resource manager: the default one refuses connections when the process uses much memory."""
+
+    def __init__(self, on_connection: OnConnection, *args: Any) -> None:
+        super().__init__(*args)
+        self._on_connection = on_connection
+        self._from_host: Counter[str] = Counter()
+        self._new_from_host = Allowances[str](*NEW_FROM_HOST, MAX_HOSTS)
+        self.auto_connector = _NoAutoConnector(self)
+
+    async def notify_connected(self, conn: INetConn) -> None:
+        nursery = cast(trio.Nursery, self.background_nursery)
+        nursery.start_soon(self._watch, conn)
+        surplus = self.connections.get(conn.muxed_conn.peer_id, [])[:-MAX_FROM_PEER]
+        if surplus:
+            nursery.start_soon(close_connections, surplus)
+        await super().notify_connected(conn)
+
+    async def _watch(self, conn: INetConn) -> None:
+        """Tell of the end of a connection as it comes; libp2p does so 0.2 s later."""
+        peer = PeerId(str(conn.muxed_conn.peer_id))
+        self._on_connection(peer, conn, True)
+        await cast(Yamux, conn.muxed_conn).event_closed.wait()
+        self._on_connection(peer, conn, False)
+
+    async def notify_disconnected(self, conn: INetConn) -> None:
+        await super().notify_disconnected(conn)
+        peer = conn.muxed_conn.peer_id
+        if peer not in self.connections and peer != self.self_id:
+            with suppress(Exception):  # PeerStoreError: it knows nothing of that peer
+                self.peerstore.clear_peerdata(peer)
+
+    async def notify_opened_stream(self, stream: INetStream) -> None:
+        await super().notify_opened_stream(stream)
+        connection = cast(NetStream, stream).swarm_conn
+        if connection is not None and len(connection.streams) > MAX_STREAMS:
+            await _reset(stream)
+
+    async def dial_peer(self, peer_id: ID) -> list[INetConn]:
+        """Opening a stream would dial here, to addresses of libp2p's choice."""
+        raise SwarmException("not connected")
+
+    def set_stream_handler(self, stream_handler: StreamHandlerFn) -> None:
+        """An exception in a stream's negotiation (text that is not UTF-8) would end the whole swarm."""
+
+        async def guarded(stream: INetStream) -> None:
+            try:
+                await stream_handler(stream)
+            except Exception:
+                await _reset(stream)
+
+        super().set_stream_handler(guarded)
+
+    async def _do_handle_inbound_connection(self, stream: Any, maddr: Multiaddr, failure: Any) -> None:
+        """The original waits for the swarm's end: closed connections count against its limit for ever."""
+        raw, host = RawConnection(stream, False), str((stream.get_remote_address() or ("",))[0])
+        self._from_host[host] += 1
+        try:
+            if self._from_host[host] <= MAX_FROM_HOST and self._new_from_host.of(host).take(trio.current_time()):
+                with suppress(Exception):
+                    connection = cast(Yamux, await self.upgrade_inbound_raw_conn(raw, maddr))
+                    await connection.event_closed.wait()
+        finally:
+            self._from_host[host] -= 1
+            if not self._from_host[host]:
+                del self._from_host[host]
+        await raw.close()
+
+
+async def _reset(stream: INetStream) -> None:
+    with suppress(Exception):  # the connection is ending, and the stream with it
+        await stream.reset()
+
+
+class _NoAutoConnector(AutoConnector):
+    """libp2p would dial every peer it ever heard of until it has hundreds of connections."""
+
+    async def maybe_connect(self) -> None:
+        return
+
+    def record_disconnect(self, peer_id: ID) -> None:
+        """It would remember every peer that was ever here."""

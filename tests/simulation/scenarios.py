@@ -1,0 +1,190 @@
+"""Small worlds built for one kind of trouble each, where a missing rule shows within a few seeds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from itertools import product
+
+from shoal.protocol.ids import PeerId
+from shoal.protocol.roster import Base, rank
+from shoal.protocol.round import Round
+from tests.simulation.campaign import Report, build, make_peace
+from tests.simulation.faults import At, During, Fault, FaultPlan
+from tests.simulation.links import LAN, Link
+from tests.simulation.oracle import Oracle, Violation
+from tests.simulation.swarm import Peer, Shape, peers_named
+from tests.simulation.world import World
+
+
+def calm(seed: int) -> None:
+    """A few peers, and nothing goes wrong."""
+    _play(seed, 3 + seed % 3, LAN, [])
+
+
+def lost_commit(seed: int) -> None:
+    """A leader counts its votes and decides, but nobody hears of it; for good, or until it is heard again."""
+    rng = random.Random(f"lost commit {seed}")
+    count = rng.choice((4, 5, 6))
+    faults = []
+    for _ in range(2):
+        moment = During("prepare", rng.randint(1, 3 * count))
+        faults.append(Fault("cut", moment, others=tuple(peers_named(count)), lasts=rng.uniform(3.0, 9.0)))
+    _play(seed, count, Link(delay=0.01, jitter=rng.choice((0.01, 0.1))), faults)
+
+
+def split_vote(seed: int) -> None:
+    """While a minority is cut off, the majority's leader decides, but nobody hears of it until much later."""
+    rng = random.Random(f"split vote {seed}")
+    names = peers_named(5)
+    world, oracle = build(seed, len(names), LAN)
+    base = _next_base(world, lambda base: True)
+    leader, *others = rank(base, 1, names)
+    minority = rng.sample(others, 2)
+    rest = [leader, *(name for name in others if name not in minority)]
+    world.network.partition(minority, rest)
+    pairs = [*product(minority, rest), *product(rest[1:], minority)]
+    world.at(world.now + rng.uniform(8.0, 14.0), lambda: world.network.mend_all(pairs))
+    _silence_in_prepare(world, leader, base.round + 1)
+    _finish(world, oracle)
+
+
+def rival_leaders(seed: int) -> None:
+    """Two members lead, because some take the first for dead; a keeper changes its mind between them.
+
+    Then the first decides, and nobody hears of it.
+    """
+    keeper, names = PeerId("p04"), peers_named(5)
+    shape = Shape(start_members=5, contributors_only=(keeper,), keepers=(keeper,))
+    world, oracle = build(seed, len(names), LAN, shape)
+
+    def suits(base: Base) -> bool:
+        first, second = rank(base, 1, names)[:2]
+        return keeper not in (first, second) and first < second
+
+    base = _next_base(world, suits)
+    first, second, *others = rank(base, 1, names)
+    follower = next(peer for peer in others if peer != keeper)
+    for peer in (second, follower):
+        _blind(world.node(peer), first)
+    _silence_in_prepare(world, first, base.round + 1)
+
+    def change_mind(peer: PeerId) -> None:
+        round = world.node(keeper).member.rounds._round
+        if peer == first and round is not None and keeper in _round_of(world, first)._matching._gathering.peers():
+            world.watchers.remove(change_mind)
+            see_again = _blind(world.node(keeper), first)
+            world.command(keeper, lambda node, now: node.accuse(now, first))
+            see_again()
+
+    world.watchers.append(change_mind)
+    _finish(world, oracle)
+
+
+def two_deaths(seed: int) -> None:
+    """Two owners of seven die, one after the other, while messages overtake each other: no reason to abort."""
+    rng = random.Random(f"two deaths {seed}")
+    first = Fault("kill", During(rng.choice(("scatter", "gather")), rng.randint(60, 250)))
+    second = Fault("kill", During("gather", rng.randint(60, 350)))
+    aborts = _play(seed, 7, Link(delay=0.01, jitter=rng.choice((0.3, 0.8)), duplicate=0.5), [first, second])
+    aborts = [abort for abort in aborts if abort[0] > 1]  # round 1 has one voter only, the creator
+    if aborts:
+        raise Violation("Termination", f"both quorums survive, but {aborts[0]}")
+
+
+def left_out(seed: int) -> None:
+    """Owners take live contributors for dead, or lose their bytes."""
+    rng = random.Random(f"left out {seed}")
+    count = rng.choice((3, 4, 5))
+    names = peers_named(count)
+    faults = [
+        _aimed(rng, rng.choice(("accuse", "accuse", "cut")), rng.choice(("scatter", "gather")), names, 12 * count)
+        for _ in range(4)
+    ]
+    _play(seed, count, Link(delay=0.01, jitter=0.05), faults)
+
+
+def echoes(seed: int) -> None:
+    """Every other message comes twice, and some come very late; one peer dies, one is believed dead."""
+    rng = random.Random(f"echoes {seed}")
+    count = rng.choice((3, 4, 5))
+    names = peers_named(count)
+    faults = [
+        Fault("kill", During(rng.choice(("scatter", "gather")), rng.randint(1, 60)), lasts=0.0),
+        _aimed(rng, "accuse", "gather", names, 60),
+        Fault("pause", At(rng.uniform(4.0, 12.0)), victim=names[-1], lasts=rng.uniform(0.5, 3.0)),
+    ]
+    _play(seed, count, Link(delay=0.01, jitter=rng.choice((0.3, 3.0)), duplicate=0.5), faults)
+
+
+def _aimed(rng: random.Random, kind: str, phase: str, others: list[PeerId], events: int) -> Fault:
+    chosen = rng.sample(others, rng.randint(1, max(1, len(others) - 1)))
+    return Fault(kind, During(phase, rng.randint(1, events)), others=tuple(chosen), lasts=rng.uniform(0.5, 6.0))
+
+
+def _next_base(world: World[Peer], suits: Callable[[Base], bool]) -> Base:
+    """Run until all stand together on a base that `suits`, and train."""
+
+    def bases() -> list[Base | None]:
+        return [node.member.rounds.base for node in world.nodes()]
+
+    def is_time() -> bool:
+        base = bases()[0]
+        phases = {node.member.phase for node in world.nodes()}
+        return base is not None and base.round > 0 and set(bases()) == {base} and phases == {"training"} and suits(base)
+
+    world.run_until(is_time, within=120.0)
+    base = bases()[0]
+    assert base is not None
+    return base
+
+
+def _silence_in_prepare(world: World[Peer], leader: PeerId, round: int) -> None:
+    """Nobody hears `leader` from the moment at which it has proposed; it hears everybody."""
+    others = [peer for peer in world.living() if peer != leader]
+
+    def cut(peer: PeerId) -> None:
+        node = world.node(leader)
+        votes = node.member.rounds.attempt._commit._tally if node.member.rounds.attempt is not None else None
+        if peer == leader and node.round + 1 == round and votes is not None and len(votes.votes) > 1:
+            world.watchers.remove(cut)
+            for other in others:
+                world.network.cut(leader, other)
+            world.at(world.now + 40.0, lambda: world.network.mend_all(product([leader], others)))
+
+    world.watchers.append(cut)
+
+
+def _blind(node: Peer, to: PeerId) -> Callable[[], None]:
+    """`node` takes `to` for dead, whatever others say, until the returned function is called."""
+    membership = node.member.membership
+    alive, is_alive = membership.alive, membership.is_alive
+    membership.alive = lambda: [peer for peer in alive() if peer != to]  # type: ignore[method-assign]
+    membership.is_alive = lambda peer: peer != to and is_alive(peer)  # type: ignore[method-assign]
+
+    def see_again() -> None:
+        membership.alive, membership.is_alive = alive, is_alive  # type: ignore[method-assign]
+
+    return see_again
+
+
+def _round_of(world: World[Peer], peer: PeerId) -> Round:
+    round = world.node(peer).member.rounds._round
+    assert round is not None
+    return round
+
+
+def _finish(world: World[Peer], oracle: Oracle) -> None:
+    world.run(45.0)
+    make_peace(world, oracle, Report(world.seed, len(world.living())))
+
+
+def _play(seed: int, count: int, link: Link, faults: list[Fault]) -> list[tuple[int, int, str]]:
+    world, oracle = build(seed, count, link)
+    FaultPlan(faults).arm(world)
+    world.run(16.0)
+    make_peace(world, oracle, Report(seed, count))
+    if world.errors:
+        victim, error = world.errors[0]
+        raise Violation("Fair blame", f"{victim} blames an honest peer: {error}")
+    return oracle.aborts

@@ -1,0 +1,165 @@
+"""The simulator has teeth: each rule that is taken out of the cores is missed, and by the promise that it keeps.
+
+A mutation is a patch of one rule. It is run on a few seeds that were found by search; on each the sound cores pass,
+and on each the oracle must name the broken promise. Any other exception is a failure: it would mean that luck, not
+the oracle, has caught it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from shoal.protocol import allreduce, attempt, commit, gathering, matchmaking, owned, ownership, roster, round, rounds
+from shoal.protocol.commit import Commit, Decided
+from shoal.protocol.effects import Effect, Tell
+from shoal.protocol.ids import PeerId
+from shoal.protocol.messages.rounds import Assignment, Certificate, Contribution
+from shoal.protocol.voting import Tally
+from shoal.protocol.wire import Message
+from tests.simulation import scenarios, single_death
+from tests.simulation.oracle import Violation
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def commit_without_a_majority(patch: pytest.MonkeyPatch) -> None:
+    """One vote is enough for a leader."""
+    patch.setattr(Tally, "decided", lambda self, voters, leaves: bool(self.votes))
+
+
+def ignore_prepared_values(patch: pytest.MonkeyPatch) -> None:
+    """Every new leader feels free."""
+    for module in (commit, attempt, gathering):
+        patch.setattr(module, "must_propose", lambda answers, leaves, voters: None)
+
+
+def join_twice(patch: pytest.MonkeyPatch) -> None:
+    """Whoever loses its leader joins the next one in the same attempt."""
+    sound = matchmaking.Matchmaking.enter
+
+    def enter(self: matchmaking.Matchmaking, now: float, number: int) -> list[Effect]:
+        lost = self.leader not in (None, self._me) and not self._view.is_alive(self.leader or self._me)
+        if number == self.attempt + 1 and lost:
+            self._vote.attempt = self.attempt - 1
+            return sound(self, now, self.attempt)
+        return sound(self, now, number)
+
+    patch.setattr(matchmaking.Matchmaking, "enter", enter)
+
+
+def roster_without_the_old_quorum(patch: pytest.MonkeyPatch) -> None:
+    """A leader closes with whoever is there, and everybody follows."""
+    for module in (gathering, roster):
+        patch.setattr(module, "is_quorum", lambda present, voters, left=(): True)
+
+
+def count_a_contributor_twice(patch: pytest.MonkeyPatch) -> None:
+    """What comes again is added again."""
+    sound = owned.OwnedChunk.add
+
+    def add(self: owned.OwnedChunk, peer: PeerId, payload: bytes) -> list:
+        if peer in self._counted and not self.is_complete:
+            self._sum.add(self._weights[peer], payload)
+        return sound(self, peer, payload)
+
+    patch.setattr(owned.OwnedChunk, "add", add)
+
+
+def apply_before_commit(patch: pytest.MonkeyPatch) -> None:
+    """Holding the bytes of a proposal is taken for its being decided."""
+    sound = Commit.bytes_held
+
+    def bytes_held(self: Commit) -> list[Effect]:
+        value = self.value
+        assert value is not None
+        return [*sound(self), Tell(Decided(Certificate(value.ballot, value.proposal, (), ()), value.chunks))]
+
+    patch.setattr(Commit, "bytes_held", bytes_held)
+
+
+def accept_a_stale_round(patch: pytest.MonkeyPatch) -> None:
+    """A contribution counts in whatever round it arrives."""
+    sound = rounds.Rounds.receive
+
+    def receive(self: rounds.Rounds, now: float, sender: PeerId, message: Message) -> list[Effect]:
+        if isinstance(message, Contribution) and self._round is not None and message.round < self._round.number:
+            return self._digest(self._round.receive(now, sender, message))
+        return sound(self, now, sender, message)
+
+    patch.setattr(rounds.Rounds, "receive", receive)
+
+
+def accept_a_stale_epoch(patch: pytest.MonkeyPatch) -> None:
+    """The last move of a chunk that arrives counts, not the last that was made."""
+
+    def follow(self: ownership.Ownership, move: Assignment) -> PeerId | None:
+        before = self._owners[move.chunk]
+        self._owners[move.chunk], self._epochs[move.chunk] = move.owner, move.epoch
+        return before
+
+    patch.setattr(ownership.Ownership, "follow", follow)
+
+
+def forget_to_reassign(patch: pytest.MonkeyPatch) -> None:
+    """A dead owner's chunks stay with it."""
+    patch.setattr(allreduce.AllReduce, "reassignment", lambda self, ballot, sequence, everything: None)
+
+
+def keep_the_weight_of_the_dead(patch: pytest.MonkeyPatch) -> None:
+    """After a death the weights are read in the order of those that are left."""
+    sound = owned.OwnedChunk.lose
+
+    def lose(self: owned.OwnedChunk, peer: PeerId) -> list:
+        left = [other for other in self._order if other != peer]
+        self._weights |= dict(zip(left, [self._weights[other] for other in self._order], strict=False))
+        return sound(self, peer)
+
+    patch.setattr(owned.OwnedChunk, "lose", lose)
+
+
+def drop_the_residual(patch: pytest.MonkeyPatch) -> None:
+    """Whoever is in the group takes itself to be in every chunk."""
+    patch.setattr(round, "in_mask", lambda mask, index: True)
+
+
+@dataclass(frozen=True)
+class Tooth:
+    """A mutation, and where and how it is caught."""
+
+    mutate: Patch
+    promise: str
+    scenario: Callable[[int], object]
+    seeds: Sequence[int]
+
+
+TEETH = [
+    Tooth(commit_without_a_majority, "Agreement", scenarios.calm, (0, 1)),
+    Tooth(ignore_prepared_values, "Agreement", scenarios.lost_commit, (0, 2)),
+    Tooth(join_twice, "Agreement", scenarios.rival_leaders, (10, 11)),
+    Tooth(roster_without_the_old_quorum, "Agreement", scenarios.split_vote, (0, 2)),
+    Tooth(count_a_contributor_twice, "Validity", scenarios.echoes, (3, 4)),
+    Tooth(apply_before_commit, "All or nothing", scenarios.calm, (0, 1)),
+    Tooth(accept_a_stale_round, "Validity", scenarios.echoes, (3, 14)),
+    Tooth(accept_a_stale_epoch, "Termination", scenarios.two_deaths, (66, 82)),
+    Tooth(forget_to_reassign, "Termination", single_death.run_death, (1, 4)),
+    Tooth(keep_the_weight_of_the_dead, "Validity", single_death.run_death, (1, 2)),
+    Tooth(drop_the_residual, "Residual", scenarios.left_out, (1, 2)),
+]
+
+
+@pytest.mark.parametrize("tooth", TEETH, ids=lambda tooth: tooth.mutate.__name__)
+def test_a_missing_rule_is_missed_by_its_promise(tooth: Tooth, monkeypatch: pytest.MonkeyPatch) -> None:
+    tooth.mutate(monkeypatch)
+    for seed in tooth.seeds:
+        with pytest.raises(Violation) as caught:
+            tooth.scenario(seed)
+        assert caught.value.promise == tooth.promise, f"seed {seed}: {caught.value}"
+
+
+@pytest.mark.parametrize("tooth", TEETH, ids=lambda tooth: tooth.mutate.__name__)
+def test_the_sound_cores_pass_where_the_mutated_ones_fail(tooth: Tooth) -> None:
+    for seed in tooth.seeds:
+        tooth.scenario(seed)

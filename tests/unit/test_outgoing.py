@@ -1,0 +1,81 @@
+"""What a round costs is counted in payload, as it is written; what is sent to those who catch up is not part of it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+from shoal.node.faults import Fault, FaultTrigger
+from shoal.node.outgoing import Outgoing
+from shoal.node.records import CommitLog
+from shoal.protocol.attempt import Attempt
+from shoal.protocol.ids import NO_DIGEST, PeerId
+from shoal.protocol.messages.rounds import ChunkRef, Contribution, Fetched, Final, Proposal
+from shoal.protocol.messages.transfer import StateChunk
+from shoal.protocol.shelf import Decision
+
+ME, OTHER = PeerId("me"), PeerId("other")
+
+
+def attempt(round: int, number: int = 1) -> Attempt:
+    plan = SimpleNamespace(round=round, owners=(ME, OTHER, OTHER), leader=OTHER)
+    return cast(Attempt, SimpleNamespace(number=number, plan=plan, owns_any=lambda: True))
+
+
+def contribution(round: int, chunk: int, number: int = 1) -> Contribution:
+    return Contribution(round, 0, number, chunk, (0, 0), bytes(100))
+
+
+def decision(round: int) -> Decision:
+    members, mask = (ME, OTHER), b"\x03"
+    proposal = Proposal(round, 0, 1, NO_DIGEST, NO_DIGEST, NO_DIGEST, members, (5, 5), members, 10)
+    certificate = SimpleNamespace(proposal=proposal)
+    return Decision(certificate, (ChunkRef(NO_DIGEST, mask),), (b"",))  # type: ignore[arg-type]
+
+
+def test_payloads_are_counted_for_their_round() -> None:
+    commits = CommitLog()
+    outgoing = Outgoing(ME, commits, None)
+    outgoing.sent(contribution(7, 1), attempt(7))
+    outgoing.sent(Final(7, 0, 1, 0, (0, 0), b"\x03", bytes(30)), attempt(7))
+    outgoing.sent(Fetched(7, 0, 0, b"\x03", bytes(5)), attempt(7))
+    record = commits.add(decision(7), ME, 2.0, outgoing.resent)
+    assert (record.members, record.contributors, record.took_part) == (2, 2, True)
+    assert [each["bytes"] for each in commits.as_json()] == [135]
+
+
+def test_what_leaves_after_the_commit_still_counts_but_catching_up_does_not() -> None:
+    commits = CommitLog()
+    outgoing = Outgoing(ME, commits, None)
+    commits.add(decision(7), ME, 2.0, 0)
+    outgoing.sent(Final(7, 0, 1, 0, (0, 0), b"\x03", bytes(30)), None)
+    outgoing.sent(Fetched(7, 0, 0, b"\x03", bytes(5)), attempt(8))
+    outgoing.sent(Fetched(7, 0, 0, b"\x03", bytes(5)), None)
+    outgoing.sent(StateChunk(0, 6, 0, bytes(1000)), attempt(8))
+    assert commits.as_json()[0]["bytes"] == 30
+
+
+def test_what_is_contributed_twice_in_an_attempt_is_sent_again() -> None:
+    outgoing = Outgoing(ME, CommitLog(), None)
+    for chunk in (1, 2, 1):
+        outgoing.sent(contribution(7, chunk), attempt(7))
+    assert outgoing.resent == 100
+    outgoing.sent(contribution(7, 1, number=2), attempt(7, number=2))
+    assert outgoing.resent == 0
+
+
+def test_a_fault_fires_between_two_chunks() -> None:
+    said: list[str] = []
+    outgoing = Outgoing(ME, CommitLog(), FaultTrigger(Fault("kill", 7, role="owner"), said.append))
+    outgoing.sent(contribution(6, 1), attempt(6))
+    assert said == []
+    outgoing.sent(contribution(7, 1), attempt(7))
+    assert said == ["1 of 2 chunks sent in round 7"]
+
+
+def test_the_time_of_a_round_begins_with_the_first_submission() -> None:
+    commits = CommitLog()
+    for now in (1.0, 2.0):
+        commits.submitted(now)
+    assert commits.add(decision(7), ME, 4.0, 0).seconds == 3.0
+    assert commits.add(decision(8), ME, 9.0, 0).seconds == 0.0  # we only followed

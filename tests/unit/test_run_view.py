@@ -1,0 +1,45 @@
+"""What holds a run up is one sentence, with peers as short as everywhere."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from shoal.node.run import Run
+from shoal.node.run_view import waiting_for
+from shoal.protocol.ids import PeerId
+
+PEERS = [PeerId("12D3KooWGPiRT7pkQBC3uBsSRnwSuDxfheVkQ4ibQ6w8Xy7nBFdh"), PeerId("12D3KooWLg7BUciNACUE9mM5pL31nu5qcu")]
+
+
+def run(phase: str = "training", peers: list[PeerId] = PEERS, trouble: str = "", **changes: Any) -> Run:
+    """A run that has committed three rounds."""
+    usual: dict[str, Any] = {"failure": "", "obstacle": "", "is_finished": False}
+    parts = {
+        "training": SimpleNamespace(trouble=trouble),
+        "member": SimpleNamespace(phase=phase, rounds=SimpleNamespace(waiting_for=lambda: peers)),
+        "outer": SimpleNamespace(committed=SimpleNamespace(current=SimpleNamespace(round=3))),
+    }
+    return cast(Run, SimpleNamespace(**usual | parts | changes))
+
+
+@pytest.mark.parametrize(
+    ("run", "sentence"),
+    [
+        (run(peers=[]), None),
+        (run("reducing"), "round 4 waits for 7nBFdh, nu5qcu"),
+        (
+            run("matching", peers=[], obstacle="1 of at least 2 members are here"),
+            "round 4 waits: 1 of at least 2 members are here",
+        ),
+        (run("reducing", obstacle="over by now"), "round 4 waits for 7nBFdh, nu5qcu"),
+        (run(trouble="the worker was ended by SIGKILL"), "the worker was ended by SIGKILL; it is started again"),
+        (run("reducing", failure="the disk is full"), None),
+        (run("reducing", is_finished=True), None),
+        (run("matching", training=None, peers=[], obstacle="why"), "round 4 waits: why"),
+    ],
+)
+def test_sentences(run: Run, sentence: str | None) -> None:
+    assert waiting_for(run) == sentence
