@@ -18,11 +18,10 @@ from dataclasses import dataclass
 from shoal.protocol.certificate import mask_size
 from shoal.protocol.effects import Effect, Event, Send, Tell
 from shoal.protocol.errors import PayloadError, RemoteError
-from shoal.protocol.ids import Digest, PeerId, result_hash
+from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.rounds import (
     Assignment,
     Ballot,
-    ChunkRef,
     Contribution,
     Final,
     Have,
@@ -33,17 +32,9 @@ from shoal.protocol.messages.rounds import (
 from shoal.protocol.owned import OwnedChunk
 from shoal.protocol.ownership import Ownership
 from shoal.protocol.reducer import Reducer
+from shoal.protocol.results import Results
 from shoal.protocol.roster import Plan
 from shoal.protocol.shelf import Shelf
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """A chunk's mean, as its owner encoded it."""
-
-    mask: bytes
-    payload: bytes
-    hash: Digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +66,15 @@ class AllReduce:
         self._owned = {chunk: OwnedChunk(plan, chunk, reducer) for chunk in self._owners.chunks(me)}
         self._early: dict[int, dict[tuple[PeerId, type], Contribution | Final]] = {}
         self._lost: set[PeerId] = set()
-        self.results: list[Result | None] = [None] * len(plan.owners)
+        self.results = Results(len(plan.owners), shelf)
 
     def __repr__(self) -> str:
-        have = sum(result is not None for result in self.results)
-        return f"AllReduce(round={self._plan.round}, results={have}/{len(self.results)})"
+        return f"AllReduce(round={self._plan.round}, results={self.results.count}/{len(self.results)})"
 
     @property
     def is_complete(self) -> bool:
         """Whether every chunk's result is here."""
-        return None not in self.results
+        return not self.results.unfinished()
 
     def owns_any(self) -> bool:
         """Whether this member owns chunks."""
@@ -92,7 +82,7 @@ class AllReduce:
 
     def waiting_for(self) -> list[PeerId]:
         """Whom this member's progress hangs on, in roster order."""
-        wanted = {self._owners.of(chunk) for chunk in self._unfinished()}
+        wanted = {self._owners.of(chunk) for chunk in self.results.unfinished()}
         for chunk, owned in self._owned.items():
             if self.results[chunk] is None:
                 wanted.update(owned.missing())
@@ -136,7 +126,7 @@ class AllReduce:
             raise RemoteError("sent a result whose mask does not fit the group", sender)
         if self.results[message.chunk] is None:
             self._shelf.check(message.chunk, message.payload, sender)
-            self._keep(message.chunk, message.mask, message.payload)
+            self.results.keep(message.chunk, message.mask, message.payload)
         return []
 
     def receive_want(self, sender: PeerId, message: Want) -> list[Effect]:
@@ -163,7 +153,7 @@ class AllReduce:
         """A result that was fetched by hash; as owner, hand it to everyone."""
         if self.results[chunk] is not None:
             return []
-        self._keep(chunk, mask, payload)
+        self.results.keep(chunk, mask, payload)
         return self._broadcast(chunk) if self._owners.of(chunk) == self._me else []
 
     def reassign(self, leader: PeerId, assignments: tuple[Assignment, ...]) -> list[Effect]:
@@ -193,7 +183,7 @@ class AllReduce:
 
         A new leader renews `everything` it lacks: it may not know what its predecessor had moved.
         """
-        moving = [chunk for chunk in self._unfinished() if everything or self._owners.of(chunk) in self._lost]
+        moving = [chunk for chunk in self.results.unfinished() if everything or self._owners.of(chunk) in self._lost]
         if not moving:
             return None
         moves = self._owners.moves(moving, self._lost, (ballot.counter, sequence))
@@ -209,15 +199,11 @@ class AllReduce:
         contributions = tuple(
             chunk for chunk, owned in self._owned.items() if self.results[chunk] is None and peer in owned.missing()
         )
-        results = tuple(chunk for chunk in self._unfinished() if self._owners.of(chunk) == peer)
+        results = tuple(chunk for chunk in self.results.unfinished() if self._owners.of(chunk) == peer)
         if not contributions and not results:
             return []
         plan = self._plan
         return [Send(peer, Want(plan.round, plan.part, plan.attempt, contributions, results))]
-
-    def references(self) -> tuple[ChunkRef, ...]:
-        """The complete result, as PREPARE names it."""
-        return tuple(ChunkRef(result.hash, result.mask) for result in self.results if result is not None)
 
     def is_expected(self, chunk: int) -> bool:
         """Whether the owner of a chunk that is not here is about to send it."""
@@ -234,13 +220,6 @@ class AllReduce:
             raise RemoteError("is not in this round's group", sender)
         if chunk >= len(self._owners):
             raise RemoteError(f"names chunk {chunk} of {len(self._owners)}", sender)
-
-    def _unfinished(self) -> list[int]:
-        return [chunk for chunk, result in enumerate(self.results) if result is None]
-
-    def _keep(self, chunk: int, mask: bytes, payload: bytes) -> None:
-        result = self.results[chunk] = Result(mask, payload, result_hash(mask, payload))
-        self._shelf.put(chunk, result.hash, mask, payload)
 
     def _keep_early(self, sender: PeerId, message: Contribution | Final) -> list[Effect]:
         """The newest of each kind from each member waits; so nobody can make us hold more than one round's bytes."""
@@ -261,7 +240,7 @@ class AllReduce:
         owned = self._owned[chunk]
         if not owned.is_complete or self.results[chunk] is not None:
             return []
-        self._keep(chunk, *owned.result())
+        self.results.keep(chunk, *owned.result())
         return self._broadcast(chunk)
 
     def _broadcast(self, chunk: int) -> list[Effect]:

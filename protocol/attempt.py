@@ -16,20 +16,19 @@ from dataclasses import dataclass
 from shoal.protocol.allreduce import AllReduce
 from shoal.protocol.certificate import make_proposal
 from shoal.protocol.commit import Commit, Elected, Overtaken, Proposed
+from shoal.protocol.context import Context
 from shoal.protocol.effects import Effect, Event, Send, Tell
 from shoal.protocol.errors import RemoteError
-from shoal.protocol.estimate import Estimate
 from shoal.protocol.fetching import Fetching
 from shoal.protocol.ids import PeerId
+from shoal.protocol.leadership import Leadership
 from shoal.protocol.matchmaking import MAX_ATTEMPT_STEP
 from shoal.protocol.messages import rounds as wire
 from shoal.protocol.reducer import Reducer
-from shoal.protocol.roster import Base, Policy, first_ballot, make_plan
-from shoal.protocol.shelf import Shelf
-from shoal.protocol.signing import Signer
+from shoal.protocol.roster import Base, first_ballot, make_plan
 from shoal.protocol.silence import Silence, Stall
 from shoal.protocol.succession import Succession
-from shoal.protocol.voting import VoteState, counting, must_propose
+from shoal.protocol.voting import counting, must_propose
 from shoal.protocol.wire import Message
 
 STALLED, STALLED_MOST = 12, 120.0  # patiences, and seconds at most, without any progress before we give up
@@ -48,20 +47,6 @@ def adopted_value(roster: wire.Roster, base: Base) -> wire.PreparedValue | None:
     return must_propose({join.peer: join.prepared for join in roster.joins}, roster.leaves, base.voters)
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What an attempt is given by its round."""
-
-    me: PeerId
-    base: Base
-    vote: VoteState
-    policy: Policy
-    signer: Signer
-    shelf: Shelf
-    leaves: Callable[[], tuple[wire.Leave, ...]]
-    pace: Estimate  # learned: how long a live member is silent while it works
-
-
 class Attempt:
     """One member's side of one group."""
 
@@ -73,23 +58,24 @@ class Attempt:
         contribution: Callable[[int], bytes] | None,
         now: float,
     ) -> None:
+        means = context.means
         self._context = context
-        self._me = context.me
+        self._means = means
+        self._me = means.me
         self._roster = roster
-        self.plan = make_plan(roster, context.policy)
-        chunks = context.policy.chunks
-        self._commit = Commit(context.me, context.base, chunks, context.vote, context.signer, context.leaves)
+        self.plan = make_plan(roster, means.policy)
+        self._commit = Commit(means.me, context.base, means.policy.chunks, context.vote, means.signer, context.leaves)
         self._commit.open(first_ballot(roster), self.plan.members)
         self._adopted = adopted_value(roster, context.base)
         self._reduce: AllReduce | None = None
         if self._adopted is None:
-            self._reduce = AllReduce(context.me, self.plan, reducer, contribution, context.shelf)
+            self._reduce = AllReduce(means.me, self.plan, reducer, contribution, means.shelf)
         self._silence = Silence(self.plan.members, now)
-        self._succession = Succession(context.me, self.plan.members)
+        self._succession = Succession(means.me, self.plan.members)
         self._stall = Stall(now)
-        self._sequence = 0
+        self._leadership = Leadership(means.me, self._commit, self._reduce, self._succession, self._silence, means.pace)
         self._retry_from = roster.attempt + 1
-        self._fetching = Fetching(context.shelf, roster.round, roster.part)
+        self._fetching = Fetching(means.shelf, roster.round, roster.part)
 
     def __repr__(self) -> str:
         return f"Attempt({self.number}, {self.phase}, {self._reduce}, {self._commit}, {self._succession})"
@@ -107,7 +93,7 @@ class Attempt:
     @property
     def leads(self) -> bool:
         """Whether we lead now."""
-        return self._commit.leader == self._me
+        return self._leadership.is_ours
 
     @property
     def leader(self) -> PeerId:
@@ -161,7 +147,7 @@ class Attempt:
         effects = self._reduce.lose(peer) if self._reduce is not None else []
         if not self._can_decide():
             return [*effects, Tell(AttemptFailed(f"no quorum without {peer}", self._retry_from))]
-        return self._advance(now, effects + self._replace_lost(now))
+        return self._advance(now, effects + self._leadership.replace_lost(now))
 
     def overtaken(self, now: float, peer: PeerId, attempt: int) -> list[Effect]:
         """`peer` has moved on to a higher attempt; its vote is not to be had in this one."""
@@ -178,14 +164,14 @@ class Attempt:
 
     def tick(self, now: float) -> list[Effect]:
         """Remind the silent, fetch what is missing, take over from a lost leader, notice a stall."""
-        patience = self._context.pace.deadline()
+        patience = self._means.pace.deadline()
         effects: list[Effect] = []
         for peer in self.waiting_for():
             if self._silence.is_due(now, peer, patience):
                 given_up = self._silence.is_given_up(peer)
                 effects += self.lose(now, peer) if given_up else self._remind(peer)
         effects += self._fetch(everything=True)
-        effects += self._take_over_if_due(now)
+        effects += self._leadership.take_over_if_due(now)
         return self._advance(now, effects) + self._check_stall(now, patience)
 
     # -- inside -----------------------------------------------------------------------------------------------
@@ -198,7 +184,7 @@ class Attempt:
         """
         gap = self._silence.hear(now, peer, progress)
         if gap is not None:
-            self._context.pace.observe(min(gap, self._context.pace.deadline()))
+            self._means.pace.observe(min(gap, self._means.pace.deadline()))
 
     def _dispatch(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
         match message:
@@ -247,8 +233,8 @@ class Attempt:
             match effect:
                 case Tell(Proposed()):
                     done += self._fetch(everything=False)
-                case Tell(Elected(ballot)):
-                    done += self._go_on_leading(now, ballot)
+                case Tell(Elected()):
+                    done += self._leadership.go_on(now, self._adopted)
                 case Tell(Overtaken(peer, promised)):
                     done += self.overtaken(now, peer, promised.attempt)
                 case _:
@@ -261,13 +247,13 @@ class Attempt:
 
     def _propose(self, reduce: AllReduce) -> list[Effect]:
         """Put the reduction's result to the vote."""
-        chunks = reduce.references()
+        chunks = reduce.results.references()
         gone = [*self._succession.lost, *(leave.peer for leave in self._context.leaves())]
         return self._commit.propose(make_proposal(self.plan, self._context.base, chunks, gone), chunks)
 
     def _missing(self) -> list[int]:
         value = self._commit.value
-        return self._context.shelf.missing(value.chunks) if value is not None else []
+        return self._means.shelf.missing(value.chunks) if value is not None else []
 
     def _fetch(self, everything: bool) -> list[Effect]:
         """Ask for bytes of the proposal by hash; at first only for those that nobody is about to send us."""
@@ -287,56 +273,23 @@ class Attempt:
         electorates = [self._context.base.voters, *([value.proposal.voters] if value is not None else [])]
         return self._succession.can_decide(*electorates, left=left)
 
-    def _replace_lost(self, now: float) -> list[Effect]:
-        if self.leads:
-            return self._reassign(now, everything=False)
-        if self._commit.leader in self._succession.lost:
-            self._succession.leader_lost(now, self._context.pace.deadline())
-        return self._take_over_if_due(now)
-
-    def _take_over_if_due(self, now: float) -> list[Effect]:
-        if not self._succession.is_our_turn(now) or self._commit.leader not in self._succession.lost:
-            return []
-        return self._commit.take_over()
-
-    def _go_on_leading(self, now: float, ballot: wire.Ballot) -> list[Effect]:
-        """Elected, and nothing was prepared: the reduction goes on under us."""
-        if self._reduce is None and self._adopted is not None:
-            return self._commit.propose(self._adopted.proposal, self._adopted.chunks)
-        return self._reassign(now, everything=True)
-
-    def _reassign(self, now: float, everything: bool) -> list[Effect]:
-        if self._reduce is None or self._commit.is_polling:
-            return []
-        self._sequence += 1
-        message = self._reduce.reassignment(self._commit.ballot, self._sequence, everything)
-        if message is None:
-            return []
-        self._silence.wait_anew(now)
-        others = [peer for peer in self._succession.live() if peer != self._me]
-        return [*(Send(peer, message) for peer in others), *self._reduce.reassign(self._me, message.assignments)]
-
     def _remind(self, peer: PeerId) -> list[Effect]:
         effects = self._reduce.want(peer) if self._reduce is not None else []
         if self.leads:
-            return effects + self._repeat(peer)
+            return effects + self._leadership.repeat(peer)
         return [*effects, Send(peer, wire.Ask(self.plan.round, self.plan.part, self.number))]
 
     def _answer(self, sender: PeerId, message: wire.Ask) -> list[Effect]:
         """Somebody has heard nothing for a while, or lacks the roster."""
         if message.attempt < self.number:
-            return [Send(sender, self._roster), *self._repeat(sender)]
-        return [Send(sender, wire.Noted(self.plan.round, self.plan.part, self.number)), *self._repeat(sender)]
-
-    def _repeat(self, peer: PeerId) -> list[Effect]:
-        """As leader, say again what `peer` may have missed."""
-        if not self.leads:
-            return []
-        moved = self._reduce.moved(self._commit.ballot) if self._reduce is not None else None
-        return [*([Send(peer, moved)] if moved is not None else []), *self._commit.repeat(peer)]
+            return [Send(sender, self._roster), *self._leadership.repeat(sender)]
+        return [
+            Send(sender, wire.Noted(self.plan.round, self.plan.part, self.number)),
+            *self._leadership.repeat(sender),
+        ]
 
     def _check_stall(self, now: float, patience: float) -> list[Effect]:
-        have = sum(result is not None for result in self._reduce.results) if self._reduce is not None else 0
+        have = self._reduce.results.count if self._reduce is not None else 0
         state = (have, len(self._missing()), self._commit.ballot, len(self._commit.unanswered()))
         if not self._stall.is_long(now, state, min(STALLED * patience, STALLED_MOST)):
             return []

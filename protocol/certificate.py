@@ -10,7 +10,16 @@ from collections.abc import Collection, Sequence
 
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import Digest, PeerId, RunId, digest
-from shoal.protocol.messages.rounds import Certificate, ChunkRef, Leave, Prepared, PreparedValue, Proposal
+from shoal.protocol.messages.rounds import (
+    Certificate,
+    ChunkRef,
+    Commit,
+    Leave,
+    Prepared,
+    PreparedValue,
+    Proposal,
+    Roster,
+)
 from shoal.protocol.quorum import is_quorum
 from shoal.protocol.roster import Base, Plan
 from shoal.protocol.signing import Signer, check_signature
@@ -97,6 +106,21 @@ def check_leave(leave: Leave, base: Base, chunks: int, signer: Signer) -> None:
         check_value(leave.prepared, base, chunks, leave.peer)
         if leave.prepared.ballot.order > leave.promised.order:
             raise RemoteError("signs off with a vote above its promise", leave.peer)
+
+
+def check_answers(roster: Roster, base: Base, chunks: int) -> None:
+    """RemoteError, naming the leader, unless what its members have prepared can have been proposed."""
+    values = [*(join.prepared for join in roster.joins), *(leave.prepared for leave in roster.leaves)]
+    for value in values:
+        if value is not None:
+            check_value(value, base, chunks, roster.leader)
+
+
+def check_commit(message: Commit, base: Base, chunks: int, signer: Signer) -> None:
+    """RemoteError unless `message` proves what was decided on `base`, and names all its chunks."""
+    certificate = message.certificate
+    check_chunks(certificate.proposal, message.chunks, chunks, certificate.ballot.leader)
+    check_certificate(certificate, base, signer)
 
 
 def check_certificate(certificate: Certificate, base: Base, signer: Signer) -> None:

@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shoal.protocol.estimate import Estimate
+from shoal.protocol.context import Means
 from shoal.protocol.ids import Digest, PeerId
 from shoal.protocol.messages.rounds import Ballot, Join, Leave, Roster
 from shoal.protocol.quorum import is_quorum
-from shoal.protocol.roster import Base, Policy, rank
-from shoal.protocol.signing import Signer, signed
+from shoal.protocol.roster import Base, rank
+from shoal.protocol.signing import signed
 from shoal.protocol.voting import counting, must_propose
 
 MAX_JOINS = 10_000  # as many as a run has members
@@ -43,13 +43,13 @@ class Outlook:
 class Gathering:
     """The JOINs of one round that were sent to us."""
 
-    def __init__(self, me: PeerId, part: int, base: Base, policy: Policy, signer: Signer, spread: Estimate) -> None:
-        self._me = me
-        self._part = part
+    def __init__(self, means: Means, base: Base) -> None:
+        self._me = means.me
+        self._part = means.part
+        self._policy = means.policy
+        self._signer = means.signer
+        self._spread = means.spread
         self._base = base
-        self._policy = policy
-        self._signer = signer
-        self._spread = spread  # learned: from the first JOIN of a round to its last
         self._called_at: float | None = None
         self._joins: dict[PeerId, Join] = {}
         self._strays: dict[PeerId, Join] = {}

@@ -7,8 +7,11 @@ order in which they came. What is dropped is not lost for good: the silent are r
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from shoal.protocol.allreduce import Blamed
+from shoal.protocol.effects import Effect, Tell
+from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.rounds import Contribution, Final
 from shoal.protocol.wire import Message
@@ -52,3 +55,14 @@ class Mailbox:
         if self._bytes + len(message.payload) <= MAX_BYTES:
             self._bulk[key] = message
             self._bytes += len(message.payload)
+
+
+Receive = Callable[[float, PeerId, Message], list[Effect]]
+
+
+def replayed(receive: Receive, now: float, sender: PeerId, message: Message) -> list[Effect]:
+    """What follows from a message that was kept; if it is bad, only its sender is to blame, not who comes now."""
+    try:
+        return receive(now, sender, message)
+    except RemoteError as error:
+        return [Tell(Blamed(error.peer or sender, error.reason))]

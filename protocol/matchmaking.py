@@ -10,37 +10,23 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 from shoal.protocol.certificate import check_value
+from shoal.protocol.context import Means
 from shoal.protocol.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
 from shoal.protocol.errors import RemoteError
-from shoal.protocol.estimate import Estimate
 from shoal.protocol.gathering import HAND_IN, Gathering
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.rounds import Call, CatchUp, Join, Leave, Noted, Retry, Roster
-from shoal.protocol.messages.status import RunStatus
-from shoal.protocol.roster import Base, Policy, check_join, rank
-from shoal.protocol.signing import Signer, signed
+from shoal.protocol.roster import Base, check_join, rank
+from shoal.protocol.signing import signed
 from shoal.protocol.voting import VoteState
 
 RETRY = 1.0  # seconds between repeats of a JOIN
 SILENCE = 5  # repeats without an answer before a leader counts as wedged
 MAX_ATTEMPT_STEP = 64  # how far ahead of us an attempt may claim to be
-
-
-class View(Protocol):
-    """What matchmaking needs to know of membership."""
-
-    def alive(self) -> Sequence[PeerId]:
-        """Live members without ourselves, in a fixed order."""
-        ...
-
-    def is_alive(self, peer: PeerId) -> bool: ...
-
-    def status(self, peer: PeerId) -> RunStatus | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,26 +67,16 @@ class Astray(Event):
 class Matchmaking:
     """One round's matchmaking, over all its attempts, until a group is formed."""
 
-    def __init__(
-        self,
-        me: PeerId,
-        part: int,
-        base: Base,
-        vote: VoteState,
-        policy: Policy,
-        view: View,
-        signer: Signer,
-        spread: Estimate,
-    ) -> None:
-        self._me = me
-        self._part = part
+    def __init__(self, means: Means, base: Base, vote: VoteState) -> None:
+        self._me = means.me
+        self._part = means.part
+        self._policy = means.policy
+        self._view = means.view
+        self._signer = means.signer
+        self._spread = means.spread
         self._base = base
         self._vote = vote
-        self._policy = policy
-        self._view = view
-        self._signer = signer
-        self._spread = spread  # learned: from the first JOIN of a round to its last
-        self._gathering = Gathering(me, part, base, policy, signer, spread)
+        self._gathering = Gathering(means, base)
         self._leaves: dict[PeerId, Leave] = {}
         self._offer: Offer | None = None
         self._join: Join | None = None  # our own, of this attempt
@@ -228,7 +204,9 @@ class Matchmaking:
         if timer.token != self._token:
             return []
         if not self.active:
-            return self._urge() if self._gathering.opened_at is not None else []
+            if self._gathering.opened_at is None:
+                return []
+            return [Tell(HandIn(self.round)), self._wake(self._spread.deadline())]  # we are to lead, and still train
         if self.leader == self._me:
             return [*self._close_if_due(now), self._wake(self._spread.deadline() / 4)]
         assert self.leader is not None
@@ -258,25 +236,10 @@ class Matchmaking:
             check_value(join.prepared, self._base, self._policy.chunks, join.peer)
 
     def _sign_join(self, offer: Offer, attempt: int, leader: PeerId) -> Join:
-        join = Join(
-            round=self.round,
-            part=self._part,
-            attempt=attempt,
-            leader=leader,
-            peer=self._me,
-            base_history=self._base.history,
-            base_root=self._base.root,
-            weight=offer.weight,
-            bandwidth=offer.bandwidth,
-            reachable=offer.reachable,
-            prepared=self._vote.prepared,
-            signature=b"",
-        )
-        return signed(join, self._signer)
-
-    def _urge(self) -> list[Effect]:
-        """Others wait for us, who are to lead, and we are still training."""
-        return [Tell(HandIn(self.round)), self._wake(self._spread.deadline())]
+        base, prepared = self._base, self._vote.prepared
+        who = (self.round, self._part, attempt, leader, self._me)
+        what = (base.history, base.root, offer.weight, offer.bandwidth, offer.reachable)
+        return signed(Join(*who, *what, prepared, b""), self._signer)
 
     def _expected(self) -> list[PeerId]:
         def shares_base(peer: PeerId) -> bool:

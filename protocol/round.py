@@ -14,48 +14,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shoal.protocol.allreduce import Blamed
-from shoal.protocol.attempt import Attempt, AttemptFailed, Context
-from shoal.protocol.certificate import check_certificate, check_chunks, check_leave, check_value, in_mask
+from shoal.protocol.attempt import Attempt, AttemptFailed
+from shoal.protocol.certificate import check_answers, check_commit, check_leave
 from shoal.protocol.commit import Decided
+from shoal.protocol.context import Context, Means
 from shoal.protocol.effects import Effect, Event, Persist, Send, Tell, Timer
 from shoal.protocol.errors import RemoteError
-from shoal.protocol.estimate import Estimate
 from shoal.protocol.ids import PeerId
-from shoal.protocol.mailbox import Mailbox
-from shoal.protocol.matchmaking import MAX_ATTEMPT_STEP, Astray, GroupFormed, Matchmaking, Offer, View
+from shoal.protocol.mailbox import Mailbox, replayed
+from shoal.protocol.matchmaking import MAX_ATTEMPT_STEP, Astray, GroupFormed, Matchmaking, Offer
 from shoal.protocol.messages import rounds as wire
 from shoal.protocol.outcome import Outcome
 from shoal.protocol.reducer import Reducer
-from shoal.protocol.roster import Base, Policy, check_roster
-from shoal.protocol.shelf import Decision, Shelf
-from shoal.protocol.signing import Signer, signed
+from shoal.protocol.roster import Base, check_roster
+from shoal.protocol.signing import signed
+from shoal.protocol.stages import attempt_of
 from shoal.protocol.voting import VoteState
 from shoal.protocol.wire import Message
 
 MAX_LATE = 256  # members that came too late for the group, kept to be told of the outcome
-
-
-@dataclass(frozen=True, slots=True)
-class Means:
-    """What all rounds of a part share."""
-
-    me: PeerId
-    part: int
-    signer: Signer
-    view: View
-    policy: Policy
-    shelf: Shelf
-    spread: Estimate  # learned: from the first JOIN of a round to its last
-    pace: Estimate  # learned: how long a live member is silent while it works
-
-
-@dataclass(frozen=True, slots=True)
-class Concluded(Event):
-    """The round is decided and its bytes are here."""
-
-    decision: Decision
-    counted: tuple[bool, ...]  # chunk by chunk: whether our own contribution is in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +58,7 @@ class Round:
         self._means = means
         self._me = means.me
         self._reducer = reducer
-        self._matching = Matchmaking(
-            means.me, means.part, base, vote, means.policy, means.view, means.signer, means.spread
-        )
+        self._matching = Matchmaking(means, base, vote)
         self._contribution: Callable[[int], bytes] | None = None
         self._contributed_to: list[int] = []  # attempts, in this life
         self._outcome: Outcome | None = None
@@ -123,12 +98,11 @@ class Round:
         if self.vote.is_sealed:
             return []
         vote = self.vote
-        leave = signed(
-            wire.Leave(vote.round, vote.part, self._me, vote.promised, vote.prepared, b""), self._means.signer
-        )
+        leave = wire.Leave(vote.round, vote.part, self._me, vote.promised, vote.prepared, b"")
+        leave = signed(leave, self._means.signer)
         self.vote.seal()
-        record = Persist(f"vote-{vote.part}", vote.record())
-        return [record, *(Send(peer, leave) for peer in self._means.view.alive())]
+        goodbyes = [Send(peer, leave) for peer in self._means.view.alive()]
+        return [Persist(f"vote-{vote.part}", vote.record()), *goodbyes]
 
     def peer_down(self, now: float, peer: PeerId) -> list[Effect]:
         """Membership has given `peer` up."""
@@ -208,17 +182,13 @@ class Round:
         return self.attempt.overtaken(now, sender, number)
 
     def _receive_roster(self, now: float, sender: PeerId, roster: wire.Roster) -> list[Effect]:
-        if self.attempt is not None and roster.attempt <= self.attempt.number:
-            return []
-        if self.vote.is_sealed:
+        is_old = self.attempt is not None and roster.attempt <= self.attempt.number
+        if is_old or self.vote.is_sealed:
             return []
         if roster.attempt < self.vote.attempt:
             return [self._retry_message(sender, self.vote.attempt)]
         check_roster(roster, self.base, self._means.policy, self._means.signer)
-        answers = [*(join.prepared for join in roster.joins), *(leave.prepared for leave in roster.leaves)]
-        for value in answers:
-            if value is not None:
-                check_value(value, self.base, self._means.policy.chunks, roster.leader)
+        check_answers(roster, self.base, self._means.policy.chunks)
         if self._me not in [join.peer for join in roster.joins]:
             return []
         if not self._matching.has_offer:  # we joined in an earlier life, and have nothing to contribute any more
@@ -228,12 +198,10 @@ class Round:
     def _receive_commit(self, message: wire.Commit) -> list[Effect]:
         if self._outcome is not None:
             return []
+        check_commit(message, self.base, self._means.policy.chunks, self._means.signer)
         certificate = message.certificate
-        leader, proposal = certificate.ballot.leader, certificate.proposal
-        check_chunks(proposal, message.chunks, self._means.policy.chunks, leader)
-        check_certificate(certificate, self.base, self._means.signer)
-        if proposal.base_root != self.base.root:
-            return [Tell(WrongState(leader, is_proven=True))]
+        if certificate.proposal.base_root != self.base.root:
+            return [Tell(WrongState(certificate.ballot.leader, is_proven=True))]
         return [Tell(Decided(certificate, message.chunks))]
 
     def _receive_leave(self, now: float, leave: wire.Leave) -> list[Effect]:
@@ -246,7 +214,7 @@ class Round:
         return effects
 
     def _receive_in_attempt(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
-        number = _attempt_of(message)
+        number = attempt_of(message)
         if self.attempt is not None:
             if isinstance(message, wire.Ask) and sender not in self.attempt.plan.members:
                 return self._note_late(sender, number)
@@ -274,13 +242,12 @@ class Round:
         means = self._means
         self._matching.pause(roster.attempt)
         effects = self._matching.receive_leaves(now, roster.leaves)
-        leaves = self._matching.leaves
-        context = Context(self._me, self.base, self.vote, means.policy, means.signer, means.shelf, leaves, means.pace)
+        context = Context(means, self.base, self.vote, self._matching.leaves)
         attempt = self.attempt = Attempt(context, roster, self._reducer, self._contribution, now)
         self._contributed_to.append(roster.attempt)
         effects += attempt.start(now)
         for sender, message in self._early.empty():
-            if _attempt_of(message) == roster.attempt:
+            if attempt_of(message) == roster.attempt:
                 effects += replayed(attempt.receive, now, sender, message)
         for peer in attempt.plan.members:
             if peer != self._me and not means.view.is_alive(peer):
@@ -323,35 +290,11 @@ class Round:
         return [Send(peer, commit) for peer in told]
 
     def _conclude(self) -> list[Effect]:
-        decision = self._outcome.decision() if self._outcome is not None else None
-        if decision is None:
+        concluded = self._outcome.conclude(self._me, self._contributed_to) if self._outcome is not None else None
+        if concluded is None:
             return []
         self._outcome = self.attempt = None
-        proposal = decision.certificate.proposal
-        place = proposal.members.index(self._me) if self._me in proposal.members else 0
-        took_part = self._me in proposal.members and proposal.attempt in self._contributed_to
-        return [Tell(Concluded(decision, tuple(took_part and in_mask(ref.mask, place) for ref in decision.chunks)))]
+        return [Tell(concluded)]
 
     def _retry_message(self, to: PeerId, attempt: int) -> Send:
         return Send(to, wire.Retry(self.number, self._means.part, attempt))
-
-
-Receive = Callable[[float, PeerId, Message], list[Effect]]
-
-
-def replayed(receive: Receive, now: float, sender: PeerId, message: Message) -> list[Effect]:
-    """What follows from a message that was kept; if it is bad, only its sender is to blame, not who comes now."""
-    try:
-        return receive(now, sender, message)
-    except RemoteError as error:
-        return [Tell(Blamed(error.peer or sender, error.reason))]
-
-
-def _attempt_of(message: Message) -> int:
-    match message:
-        case wire.Poll() | wire.Promise() | wire.Prepare() | wire.Prepared() | wire.Reassign():
-            return message.ballot.attempt
-        case wire.Refuse():
-            return message.promised.attempt
-    number: int = getattr(message, "attempt")  # noqa: B009 - every other message of an attempt has one
-    return number

@@ -16,17 +16,20 @@ from dataclasses import dataclass
 
 from shoal.protocol.attempt import Attempt
 from shoal.protocol.certificate import next_base
+from shoal.protocol.context import Means, View
 from shoal.protocol.effects import Effect, Event, Send, Tell, Timer, Wake
 from shoal.protocol.estimate import Estimate
 from shoal.protocol.ids import Digest, PeerId
-from shoal.protocol.mailbox import Mailbox
-from shoal.protocol.matchmaking import Offer, View
+from shoal.protocol.mailbox import Mailbox, replayed
+from shoal.protocol.matchmaking import Offer
 from shoal.protocol.messages import rounds as wire
+from shoal.protocol.outcome import Concluded
 from shoal.protocol.reducer import Reducer
 from shoal.protocol.roster import Base, Policy
-from shoal.protocol.round import Concluded, Failed, Means, Round, WrongState, replayed
+from shoal.protocol.round import Failed, Round, WrongState
 from shoal.protocol.shelf import Decision, Shelf
 from shoal.protocol.signing import Signer
+from shoal.protocol.stages import round_of
 from shoal.protocol.voting import VoteState
 from shoal.protocol.wire import Message
 
@@ -169,7 +172,7 @@ class Rounds:
 
     def receive(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
         """Any message of this part's rounds."""
-        number = _round_of(message)
+        number = round_of(message)
         if self._has_left:
             return []
         if self.shelf.decision(number) is not None:
@@ -203,7 +206,7 @@ class Rounds:
             case wire.Fetch():
                 return self.shelf.answer(sender, message)
             case wire.Ask() | wire.Join() | wire.Poll() | wire.Prepare() | wire.Want():
-                return self.shelf.answer(sender, wire.Ask(_round_of(message), self._means.part, 0))
+                return self.shelf.answer(sender, wire.Ask(round_of(message), self._means.part, 0))
         return []
 
     def _fall_behind(self, sender: PeerId, message: Message, number: int) -> list[Effect]:
@@ -262,10 +265,3 @@ class Rounds:
 
     def _wake(self) -> Wake:
         return Wake(TICK, Timer("rounds", "tick", self._token, str(self._means.part)))
-
-
-def _round_of(message: Message) -> int:
-    if isinstance(message, wire.Commit):
-        return message.certificate.proposal.round
-    round: int = getattr(message, "round")  # noqa: B009 - every message of this table has one
-    return round

@@ -20,11 +20,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from shoal.protocol.allreduce import Blamed
+from shoal.protocol.context import View
 from shoal.protocol.donor import Donor, Store, state_root
 from shoal.protocol.effects import Effect, Event, Send, Tell, Timer, Wake
 from shoal.protocol.history import History
 from shoal.protocol.ids import Digest, PeerId, content_hash
-from shoal.protocol.matchmaking import View
 from shoal.protocol.messages.transfer import Chain, GetChain, GetState, GetStateChunk, StateChunk, StateIs
 from shoal.protocol.roster import Base
 from shoal.protocol.wire import Message

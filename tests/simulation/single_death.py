@@ -7,12 +7,13 @@ least three peers, and not in round 1, whose only voter is the creator.
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
+from typing import Any
 
 from shoal.protocol.effects import Send
 from shoal.protocol.ids import PeerId
-from shoal.protocol.messages.rounds import Contribution
+from shoal.protocol.messages.rounds import Contribution, Reassign
 from tests.simulation.campaign import described
 from tests.simulation.links import Link
 from tests.simulation.oracle import Oracle, Violation
@@ -41,14 +42,19 @@ class Death:
 
 
 class CountingWorld(World[Peer]):
-    """Counts how often each member sent each contribution."""
+    """Counts how often each member sent each contribution, and how often a chunk was moved."""
 
-    sent_chunks: Counter[tuple[PeerId, int, int]]
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.sent_chunks: Counter[tuple[PeerId, int, int]] = Counter()  # (sender, round, chunk)
+        self.moves: dict[int, set[tuple[int, tuple[int, int]]]] = defaultdict(set)  # (chunk, epoch), by round
 
     def _send(self, process: Process[Peer], effect: Send, encoded: dict) -> None:
         message = effect.message
         if isinstance(message, Contribution):
             self.sent_chunks[process.peer, message.round, message.chunk] += 1
+        if isinstance(message, Reassign):
+            self.moves[message.round].update((move.chunk, move.epoch) for move in message.assignments)
         super()._send(process, effect, encoded)
 
     def resent(self, peer: PeerId, round: int) -> int:
@@ -120,7 +126,6 @@ def run_death(seed: int) -> Death:
         link,
         unnoticed=rng.choice((0.0, 1.0)),
     )
-    world.sent_chunks = Counter()
     assassin = Assassin(
         world,
         death,

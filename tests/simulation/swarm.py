@@ -231,6 +231,12 @@ class Peer(Node):
         if base is None or self.member.transfer.active or base.round + 1 == self._training_for:
             return effects
         self._oracle.holds(self.me, base.round, root_of(self.state))
+        return self._train(effects)
+
+    def _train(self, effects: list[Effect]) -> list[Effect]:
+        base = self.member.rounds.base
+        if base is None:
+            return effects
         self._training_for = base.round + 1
         self._token += 1
         if self._training_for > self._shape.last:

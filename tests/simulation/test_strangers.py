@@ -60,7 +60,7 @@ class Drawing:
             return st.tuples(*map(self.of, args))
         if args:
             return st.one_of(*map(self.of, args))
-        if not dataclasses.is_dataclass(hint):
+        if not (isinstance(hint, type) and dataclasses.is_dataclass(hint)):
             return compound(hint)
         hints = typing.get_type_hints(hint)
         return st.builds(hint, **{field.name: self.of(hints[field.name]) for field in dataclasses.fields(hint)})

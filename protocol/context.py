@@ -1,0 +1,52 @@
+"""What the parts of a round work with: given once, changed by none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from shoal.protocol.estimate import Estimate
+from shoal.protocol.ids import PeerId
+from shoal.protocol.messages.rounds import Leave
+from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.roster import Base, Policy
+from shoal.protocol.shelf import Shelf
+from shoal.protocol.signing import Signer
+from shoal.protocol.voting import VoteState
+
+
+class View(Protocol):
+    """What rounds need to know of membership."""
+
+    def alive(self) -> Sequence[PeerId]:
+        """Live members without ourselves, in a fixed order."""
+        ...
+
+    def is_alive(self, peer: PeerId) -> bool: ...
+
+    def status(self, peer: PeerId) -> RunStatus | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What all rounds of a part share."""
+
+    me: PeerId
+    part: int
+    signer: Signer
+    view: View
+    policy: Policy
+    shelf: Shelf
+    spread: Estimate  # learned: from the first JOIN of a round to its last
+    pace: Estimate  # learned: how long a live member is silent while it works
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What the attempts of a round share beside that."""
+
+    means: Means
+    base: Base
+    vote: VoteState
+    leaves: Callable[[], tuple[Leave, ...]]  # of voters, in this round

@@ -1,0 +1,54 @@
+"""What a reduction has so far: the mean of each chunk, once it is here. Provisional until PREPARE names its hash."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from shoal.protocol.ids import Digest, result_hash
+from shoal.protocol.messages.rounds import ChunkRef
+from shoal.protocol.shelf import Shelf
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A chunk's mean, as its owner encoded it."""
+
+    mask: bytes
+    payload: bytes
+    hash: Digest
+
+
+class Results:
+    """One per chunk; the bytes lie on the shelf too, where they are found by hash."""
+
+    def __init__(self, chunks: int, shelf: Shelf) -> None:
+        self._results: list[Result | None] = [None] * chunks
+        self._shelf = shelf
+
+    def __getitem__(self, chunk: int) -> Result | None:
+        return self._results[chunk]
+
+    def __iter__(self) -> Iterator[Result | None]:
+        return iter(self._results)
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    @property
+    def count(self) -> int:
+        """How many are here."""
+        return len(self._results) - self._results.count(None)
+
+    def unfinished(self) -> list[int]:
+        """Chunks whose mean is not here."""
+        return [chunk for chunk, result in enumerate(self._results) if result is None]
+
+    def keep(self, chunk: int, mask: bytes, payload: bytes) -> None:
+        """A chunk's mean is here."""
+        result = self._results[chunk] = Result(mask, payload, result_hash(mask, payload))
+        self._shelf.put(chunk, result.hash, mask, payload)
+
+    def references(self) -> tuple[ChunkRef, ...]:
+        """The complete result, as PREPARE names it."""
+        return tuple(ChunkRef(result.hash, result.mask) for result in self._results if result is not None)

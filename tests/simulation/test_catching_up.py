@@ -1,0 +1,136 @@
+"""Whoever missed too much, or stands on a wrong state, gets the state from the others and is in the next rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from shoal.protocol.effects import Effect, Send
+from shoal.protocol.ids import PeerId, content_hash
+from shoal.protocol.messages.transfer import StateChunk
+from shoal.protocol.shelf import KEPT_ROUNDS
+from shoal.protocol.transfer import StateReceived
+from tests.simulation.campaign import build
+from tests.simulation.links import LAN
+from tests.simulation.oracle import Oracle
+from tests.simulation.swarm import Peer, Shape, peers_named, root_of
+from tests.simulation.world import World
+
+LATE = PeerId("p04")
+
+
+def _swarm(seed: int, chunks: int = 6) -> tuple[World[Peer], Oracle]:
+    """Four peers at work, and a fifth that is not there yet."""
+    world, oracle = build(seed, 4, LAN, Shape(chunks=chunks, start_members=4), newcomers=1)
+    return world, oracle
+
+
+def _all_at(world: World[Peer], round: int) -> Callable[[], bool]:
+    return lambda: all(node.round >= round for node in world.nodes())
+
+
+def _received(world: World[Peer], peer: PeerId) -> list[StateReceived]:
+    """What `peer` is given from now on."""
+    node, received = world.node(peer), []
+    on_event = node.on_event
+
+    def note(now: float, event: object) -> list[Effect]:
+        if isinstance(event, StateReceived):
+            received.append(event)
+        return on_event(now, event)  # type: ignore[arg-type]
+
+    node.on_event = note  # type: ignore[method-assign]
+    return received
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_newcomer_gets_the_state_and_is_in_the_next_round(seed: int) -> None:
+    world, oracle = _swarm(seed)
+    world.run_until(_all_at(world, KEPT_ROUNDS + 4), within=120.0)
+    world.start(LATE)
+    received = _received(world, LATE)
+    world.run_until(lambda: world.node(LATE).round == oracle.newest, within=20.0)
+    goal = oracle.newest + 2
+    world.run_until(_all_at(world, goal), within=30.0)
+    assert len(received) == 1
+    assert LATE in oracle.decisions[goal].certificate.proposal.members
+    assert not world.errors
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_one_that_lost_its_memory_comes_back(seed: int) -> None:
+    world, oracle = _swarm(seed)
+    world.run_until(_all_at(world, KEPT_ROUNDS + 2), within=120.0)
+    world.restart(peers_named(4)[seed])
+    goal = oracle.newest + 4
+    world.run_until(_all_at(world, goal), within=60.0)
+    assert len(oracle.decisions[goal].certificate.proposal.members) == 4
+    assert not world.errors
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_donor_may_die_in_the_middle_and_another_may_lie(seed: int) -> None:
+    world, oracle = _swarm(seed, chunks=40)
+    world.run_until(_all_at(world, KEPT_ROUNDS + 3), within=120.0)
+    world.start(LATE)
+    donors: list[PeerId] = []
+
+    def watch(peer: PeerId) -> None:
+        download = world.node(LATE).member.transfer._download
+        if download is None or len(download.donors) < 2 or donors:
+            return
+        donors.extend(download.donors)
+        _lie(world.node(donors[0]))
+        world.kill(donors[1])
+
+    world.watchers.append(watch)
+    world.run_until(lambda: world.node(LATE).round >= KEPT_ROUNDS + 3, within=60.0)
+    assert donors
+    assert donors[0] in [blamed.peer for blamed in world.node(LATE).blamed]
+    world.run_until(_all_at(world, oracle.newest + 2), within=60.0)
+
+
+def _lie(node: Peer) -> None:
+    """From now on every chunk of the state that `node` serves is wrong."""
+    receive = node.member.transfer.receive
+
+    def lying(now: float, sender: PeerId, message: object) -> list[Effect]:
+        effects = receive(now, sender, message)  # type: ignore[arg-type]
+        return [_spoilt(effect) for effect in effects]
+
+    node.member.transfer.receive = lying  # type: ignore[method-assign]
+
+
+def _spoilt(effect: Effect) -> Effect:
+    if isinstance(effect, Send) and isinstance(effect.message, StateChunk):
+        chunk = effect.message
+        return Send(effect.to, StateChunk(chunk.part, chunk.round, chunk.index, b"a lie"))
+    return effect
+
+
+@pytest.mark.parametrize("diverged", peers_named(4))
+def test_a_member_whose_state_differs_notices_and_is_put_right(diverged: PeerId) -> None:
+    """Its memory was hit: it applied the same round, and holds other bytes. Whether it leads or follows, it must not
+    contribute from there, nor keep the others from going on."""
+    world, oracle = _swarm(1)
+    world.run_until(_all_at(world, 2), within=60.0)
+    node = world.node(diverged)
+    honest = node._apply
+
+    def apply_wrongly(now: float) -> list[Effect]:
+        node._apply = honest  # type: ignore[method-assign]
+        decision, node._decision = node._decision, None
+        assert decision is not None
+        node.state = [content_hash(b"hit" + old) for old in node.state]
+        node._standing = decision.round
+        node.store.put(decision.round, list(node.state))
+        return node._train(node.member.applied(now, root_of(node.state)))
+
+    node._apply = apply_wrongly  # type: ignore[method-assign]
+    received = _received(world, diverged)
+    world.run_until(lambda: bool(received), within=60.0)
+    goal = oracle.newest + 3
+    world.run_until(_all_at(world, goal), within=60.0)
+    assert len(oracle.decisions[goal].certificate.proposal.members) == 4
+    assert not world.errors

@@ -1,0 +1,193 @@
+"""From JOINs to a roster: who is waited for, who is called, who is not believed."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from shoal.protocol.context import Means
+from shoal.protocol.effects import Timer, Wake
+from shoal.protocol.estimate import Estimate
+from shoal.protocol.ids import NO_DIGEST, PeerId, digest
+from shoal.protocol.matchmaking import (
+    MAX_ATTEMPT_STEP,
+    SILENCE,
+    Astray,
+    GroupFormed,
+    HandIn,
+    Matchmaking,
+    Offer,
+    Waiting,
+)
+from shoal.protocol.messages.rounds import Ballot, Call, CatchUp, Join, Noted, Retry
+from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.roster import check_roster, rank
+from shoal.protocol.shelf import Shelf
+from shoal.protocol.voting import VoteState
+from tests.simulation.signing import FakeSigner
+from tests.unit.rounds_kit import BASE, PEERS, POLICY, ROUND, SIGNER, join, leave, refs, refused, sent, told, value
+
+LEADER, SECOND, THIRD = rank(BASE, 1, PEERS)
+OFFER = Offer(10, 0, True)
+
+
+class _View:
+    """Who is alive, as a test says."""
+
+    def __init__(self, me: PeerId, others: list[PeerId]) -> None:
+        self.others = [peer for peer in others if peer != me]
+
+    def alive(self) -> list[PeerId]:
+        return self.others
+
+    def is_alive(self, peer: PeerId) -> bool:
+        return peer in self.others
+
+    def status(self, peer: PeerId) -> RunStatus | None:
+        return None
+
+
+def _core(me: PeerId, vote: VoteState | None = None) -> Matchmaking:
+    view, spread, pace = _View(me, list(PEERS)), Estimate(2.0, 0.5, 60.0), Estimate(1.0, 1.0, 60.0)
+    means = Means(me, 0, FakeSigner(me), view, POLICY, Shelf(), spread, pace)
+    return Matchmaking(means, BASE, vote or VoteState(ROUND, 0))
+
+
+def _wake(core: Matchmaking) -> Timer:
+    return Timer("matchmaking", "retry", core._token, "0")
+
+
+def test_the_first_live_voter_leads_and_closes_when_all_are_there() -> None:
+    leader = _core(LEADER)
+    leader.submit(0.0, OFFER)
+    assert sent(_core(SECOND).submit(0.0, OFFER), Join)[0].to == LEADER
+    assert not told(leader.receive_join(0.1, join(SECOND, LEADER)), GroupFormed)
+    (formed,) = told(leader.receive_join(0.2, join(THIRD, LEADER)), GroupFormed)
+    check_roster(formed.roster, BASE, POLICY, SIGNER)
+    assert len(formed.roster.joins) == 3
+
+
+def test_the_late_are_called_and_then_left_out() -> None:
+    leader = _core(LEADER)
+    leader.submit(0.0, OFFER)
+    leader.receive_join(0.0, join(SECOND, LEADER))
+    (call,) = sent(leader.fire(2.1, _wake(leader)), Call)
+    assert (call.to, call.message) == (THIRD, Call(ROUND, 0, 0))
+    (formed,) = told(leader.fire(4.1, _wake(leader)), GroupFormed)
+    assert len(formed.roster.joins) == 2
+
+
+def test_without_a_quorum_nobody_closes_and_the_run_says_for_whom_it_waits() -> None:
+    leader = _core(LEADER)
+    (waiting,) = told(leader.submit(0.0, OFFER), Waiting)
+    assert "no quorum" in waiting.reason
+    assert not told(leader.fire(100.0, _wake(leader)), GroupFormed)
+
+
+def test_who_waits_long_without_a_quorum_calls_the_others_away_from_their_leader() -> None:
+    """Three leaders with two followers each would wait for ever: nobody of them is silent."""
+    leader, follower = _core(LEADER), _core(THIRD)
+    leader.submit(0.0, OFFER)
+    calls = sent(leader.fire(6.1, _wake(leader)), Call)
+    assert [call.message for call in calls] == [Call(ROUND, 0, 1)] * 2
+    follower._view.others.remove(LEADER)  # type: ignore[attr-defined]
+    follower.submit(0.0, OFFER)
+    assert follower.leader == SECOND
+    retries = {retry.to: retry.message for retry in sent(follower.receive_call(6.2, LEADER, Call(ROUND, 0, 1)), Retry)}
+    assert retries == {LEADER: Retry(ROUND, 0, 2), SECOND: Retry(ROUND, 0, 2)}
+    assert follower.attempt == 2
+
+
+def test_a_silent_leader_is_given_up() -> None:
+    member = _core(SECOND)
+    member.submit(0.0, OFFER)
+    for turn in range(SILENCE):
+        assert sent(member.fire(float(turn), _wake(member)), Join)[0].message.attempt == 1  # type: ignore[attr-defined]
+    member.fire(20.0, _wake(member))
+    assert member.attempt == 2
+
+
+def test_noted_is_a_sign_of_life() -> None:
+    member = _core(SECOND)
+    member.submit(0.0, OFFER)
+    for turn in range(3 * SILENCE):
+        member.receive_noted(LEADER, Noted(ROUND, 0, 1))
+        member.fire(float(turn), _wake(member))
+    assert member.attempt == 1
+
+
+def test_a_stale_timer_is_ignored() -> None:
+    member = _core(SECOND)
+    member.submit(0.0, OFFER)
+    old = _wake(member)
+    member.enter(1.0, 2)
+    assert member.fire(2.0, old) == []
+
+
+def test_who_trains_still_is_urged_if_it_is_to_lead() -> None:
+    leader = _core(LEADER)
+    effects = leader.receive_join(0.0, join(SECOND, LEADER))
+    assert any(isinstance(effect, Wake) for effect in effects)
+    assert told(leader.fire(2.0, _wake(leader)), HandIn)
+
+
+def test_a_stray_is_told_to_catch_up_when_the_group_is_closed() -> None:
+    leader = _core(LEADER)
+    leader.submit(0.0, OFFER)
+    leader.receive_join(0.1, join(THIRD, LEADER, base_root=NO_DIGEST))
+    effects = leader.receive_join(0.2, join(SECOND, LEADER))
+    assert [effect.to for effect in sent(effects, CatchUp)] == [THIRD]
+    assert len(told(effects, GroupFormed)[0].roster.joins) == 2
+
+
+def test_whom_a_quorum_contradicts_is_astray_itself() -> None:
+    leader = _core(LEADER)
+    leader.submit(0.0, OFFER)
+    assert not told(leader.receive_join(0.1, join(THIRD, LEADER, base_root=NO_DIGEST)), Astray)
+    assert not told(leader.receive_join(0.2, join(SECOND, LEADER, base_root=digest("third"))), Astray)
+    assert told(leader.receive_join(0.3, join(SECOND, LEADER, 2, base_root=NO_DIGEST)), Astray)
+
+
+def test_whoever_forgot_its_votes_neither_joins_nor_leads() -> None:
+    vote = VoteState(ROUND, 0)
+    vote.seal()
+    core = _core(LEADER, vote)
+    assert core.submit(0.0, OFFER) == []
+    (effect,) = core.receive_join(0.1, join(SECOND, LEADER))
+    assert effect.message == Retry(ROUND, 0, 2)  # type: ignore[union-attr]
+
+
+def test_a_leaver_is_not_waited_for() -> None:
+    leader = _core(LEADER)
+    leader.submit(0.0, OFFER)
+    leader.receive_join(0.0, join(SECOND, LEADER))
+    (formed,) = told(leader.receive_leaves(0.1, [leave(THIRD, Ballot(0, 0, PeerId("")))]), GroupFormed)
+    assert [goodbye.peer for goodbye in formed.roster.leaves] == [THIRD]
+
+
+def test_a_leaver_that_was_ahead_takes_the_group_along() -> None:
+    leader = _core(LEADER)
+    leader.submit(0.0, OFFER)
+    leader.receive_leaves(0.1, [leave(THIRD, Ballot(3, 0, SECOND))])
+    assert leader.attempt == 4
+
+
+PREPARED = value()
+BAD = [
+    (join(SECOND, THIRD), "for somebody else"),
+    (join(SECOND, LEADER, weight=POLICY.max_weight + 1), "over the run's cap"),
+    (dataclasses.replace(join(SECOND, LEADER), signature=b""), "forged or missing"),
+    (join(SECOND, LEADER, 1 + MAX_ATTEMPT_STEP + 1), "far from anybody"),
+    (join(SECOND, LEADER, 0), "far from anybody"),
+    (join(SECOND, LEADER, base_history=NO_DIGEST), "another history"),
+    (join(SECOND, LEADER, prepared=dataclasses.replace(PREPARED, chunks=refs(b"\x01"))), "not the proposed result"),
+]
+
+
+@pytest.mark.parametrize(("message", "reason"), BAD)
+def test_a_bad_join_names_its_author_and_changes_nothing(message: Join, reason: str) -> None:
+    leader = _core(LEADER)
+    leader.submit(0.0, OFFER)
+    with refused(leader, SECOND, reason):
+        leader.receive_join(0.1, message)

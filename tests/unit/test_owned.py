@@ -1,0 +1,58 @@
+"""One chunk at its owner: counted once, in roster order, without those that are lost or bad."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import msgpack
+import pytest
+
+from shoal.protocol.certificate import mask_of
+from shoal.protocol.owned import OwnedChunk
+from tests.simulation.swarm import POISON, FactReducer
+from tests.unit.rounds_kit import PEERS, STRANGER, plan
+
+FIRST, SECOND, THIRD = plan().members
+
+
+def _fact(peer: str) -> bytes:
+    packed: bytes = msgpack.packb([peer, 5, b"", 0, 1.0])
+    return packed
+
+
+@pytest.mark.parametrize("arrival", list(permutations(plan().members)))
+def test_the_order_of_arrival_does_not_matter(arrival: tuple[str, ...]) -> None:
+    owned = OwnedChunk(plan(), 0, FactReducer())
+    for peer in arrival:
+        assert not owned.is_complete
+        owned.add(peer, _fact(peer))  # type: ignore[arg-type]
+    mask, payload = owned.result()
+    assert mask == mask_of(PEERS, PEERS)
+    assert [fact[0] for fact in msgpack.unpackb(payload)[0]] == [FIRST, SECOND, THIRD]
+
+
+def test_whoever_comes_twice_counts_once_and_a_stranger_never() -> None:
+    owned = OwnedChunk(plan(), 0, FactReducer())
+    for peer in (FIRST, FIRST, THIRD, THIRD, STRANGER, SECOND, SECOND):
+        owned.add(peer, _fact(peer))
+    assert [fact[0] for fact in msgpack.unpackb(owned.result()[1])[0]] == [FIRST, SECOND, THIRD]
+
+
+def test_the_lost_are_gone_on_without_unless_they_have_come_already() -> None:
+    owned = OwnedChunk(plan(), 0, FactReducer())
+    owned.add(THIRD, _fact(THIRD))
+    owned.lose(THIRD)
+    owned.lose(FIRST)
+    assert owned.missing() == [SECOND]
+    owned.add(SECOND, _fact(SECOND))
+    assert owned.is_complete
+    assert owned.result()[0] == mask_of(plan().members, [SECOND, THIRD])
+
+
+def test_bad_bytes_name_their_sender_and_leave_the_sum_as_it_was() -> None:
+    owned = OwnedChunk(plan(), 0, FactReducer())
+    owned.add(FIRST, _fact(FIRST))
+    (error,) = owned.add(SECOND, POISON)
+    assert error.peer == SECOND
+    owned.add(THIRD, _fact(THIRD))
+    assert owned.result()[0] == mask_of(plan().members, [FIRST, THIRD])

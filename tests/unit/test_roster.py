@@ -1,0 +1,105 @@
+"""Rosters: computed from signed JOINs, and refused if anything in them is not."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from shoal.protocol.errors import RemoteError
+from shoal.protocol.ids import NO_DIGEST, PeerId
+from shoal.protocol.messages.rounds import Ballot
+from shoal.protocol.roster import Policy, check_join, check_roster, make_plan, rank, share_chunks
+from shoal.protocol.signing import signed
+from tests.simulation.signing import FakeSigner
+from tests.unit.rounds_kit import BASE, CHUNKS, PEERS, POLICY, SIGNER, STRANGER, A, B, C, D, join, leave, roster
+
+LEADER, SECOND, THIRD = rank(BASE, 1, PEERS)
+SOUND = roster()
+
+
+def test_a_sound_roster_passes() -> None:
+    check_roster(SOUND, BASE, POLICY, SIGNER)
+    check_roster(roster([A, B]), BASE, POLICY, SIGNER)
+    check_roster(roster([*PEERS, STRANGER]), BASE, POLICY, SIGNER)  # whoever joins is a member, but no voter yet
+
+
+def _with_join(index: int, **changes: object) -> object:
+    joins = list(SOUND.joins)
+    joins[index] = join(joins[index].peer, **{"leader": LEADER, **changes})  # type: ignore[arg-type]
+    return roster(joins=tuple(joins))
+
+
+BAD = [
+    (roster(joins=(*SOUND.joins, SOUND.joins[1])), "twice"),
+    (roster([A]), "too few"),
+    (roster([A, STRANGER]), "no quorum"),
+    (roster(joins=tuple(reversed(SOUND.joins))), "not in order"),
+    (_with_join(1, attempt=2), "not made for it"),
+    (_with_join(1, leader=SECOND), "not made for it"),
+    (_with_join(1, round=BASE.round), "not made for it"),
+    (_with_join(1, part=1), "not made for it"),
+    (_with_join(1, base_history=NO_DIGEST), "another state"),
+    (_with_join(1, base_root=NO_DIGEST), "another state"),
+    (dataclasses.replace(SOUND, signature=b""), "forged or missing"),
+    (dataclasses.replace(SOUND, attempt=2), "not made for it"),
+    (roster(leaves=(leave(D, Ballot(2, 0, D)),)), "answers a higher ballot"),
+]
+
+
+@pytest.mark.parametrize(("bad", "reason"), BAD)
+def test_a_bad_roster_is_refused_and_its_leader_named(bad: object, reason: str) -> None:
+    with pytest.raises(RemoteError, match=reason) as caught:
+        check_roster(bad, BASE, POLICY, SIGNER)  # type: ignore[arg-type]
+    assert caught.value.peer == LEADER or "too few" in reason or "no quorum" in reason
+
+
+def test_a_member_cannot_be_put_into_a_roster_without_its_signature() -> None:
+    forged = dataclasses.replace(SOUND.joins[1], weight=999)
+    with pytest.raises(RemoteError, match="Join has a forged") as caught:
+        check_roster(roster(joins=(SOUND.joins[0], forged, SOUND.joins[2])), BASE, POLICY, SIGNER)
+    assert caught.value.peer == SECOND
+
+
+def test_a_forged_leave_buys_no_quorum() -> None:
+    forged = dataclasses.replace(leave(C, Ballot(1, 0, PeerId(""))), signature=b"")
+    with pytest.raises(RemoteError, match="Leave has a forged"):
+        check_roster(roster([A, B], leaves=(forged,)), BASE, POLICY, SIGNER)
+
+
+def test_a_weight_over_the_cap_names_its_author() -> None:
+    with pytest.raises(RemoteError, match="over the run's cap") as caught:
+        check_join(join(B, A, weight=POLICY.max_weight + 1), POLICY, SIGNER)
+    assert caught.value.peer == B
+
+
+def test_the_rank_changes_with_the_attempt_and_not_with_the_order_of_the_names() -> None:
+    assert rank(BASE, 1, PEERS) == rank(BASE, 1, reversed(PEERS))
+    assert len({tuple(rank(BASE, attempt, PEERS)) for attempt in range(20)}) > 1
+
+
+def test_shares_follow_bandwidth_and_go_to_the_reachable() -> None:
+    policy = dataclasses.replace(POLICY, chunks=8)
+    joins = [join(A, A, bandwidth=300), join(B, A, bandwidth=100), join(C, A, reachable=False)]
+    owners = share_chunks(joins, policy)
+    assert (owners.count(A), owners.count(B), owners.count(C)) == (6, 2, 0)
+
+
+def test_the_unmeasured_count_with_the_mean_and_nobody_reachable_means_everybody() -> None:
+    assert share_chunks([join(A, A, bandwidth=100), join(B, A)], Policy(1, 1, 64, 1, 4)).count(B) == 2
+    assert set(share_chunks([join(A, A, reachable=False), join(B, A, reachable=False)], POLICY)) == {A, B}
+
+
+def test_max_group_bounds_the_owners_and_not_the_members() -> None:
+    bounded = dataclasses.replace(POLICY, max_group=1)
+    made = make_plan(SOUND, bounded)
+    assert len(set(made.owners)) == 1
+    assert len(made.owners) == CHUNKS
+    assert set(made.members) == set(PEERS)
+
+
+def test_weight_zero_contributes_nothing() -> None:
+    order = rank(BASE, 1, PEERS)
+    joins = tuple(join(peer, order[0], weight=0 if peer == SECOND else 5) for peer in order)
+    made = make_plan(signed(dataclasses.replace(SOUND, joins=joins), FakeSigner(LEADER)), POLICY)
+    assert made.contributors() == [LEADER, THIRD]

@@ -1,0 +1,65 @@
+"""Bytes of rounds: only what was asked for, only what can be applied, kept only for a while."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from shoal.protocol.certificate import mask_of
+from shoal.protocol.ids import result_hash
+from shoal.protocol.messages.rounds import Ask, Commit, Fetch, Fetched
+from shoal.protocol.shelf import KEPT_ROUNDS, Decision, Shelf
+from tests.simulation.swarm import POISON, FactReducer
+from tests.unit.rounds_kit import PEERS, A, B, certificate, refs, refused, value
+
+MASK = mask_of(PEERS, PEERS)
+GOOD = Fetched(5, 0, 1, MASK, b"mean 1")
+
+
+@pytest.fixture
+def shelf() -> Shelf:
+    made = Shelf()
+    made.open(FactReducer())
+    return made
+
+
+def test_bytes_come_by_hash_and_only_if_they_were_asked_for(shelf: Shelf) -> None:
+    with refused(shelf, B, "nobody asked for"):
+        shelf.take(B, GOOD)
+    shelf.fetch(5, 0, 1, refs()[1].hash, B)
+    with refused(shelf, B, "nobody asked for"):
+        shelf.take(B, Fetched(5, 0, 1, MASK, b"other bytes"))
+    with refused(shelf, B, "nobody asked for"):  # who is in it is part of its name
+        shelf.take(B, Fetched(5, 0, 1, b"\x01", b"mean 1"))
+    shelf.take(B, GOOD)
+    assert shelf.missing(refs()) == [0, 2]
+
+
+def test_bytes_that_cannot_be_applied_are_refused_even_under_their_hash(shelf: Shelf) -> None:
+    shelf.fetch(5, 0, 0, result_hash(MASK, POISON), B)
+    with refused(shelf, B, "bad result of chunk 0"):
+        shelf.take(B, Fetched(5, 0, 0, MASK, POISON))
+
+
+def test_decided_rounds_are_served_and_then_forgotten(shelf: Shelf) -> None:
+    payloads = (b"mean 0", b"mean 1", b"mean 2")
+    for round in range(5, 10):
+        proof = certificate()
+        proof = dataclasses.replace(proof, proposal=dataclasses.replace(proof.proposal, round=round))
+        shelf.decide(Decision(proof, value().chunks, payloads))
+    assert [round for round in range(5, 10) if shelf.decision(round)] == list(range(10 - KEPT_ROUNDS, 10))
+    (commit,) = shelf.answer(A, Ask(9, 0, 0))
+    assert isinstance(commit.message, Commit)  # type: ignore[union-attr]
+    (fetched,) = shelf.answer(A, Fetch(9, 0, 1, refs()[1].hash))
+    assert fetched.message == Fetched(9, 0, 1, MASK, b"mean 1")  # type: ignore[union-attr]
+    assert shelf.answer(A, Fetch(9, 0, 1, refs()[0].hash)) == []
+
+
+def test_rounds_are_kept_for_whoever_catches_up(shelf: Shelf) -> None:
+    shelf.keep_after = 4
+    for round in range(5, 15):
+        proof = certificate()
+        proof = dataclasses.replace(proof, proposal=dataclasses.replace(proof.proposal, round=round))
+        shelf.decide(Decision(proof, value().chunks, (b"", b"", b"")))
+    assert all(shelf.decision(round) for round in range(5, 15))

@@ -1,0 +1,197 @@
+"""Catching up, from donors that are honest, silent, gone or lying."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from shoal.protocol.allreduce import Blamed
+from shoal.protocol.donor import LEASE, MAX_LEASES, Donor, state_root
+from shoal.protocol.effects import Effect, Send, Timer
+from shoal.protocol.history import History
+from shoal.protocol.ids import NO_DIGEST, Digest, PeerId, content_hash
+from shoal.protocol.messages.rounds import Certificate
+from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.messages.transfer import Chain, GetChain, GetState, GetStateChunk, StateChunk, StateIs
+from shoal.protocol.roster import Base
+from shoal.protocol.transfer import PATIENCE, WINDOW, Transfer
+from tests.simulation.swarm import Versions
+from tests.unit.rounds_kit import BASE, SIGNER, A, B, C, certificate, refused, sent, told, value
+
+STATE = [b"chunk %d" % index for index in range(10)]
+LAYOUT = b"simulated"
+ROOT = state_root(LAYOUT, [content_hash(chunk) for chunk in STATE])
+VERSION = BASE.round
+
+
+class _View:
+    """Everybody is alive and one round ahead of the version."""
+
+    def __init__(self, peers: tuple[PeerId, ...]) -> None:
+        self.peers = list(peers)
+
+    def alive(self) -> list[PeerId]:
+        return self.peers
+
+    def is_alive(self, peer: PeerId) -> bool:
+        return peer in self.peers
+
+    def status(self, peer: PeerId) -> RunStatus | None:
+        return RunStatus(VERSION + 1, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, "public")
+
+
+def _certified() -> Certificate:
+    prepared = value()
+    proposal = dataclasses.replace(prepared.proposal, base_root=ROOT)
+    return certificate(dataclasses.replace(prepared, proposal=proposal))
+
+
+def _link(round: int) -> Certificate:
+    """An earlier link; only its round is of interest here."""
+    proof = certificate()
+    return dataclasses.replace(proof, proposal=dataclasses.replace(proof.proposal, round=round))
+
+
+def _history(links: int) -> History:
+    made = History(Base(0, BASE.history, ROOT, BASE.voters), SIGNER)
+    made._links, made._tip = [_link(round) for round in range(1, VERSION + 1)], BASE
+    made.extend([_certified()] * links, A)
+    return made
+
+
+def _joiner(peers: tuple[PeerId, ...] = (A, B)) -> Transfer:
+    return Transfer(C, 0, _history(0), _View(peers), Versions())
+
+
+def _donor() -> Donor:
+    return Donor(0, _history(1), Versions({VERSION: STATE}))
+
+
+def _offer(donor: Donor, peer: PeerId = C, round: int = 0) -> StateIs:
+    (effect,) = donor.offer(0.0, peer, GetState(0, round))
+    assert isinstance(effect, Send)
+    assert isinstance(effect.message, StateIs)
+    return effect.message
+
+
+def _started(peers: tuple[PeerId, ...] = (A, B)) -> tuple[Transfer, PeerId, list[Effect]]:
+    """A joiner that has the chain and an offer of its source."""
+    joiner = _joiner(peers)
+    (ask,) = sent(joiner.start(0.0, beyond=-1), GetChain)
+    joiner.receive(0.1, ask.to, Chain(0, (_certified(),), VERSION + 1))
+    return joiner, ask.to, joiner.receive(0.2, ask.to, _offer(_donor()))
+
+
+def _chunk(index: int) -> StateChunk:
+    return StateChunk(0, VERSION, index, STATE[index])
+
+
+def test_a_state_comes_from_several_donors_and_is_checked_against_the_chain() -> None:
+    joiner, source, effects = _started()
+    other = B if source == A else A
+    assert [effect.to for effect in sent(effects, GetState)] == [other]
+    assert len(sent(effects, GetStateChunk)) == WINDOW
+    waiting = sent(effects, GetStateChunk) + sent(joiner.receive(0.3, other, _offer(_donor())), GetStateChunk)
+    assert {effect.to for effect in waiting} == {A, B}
+    while waiting:
+        ask = waiting.pop(0)
+        waiting += sent(joiner.receive(0.4, ask.to, _chunk(ask.message.index)), GetStateChunk)  # type: ignore[attr-defined]
+    received = joiner.take()
+    assert received is not None
+    assert (received.base.round, received.base.root, list(received.payloads)) == (VERSION, ROOT, STATE)
+    assert joiner.take() is None
+    assert not joiner.active
+
+
+def test_a_wrong_chunk_names_the_liar_and_is_asked_of_another() -> None:
+    joiner, source, effects = _started()
+    other = B if source == A else A
+    joiner.receive(0.3, other, _offer(_donor()))
+    index = sent(effects, GetStateChunk)[0].message.index  # type: ignore[attr-defined]
+    effects = joiner.receive(0.4, source, StateChunk(0, VERSION, index, b"lie"))
+    assert [event.peer for event in told(effects, Blamed)] == [source]
+    assert {effect.to for effect in sent(effects, GetStateChunk)} <= {other}
+    assert joiner._candidates() == [other]
+
+
+def test_a_state_that_no_certificate_names_is_not_downloaded() -> None:
+    joiner = _joiner()
+    (ask,) = sent(joiner.start(0.0, beyond=-1), GetChain)
+    joiner.receive(0.1, ask.to, Chain(0, (_certified(),), VERSION + 1))
+    lie = dataclasses.replace(_offer(_donor()), layout=b"another")
+    assert [event.peer for event in told(joiner.receive(0.2, ask.to, lie), Blamed)] == [ask.to]
+    assert joiner.progress() == (0, 0)
+
+
+def test_a_forged_chain_is_refused() -> None:
+    joiner = _joiner()
+    (ask,) = sent(joiner.start(0.0, beyond=-1), GetChain)
+    forged = dataclasses.replace(_certified(), votes=())
+    with refused(joiner, forged.ballot.leader, "no quorum"):
+        joiner.receive(0.1, ask.to, Chain(0, (forged,), VERSION + 1))
+
+
+def test_what_was_not_asked_for_is_ignored() -> None:
+    joiner, source, _ = _started((A,))
+    before = repr(joiner)
+    stranger = PeerId("x")
+    for message in (Chain(0, (), 9), _offer(_donor()), _chunk(0), StateChunk(0, VERSION, 10**6, b"")):
+        assert joiner.receive(0.5, stranger, message) == []
+    joiner.receive(0.5, source, StateChunk(0, VERSION + 7, 0, b"of another version"))
+    assert repr(joiner) == before
+
+
+def test_a_silent_donor_is_replaced_and_a_dead_end_left() -> None:
+    joiner, source, _ = _started()
+    other = B if source == A else A
+    joiner.receive(0.3, other, _offer(_donor()))
+    for index in range(len(STATE)):
+        joiner.receive(0.4, other, _chunk(index))
+    effects = joiner.fire(0.4 + PATIENCE + 0.1, Timer("transfer", "look", 1, "0"))
+    assert {effect.to for effect in sent(effects, GetStateChunk)} == {other}
+    effects = joiner.fire(20.0, Timer("transfer", "look", 1, "0"))
+    assert sent(effects, GetChain), "no donor is left: begin anew"
+
+
+def test_whom_nobody_can_help_does_not_begin_and_who_is_overtaken_stops() -> None:
+    assert _joiner(()).start(0.0, beyond=0) == []
+    assert _joiner().start(0.0, beyond=VERSION) == []
+    joiner, _, _ = _started()
+    joiner.passed(VERSION)
+    assert joiner.progress() == (0, 0)
+    joiner.fire(5.0, Timer("transfer", "look", 1, "0"))
+    assert not joiner.active
+
+
+def test_a_donor_offers_only_what_is_certified_and_right() -> None:
+    assert _offer(_donor()).round == VERSION
+    uncertified = Donor(0, _history(0), Versions({VERSION: STATE}))
+    assert uncertified.offer(0.0, C, GetState(0, 0)) == []
+    wrong = Donor(0, _history(1), Versions({VERSION: [b"diverged"] * 10}))
+    assert wrong.offer(0.0, C, GetState(0, 0)) == []
+    assert _donor().offer(0.0, C, GetState(0, VERSION - 1)) == []
+
+
+def test_a_donor_pins_for_a_bounded_number_and_a_bounded_time() -> None:
+    donor = _donor()
+    for number in range(MAX_LEASES):
+        _offer(donor, PeerId(f"joiner {number}"))
+    assert donor.offer(1.0, C, GetState(0, 0)) == []
+    assert donor.oldest_lease() == VERSION
+    donor.serve(LEASE - 1, PeerId("joiner 3"), GetStateChunk(0, VERSION, 0))
+    donor.expire(LEASE + 1)
+    assert list(donor._leases) == ["joiner 3"]
+    donor.expire(3 * LEASE)
+    assert donor.oldest_lease() is None
+
+
+def test_a_donor_refuses_a_chunk_that_there_is_not() -> None:
+    donor = _donor()
+    with refused(donor, C, "chunk 10 of 10"):
+        donor.serve(0.0, C, GetStateChunk(0, VERSION, 10))
+    (gone,) = donor.serve(0.0, C, GetStateChunk(0, VERSION + 1, 0))
+    assert gone == Send(C, StateChunk(0, VERSION + 1, 0, b""))
+
+
+def test_the_root_depends_on_layout_and_order() -> None:
+    hashes = [Digest(content_hash(chunk)) for chunk in STATE]
+    assert len({state_root(LAYOUT, hashes), state_root(b"", hashes), state_root(LAYOUT, hashes[::-1])}) == 3
