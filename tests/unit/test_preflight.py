@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,8 @@ pytestmark = pytest.mark.skipif(not shutil.which("make") or not COMPILER, reason
 
 def preflight(*settings: str) -> subprocess.CompletedProcess[str]:
     command = ["make", "--no-print-directory", "preflight", f"PYTHON={sys.executable}", *settings]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    outside = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    return subprocess.run(command, cwd=ROOT, env=outside, capture_output=True, text=True, timeout=60)
 
 
 @pytest.fixture
