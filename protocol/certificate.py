@@ -53,6 +53,17 @@ def next_base(proposal: Proposal, root: Digest) -> Base:
     return Base(proposal.round, next_history(proposal), root, proposal.voters)
 
 
+def next_voters(base: Base, members: Sequence[PeerId], gone: Collection[PeerId]) -> tuple[PeerId, ...]:
+    """Who votes after a round: its members, the old voters first, in their order.
+
+    So the first, who decides when the votes are even, is the same for the old and the new voters while it stays: with
+    two of them, the death of the other is survived at any moment.
+    """
+    old = [voter for voter in base.voters if voter in members]
+    new = [member for member in members if member not in base.voters]
+    return tuple(peer for peer in (*old, *new) if peer not in gone)
+
+
 def make_proposal(plan: Plan, base: Base, chunks: Sequence[ChunkRef], gone: Collection[PeerId]) -> Proposal:
     """What a leader proposes when the reduction is done; those who are `gone` do not vote on the next round."""
     return Proposal(
@@ -64,7 +75,7 @@ def make_proposal(plan: Plan, base: Base, chunks: Sequence[ChunkRef], gone: Coll
         result=result_digest(chunks),
         members=plan.members,
         weights=plan.weights,
-        voters=tuple(peer for peer in plan.members if peer not in gone),
+        voters=next_voters(base, plan.members, gone),
         samples=sum(plan.weights[index] for index in counted_everywhere(chunks, len(plan.members))),
     )
 
@@ -76,8 +87,8 @@ def check_proposal(proposal: Proposal, base: Base, author: PeerId) -> None:
     members = len(set(proposal.members))
     if not (len(proposal.members) == len(proposal.weights) == members) or not proposal.voters:
         raise RemoteError("proposes a malformed group", author)
-    voters = [member for member in proposal.members if member in proposal.voters]
-    if tuple(voters) != proposal.voters:
+    gone = [member for member in proposal.members if member not in proposal.voters]
+    if proposal.voters != next_voters(base, proposal.members, gone):
         raise RemoteError("proposes voters that are not members, or out of order", author)
 
 

@@ -42,7 +42,7 @@ class Proposal:
     result: Digest
     members: tuple[PeerId, ...]  # that roster, in order
     weights: tuple[int, ...]
-    voters: tuple[PeerId, ...]  # of `members`: who votes on the next round
+    voters: tuple[PeerId, ...]  # of `members`, the old voters first: who votes on the next round
     samples: int  # tokens of the members that are counted in every chunk
 
 

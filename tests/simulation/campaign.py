@@ -170,7 +170,8 @@ def make_peace(world: World[Peer], oracle: Oracle, report: Report) -> bool:
 def can_go_on(world: World[Peer], oracle: Oracle) -> bool:
     """Whether the quorum that must decide next is up: alive, and still in the life in which it first voted there.
 
-    A member that was restarted in the middle of a round may have forgotten bytes that it voted for.
+    A member that was restarted in the middle of a round may have forgotten bytes that it voted for. What somebody has
+    voted for may have been decided, and then its own voters must be up as well.
     """
     nodes = {peer: world.node(peer) for peer in world.living()}
     newest = oracle.newest
@@ -179,7 +180,9 @@ def can_go_on(world: World[Peer], oracle: Oracle) -> bool:
         return False  # nobody holds the state any more
     round = newest + 1 if is_known else newest
     up = [peer for peer, node in nodes.items() if node.voted_before_start < round]
-    return is_quorum(up, oracle.voters[round - 1]) and (newest > 0 or len(nodes) >= oracle.start_members)
+    votes = [node.voted_for(round) for node in nodes.values()]
+    electorates = [oracle.voters[round - 1], *(vote.proposal.voters for vote in votes if vote is not None)]
+    return all(is_quorum(up, voters) for voters in electorates) and (newest > 0 or len(nodes) >= oracle.start_members)
 
 
 def report_on(seed: int) -> Report:

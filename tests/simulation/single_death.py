@@ -6,6 +6,7 @@ least three peers, and not in round 1, whose only voter is the creator.
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections import Counter, defaultdict
 from dataclasses import dataclass
@@ -119,6 +120,8 @@ def run_death(seed: int) -> Death:
     names = peers_named(death.size)
     shape = Shape(chunks=rng.choice((4, 9)), start_members=death.size, contributors_only=tuple(names[-1:]))
     link = Link(delay=rng.choice((0.0005, 0.04)), jitter=rng.choice((0.002, 0.05)))
+    if death.moment == "prepare":  # short, but for those whose last bytes come after the proposal
+        link, shape = Link(delay=0.0005, jitter=0.1), dataclasses.replace(shape, chunks=24)
     oracle = Oracle(names[0])
     world = CountingWorld(
         lambda me, now, disk, rng: Peer(me, names, disk, rng, oracle, shape),

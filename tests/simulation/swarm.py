@@ -21,6 +21,7 @@ from shoal.protocol.errors import PayloadError
 from shoal.protocol.ids import Digest, PeerId, RunId, content_hash
 from shoal.protocol.matchmaking import HandIn, Offer, Waiting
 from shoal.protocol.member import Member, RunFacts
+from shoal.protocol.messages.rounds import PreparedValue
 from shoal.protocol.roster import Policy
 from shoal.protocol.rounds import Aborted, Committed
 from shoal.protocol.shelf import Decision
@@ -178,6 +179,11 @@ class Peer(Node):
     def round(self) -> int:
         """The round whose state we hold."""
         return self._standing
+
+    def voted_for(self, round: int) -> PreparedValue | None:
+        """What we have prepared in `round`."""
+        current = self.member.rounds._round
+        return current.vote.prepared if current is not None and current.number == round else None
 
     def knows(self, round: int) -> bool:
         """Whether we can tell others what was decided."""

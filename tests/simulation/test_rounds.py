@@ -1,7 +1,6 @@
 """Whole swarms under misfortune: no promise is broken, everyone comes together again, rounds commit.
 
-`make test` runs the first of the seeds, `make test-all` all of them. A failing seed prints itself and its fault plan;
-`python -m tests.simulation.campaign SEED` runs it alone.
+A failing seed prints itself and its fault plan; `python -m tests.simulation.campaign SEED` runs it alone.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from tests.simulation.campaign import KINDS, PHASES, Report
 
 R = TypeVar("R")
 SEEDS = range(300)
-DEATHS = range(150)
+DEATHS = range(180)
 ENOUGH = 0.95  # of the rounds begun must be decided
 
 

@@ -1,0 +1,66 @@
+"""Pairs on a bad network: whole or nothing, whatever is lost, repeated, or killed."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from shoal.protocol.effects import Effect, Event, Timer, Wake
+from shoal.protocol.ids import PeerId
+from shoal.protocol.messages.rounds import Contribution, Want
+from shoal.protocol.pair import Exchanged, PairExchange, Pairing, PartnerLost
+from shoal.protocol.wire import Message
+from tests.simulation.links import Link
+from tests.simulation.node import Node
+from tests.simulation.world import Disk, World
+
+CHUNKS = 12
+LEFT, RIGHT = PeerId("left"), PeerId("right")
+
+
+class PairNode(Node):
+    """One peer in one exchange."""
+
+    def __init__(self, me: PeerId, now: float) -> None:
+        partner = RIGHT if me == LEFT else LEFT
+        pairing = Pairing(partner, 1, 0, 1, CHUNKS)
+        self.exchange = PairExchange(now, pairing, lambda chunk: f"{me} {chunk}".encode(), lambda *_: None, 1.0)
+        self.told: list[Event] = []
+
+    def start(self, now: float) -> list[Effect]:
+        return [*self.exchange.start(), Wake(0.5, Timer("app", "tick", 0))]
+
+    def receive(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
+        assert isinstance(message, Contribution | Want)
+        return self.exchange.receive(now, sender, message)
+
+    def fire(self, now: float, timer: Timer) -> list[Effect]:
+        return [*self.exchange.tick(now), Wake(0.5, timer)]
+
+    def on_event(self, now: float, event: Event) -> list[Effect]:
+        self.told.append(event)
+        return []
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whole_or_nothing_and_once(seed: int) -> None:
+    rng = random.Random(f"pair {seed}")
+    link = Link(0.05, 0.3, loss=rng.choice((0.0, 0.05, 0.1)), duplicate=rng.choice((0.0, 0.3)))
+
+    def make(peer: PeerId, now: float, disk: Disk, rng: random.Random) -> PairNode:
+        return PairNode(peer, now)
+
+    world = World(make, seed, link)
+    world.start(LEFT)
+    world.start(RIGHT)
+    dies = rng.random() < 0.4
+    if dies:
+        world.at(rng.uniform(0.0, 1.0), lambda: world.kill(RIGHT))
+    world.run_until(lambda: all(node.told for node in world.nodes()), within=120.0)
+    world.run(5.0)
+    for peer, partner in ((LEFT, RIGHT), (RIGHT, LEFT)):
+        whole = Exchanged(partner, tuple(f"{partner} {chunk}".encode() for chunk in range(CHUNKS)))
+        told = world.node(peer).told
+        assert told == [whole] or (dies and told in ([], [PartnerLost(partner)]))
+    assert not world.errors
