@@ -37,7 +37,7 @@ def test_a_death_and_an_arrival(tmp_path: Path) -> None:
     (tmp_path / "manifest.toml").write_text(MANIFEST)
     (tmp_path / "text.txt").write_text("".join(f"{n} sheep on the hill, {n + 1} on the way.\n" for n in range(5000)))
     argv = [sys.executable, "-m", "shoal.node", "up", "--peers", "3", "--rounds", "10", "--kill-at", "2"]
-    argv += ["--join-at", "5", "--manifest", str(tmp_path / "manifest.toml"), "--data", str(tmp_path / "text.txt")]
+    argv += ["--join-at", "2", "--manifest", str(tmp_path / "manifest.toml"), "--data", str(tmp_path / "text.txt")]
     argv += ["--out", str(tmp_path / "out"), "--json"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
@@ -45,7 +45,9 @@ def test_a_death_and_an_arrival(tmp_path: Path) -> None:
 
     assert [each["round"] for each in answer["committed"]] == list(range(1, 11))
     fatal = answer["committed"][1]
-    assert (fatal["attempt"], fatal["members"], fatal["contributors"]) == (1, 3, 2)
+    assert fatal["attempt"] == 1
+    assert fatal["members"] in (3, 4)  # the newcomer may be that quick
+    assert fatal["contributors"] == fatal["members"] - 1
     outcomes = {each["peer"]: each["outcome"] for each in answer["peers"]}
     assert outcomes == {"peer-1": "finished", "peer-2": "finished", "peer-3": "killed", "peer-4": "joined"}
     live = [each for each in answer["peers"] if each["outcome"] != "killed"]
