@@ -13,6 +13,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ from shoal.protocol.signing import Signer
 from shoal.protocol.transfer import StateReceived
 
 REPORT_EVERY = 1.0  # seconds between two reports of our progress to the others
+LAST_COMMIT = 5.0  # seconds that leaving waits for a commit that is being applied
 
 log = logging.getLogger("shoal.run")
 
@@ -124,7 +126,11 @@ class Run:
         self._begin_round()
 
     async def close(self) -> None:
-        """Say goodbye to the others and end our part in the run."""
+        """Say goodbye to the others and end our part in the run; a commit that is being applied comes first."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_COMMIT):
+                while self.member.rounds.phase == "applying" and not self.failure:
+                    await asyncio.sleep(0.01)  # only between rounds is there a vote to sign off with
         self.driver.command(self.member.leave)
         self.driver.close()
         if self.training is not None:

@@ -32,7 +32,7 @@ from shoal.protocol.messages.rounds import (
 from shoal.protocol.owned import OwnedChunk
 from shoal.protocol.ownership import Ownership
 from shoal.protocol.reducer import Reducer
-from shoal.protocol.results import Results
+from shoal.protocol.results import Offers, Results
 from shoal.protocol.roster import Plan
 from shoal.protocol.shelf import Shelf
 
@@ -66,6 +66,7 @@ class AllReduce:
         self._owned = {chunk: OwnedChunk(plan, chunk, reducer) for chunk in self._owners.chunks(me)}
         self._early: dict[int, dict[tuple[PeerId, type], Contribution | Final]] = {}
         self._lost: set[PeerId] = set()
+        self._offers = Offers()
         self.results = Results(len(plan.owners), shelf)
 
     def __repr__(self) -> str:
@@ -79,6 +80,11 @@ class AllReduce:
     def owns_any(self) -> bool:
         """Whether this member owns chunks."""
         return bool(self._owned)
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether we own a chunk to which nobody is left who could contribute."""
+        return any(owned.is_hopeless and self.results[chunk] is None for chunk, owned in self._owned.items())
 
     def waiting_for(self) -> list[PeerId]:
         """Whom this member's progress hangs on, in roster order."""
@@ -122,7 +128,7 @@ class AllReduce:
             if message.epoch == self._owners.epoch(message.chunk):
                 raise RemoteError(f"sent a result for chunk {message.chunk}, which it does not own", sender)
             return []
-        if len(message.mask) != mask_size(self._plan.members):
+        if len(message.mask) != mask_size(self._plan.members) or not any(message.mask):
             raise RemoteError("sent a result whose mask does not fit the group", sender)
         if self.results[message.chunk] is None:
             self._shelf.check(message.chunk, message.payload, sender)
@@ -147,11 +153,12 @@ class AllReduce:
         self._check(sender, message.chunk)
         if message.chunk not in self._owned or self.results[message.chunk] is not None:
             return []
+        self._offers.note(sender, message.chunk, message.hash)
         return [self._shelf.fetch(self._plan.round, self._plan.part, message.chunk, message.hash, sender)]
 
     def adopt(self, chunk: int, mask: bytes, payload: bytes) -> list[Effect]:
-        """A result that was fetched by hash; as owner, hand it to everyone."""
-        if self.results[chunk] is not None:
+        """A result that was offered to us and fetched by hash; as owner, hand it to everyone."""
+        if self.results[chunk] is not None or not self._offers.include(chunk, mask, payload):
             return []
         self.results.keep(chunk, mask, payload)
         return self._broadcast(chunk) if self._owners.of(chunk) == self._me else []
@@ -209,10 +216,6 @@ class AllReduce:
         """Whether the owner of a chunk that is not here is about to send it."""
         return self.results[chunk] is None and self._owners.of(chunk) not in self._lost
 
-    def lost(self) -> list[PeerId]:
-        """Members that this member goes on without, in roster order."""
-        return [peer for peer in self._plan.members if peer in self._lost]
-
     # -- inside ---------------------------------------------------------------------------------------------
 
     def _check(self, sender: PeerId, chunk: int) -> None:
@@ -238,7 +241,7 @@ class AllReduce:
 
     def _finish_if_complete(self, chunk: int) -> list[Effect]:
         owned = self._owned[chunk]
-        if not owned.is_complete or self.results[chunk] is not None:
+        if not owned.is_complete or owned.is_hopeless or self.results[chunk] is not None:
             return []
         self.results.keep(chunk, *owned.result())
         return self._broadcast(chunk)
@@ -282,7 +285,7 @@ class AllReduce:
             return self._broadcast(chunk)
         owned = self._owned[chunk] = OwnedChunk(self._plan, chunk, self._reducer)
         effects = self._contribute(chunk)
-        for peer in self.lost():
+        for peer in [member for member in self._plan.members if member in self._lost]:
             effects += _blames(owned.lose(peer))
         return effects + self._finish_if_complete(chunk)
 

@@ -151,7 +151,7 @@ class Attempt:
 
     def overtaken(self, now: float, peer: PeerId, attempt: int) -> list[Effect]:
         """`peer` has moved on to a higher attempt; its vote is not to be had in this one."""
-        if attempt <= self.number:
+        if attempt <= self.number or peer not in self.plan.members:
             return []
         if attempt > self.number + MAX_ATTEMPT_STEP:
             raise RemoteError(f"is in attempt {attempt}, far from anybody", peer)
@@ -243,6 +243,8 @@ class Attempt:
             done += self._advance(now, self._propose(self._reduce))
         if self._commit.needs_bytes and not self._missing():
             done += self._advance(now, self._commit.bytes_held())
+        if self._reduce is not None and self._reduce.is_hopeless and self._commit.value is None:
+            done.append(Tell(AttemptFailed("nobody is left who could contribute to a chunk", self._retry_from)))
         return done
 
     def _propose(self, reduce: AllReduce) -> list[Effect]:

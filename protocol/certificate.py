@@ -100,6 +100,8 @@ def check_chunks(proposal: Proposal, chunks: Sequence[ChunkRef], count: int, aut
         raise RemoteError("names chunks that are not the proposed result", author)
     if any(len(ref.mask) != mask_size(proposal.members) for ref in chunks):
         raise RemoteError("names a mask that does not fit the group", author)
+    if any(proposal.weights) and not all(any(ref.mask) for ref in chunks):
+        raise RemoteError("names a chunk that is the mean of nothing", author)
 
 
 def check_value(value: PreparedValue, base: Base, chunks: int, author: PeerId) -> None:

@@ -179,6 +179,8 @@ class Commit:
         self._check_leader(sender, message.ballot)
         value = PreparedValue(message.ballot, message.proposal, message.chunks)
         check_value(value, self._base, self._chunks, sender)
+        if value.proposal.base_root != self._base.root:
+            raise RemoteError("proposes a result on another state than ours", sender)
         if not self._vote.may_answer(message.ballot):
             return [Send(sender, self._refusal())]
         if self.value is not None and self.value.ballot == value.ballot and self.value != value:

@@ -80,7 +80,7 @@ class Matchmaking:
         self._leaves: dict[PeerId, Leave] = {}
         self._offer: Offer | None = None
         self._join: Join | None = None  # our own, of this attempt
-        self._token = 0
+        self._token = base.round << 20  # a timer of an earlier round is stale here
         self._silent = 0
         self._reason = ""
         self.active = False
@@ -168,6 +168,8 @@ class Matchmaking:
 
     def receive_call(self, now: float, sender: PeerId, message: Call) -> list[Effect]:
         """Somebody leads, and waits for us."""
+        if sender not in self._base.voters:
+            raise RemoteError("calls us together without a vote", sender)
         if not self.active:
             return [Tell(HandIn(self.round))]
         if message.attempt < self.attempt:

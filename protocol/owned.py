@@ -51,6 +51,11 @@ class OwnedChunk:
         """Whether nobody is awaited any more."""
         return self._next == len(self._order)
 
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether all who could contribute are lost or were refused: the mean of nothing is no result."""
+        return self.is_complete and not self._counted
+
     def result(self) -> tuple[bytes, bytes]:
         """(mask of those counted, encoded mean)."""
         return mask_of(self._plan.members, self._counted), self._sum.finish()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from shoal.protocol.ids import Digest, result_hash
+from shoal.protocol.errors import RemoteError
+from shoal.protocol.ids import Digest, PeerId, result_hash
 from shoal.protocol.messages.rounds import ChunkRef
 from shoal.protocol.shelf import Shelf
 
@@ -52,3 +53,22 @@ class Results:
     def references(self) -> tuple[ChunkRef, ...]:
         """The complete result, as PREPARE names it."""
         return tuple(ChunkRef(result.hash, result.mask) for result in self._results if result is not None)
+
+
+class Offers:
+    """What members say they hold of the chunks that we inherited: one hash each, so nobody can make us fetch for ever.
+
+    Only bytes with such a hash are a result of this reduction; those of an earlier attempt, however late, are not.
+    """
+
+    def __init__(self) -> None:
+        self._hashes: dict[int, dict[PeerId, Digest]] = {}
+
+    def note(self, sender: PeerId, chunk: int, hash: Digest) -> None:
+        """`sender` holds a result; RemoteError if it has named another before."""
+        if self._hashes.setdefault(chunk, {}).setdefault(sender, hash) != hash:
+            raise RemoteError(f"offers two results for chunk {chunk}", sender)
+
+    def include(self, chunk: int, mask: bytes, payload: bytes) -> bool:
+        """Whether somebody has offered these bytes."""
+        return result_hash(mask, payload) in self._hashes.get(chunk, {}).values()

@@ -285,9 +285,9 @@ class Round:
         self._outcome = Outcome(certificate, chunks, self._means.shelf)
         if certificate.ballot.leader != self._me:
             return self._outcome.fetch(self._me, self._means.view.alive())
-        commit = wire.Commit(certificate, chunks)
-        told = [peer for peer in dict.fromkeys((*certificate.proposal.members, *self._late)) if peer != self._me]
-        return [Send(peer, commit) for peer in told]
+        group = self.attempt.plan.members if self.attempt is not None else ()
+        told = dict.fromkeys((*certificate.proposal.members, *group, *self._late))
+        return [Send(peer, wire.Commit(certificate, chunks)) for peer in told if peer != self._me]
 
     def _conclude(self) -> list[Effect]:
         concluded = self._outcome.conclude(self._me, self._contributed_to) if self._outcome is not None else None

@@ -66,7 +66,8 @@ class Shelf:
 
     def missing(self, chunks: Sequence[ChunkRef]) -> list[int]:
         """Which of these chunks are not here."""
-        return [index for index, ref in enumerate(chunks) if (index, ref.hash) not in self._bytes]
+        held = [self._bytes.get((index, ref.hash)) for index, ref in enumerate(chunks)]
+        return [index for index, ref in enumerate(chunks) if (each := held[index]) is None or each[0] != ref.mask]
 
     def collect(self, chunks: Sequence[ChunkRef]) -> tuple[bytes, ...]:
         """The bytes of these chunks, all of which are here."""

@@ -8,7 +8,7 @@ import pytest
 from shoal.protocol.allreduce import AllReduce, Blamed
 from shoal.protocol.certificate import mask_of
 from shoal.protocol.effects import Effect, Send
-from shoal.protocol.ids import PeerId
+from shoal.protocol.ids import PeerId, result_hash
 from shoal.protocol.messages.rounds import Assignment, Ballot, Contribution, Final, Have, Noted, Want
 from shoal.protocol.shelf import Shelf
 from tests.simulation.swarm import POISON, FactReducer
@@ -88,6 +88,25 @@ def test_what_the_dead_owner_handed_out_is_taken_over_and_not_computed_again() -
     (effect,) = core.reassign(LAST, (Assignment(THEIRS, LAST, (0, 1)),))
     assert isinstance(effect, Send)
     assert isinstance(effect.message, Have)
+
+
+def test_only_what_was_offered_in_this_attempt_is_adopted() -> None:
+    core = _core()
+    core.start()
+    core.reassign(LAST, (Assignment(THEIRS, ME, (0, 1)),))
+    core.receive_have(LAST, Have(ROUND, 0, 1, THEIRS, result_hash(MASK, b"offered")))
+    assert core.adopt(THEIRS, MASK, b"of an earlier attempt") == []
+    assert core.results[THEIRS] is None
+    assert sent(core.adopt(THEIRS, MASK, b"offered"), Final)
+
+
+def test_a_holder_offers_one_result_only() -> None:
+    core = _core()
+    core.start()
+    core.reassign(LAST, (Assignment(THEIRS, ME, (0, 1)),))
+    core.receive_have(LAST, Have(ROUND, 0, 1, THEIRS, result_hash(MASK, b"one")))
+    with refused(core, LAST, "offers two results"):
+        core.receive_have(LAST, Have(ROUND, 0, 1, THEIRS, result_hash(MASK, b"two")))
 
 
 BAD = [

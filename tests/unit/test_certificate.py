@@ -120,6 +120,13 @@ def test_a_bad_leave_names_its_author(bad: object, reason: str) -> None:
     assert caught.value.peer == B
 
 
+def test_the_mean_of_nothing_is_no_result() -> None:
+    """Unless nobody had anything to give."""
+    nothing = bytes(len(mask_of(PEERS, PEERS)))
+    with pytest.raises(RemoteError, match="mean of nothing"):
+        check_value(value(chunks=refs(nothing)), BASE, CHUNKS, PEERS[0])
+
+
 def test_digests_depend_on_everything() -> None:
     assert result_digest(refs()) != result_digest(refs(b"\x01"))
     roots = {next_base(proposal, NO_DIGEST).history for proposal in (SOUND.proposal, _proposing(samples=1).proposal)}

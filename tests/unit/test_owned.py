@@ -56,3 +56,13 @@ def test_bad_bytes_name_their_sender_and_leave_the_sum_as_it_was() -> None:
     assert error.peer == SECOND
     owned.add(THIRD, _fact(THIRD))
     assert owned.result()[0] == mask_of(plan().members, [FIRST, THIRD])
+
+
+def test_the_mean_of_nothing_is_hopeless_and_not_a_result() -> None:
+    owned = OwnedChunk(plan(), 0, FactReducer())
+    owned.lose(FIRST)
+    owned.add(SECOND, POISON)
+    assert not owned.is_hopeless
+    owned.lose(THIRD)
+    assert owned.is_complete
+    assert owned.is_hopeless

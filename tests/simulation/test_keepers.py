@@ -1,0 +1,27 @@
+"""Members that keep state and vote but do not train: when the only trainer dies, nothing is committed in its place."""
+
+from __future__ import annotations
+
+from shoal.protocol.ids import PeerId
+from tests.simulation.campaign import build
+from tests.simulation.links import LAN
+from tests.simulation.swarm import Shape, peers_named
+
+TRAINER, *KEEPERS = peers_named(4)
+
+
+def test_the_mean_of_nothing_is_never_committed() -> None:
+    """The keepers are a quorum without the trainer, but have nothing to average."""
+    shape = Shape(start_members=4, keepers=tuple(KEEPERS), contributors_only=(TRAINER,))
+    world, oracle = build(1, 4, LAN, shape)
+
+    def kill(peer: PeerId) -> None:
+        scattering = any(world.node(keeper).phase() == "scatter" for keeper in KEEPERS)
+        if world.is_alive(TRAINER) and oracle.newest >= 1 and scattering:
+            world.kill(TRAINER)
+
+    world.watchers.append(kill)
+    world.run(60.0)
+    assert not world.is_alive(TRAINER)
+    assert oracle.newest == 1
+    assert any("nobody is left" in reason for _, _, reason in oracle.aborts)
