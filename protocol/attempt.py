@@ -25,7 +25,7 @@ from shoal.protocol.leadership import Leadership
 from shoal.protocol.matchmaking import MAX_ATTEMPT_STEP
 from shoal.protocol.messages import rounds as wire
 from shoal.protocol.reducer import Reducer
-from shoal.protocol.roster import Base, first_ballot, make_plan
+from shoal.protocol.roster import Base, check_proposed, first_ballot, make_plan
 from shoal.protocol.silence import Silence, Stall
 from shoal.protocol.succession import Succession
 from shoal.protocol.voting import counting, must_propose
@@ -193,6 +193,7 @@ class Attempt:
             case wire.Promise():
                 return self._commit.receive_promise(sender, message)
             case wire.Prepare():
+                check_proposed(message.proposal, self._roster, sender)
                 return self._commit.receive_prepare(sender, message)
             case wire.Prepared():
                 return self._commit.receive_prepared(sender, message)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import Digest, PeerId, digest
-from shoal.protocol.messages.rounds import Ballot, Join, Roster
+from shoal.protocol.messages.rounds import Ballot, Join, Proposal, Roster
 from shoal.protocol.quorum import is_quorum
 from shoal.protocol.signing import Signer, check_signature
 from shoal.protocol.voting import counting
@@ -97,6 +97,18 @@ def check_roster(roster: Roster, base: Base, policy: Policy, signer: Signer) -> 
         check_signature(leave, leave.peer, signer)
     for join in roster.joins:
         check_join(join, policy, signer)
+
+
+def check_proposed(proposal: Proposal, roster: Roster, author: PeerId) -> None:
+    """RemoteError, naming `author`, unless a proposal's group is `roster`'s, or one that a member had voted for."""
+    if proposal.attempt == roster.attempt:
+        peers, weights = tuple(join.peer for join in roster.joins), tuple(join.weight for join in roster.joins)
+        if (proposal.members, proposal.weights) != (peers, weights):
+            raise RemoteError("proposes the result of a group that did not join it", author)
+        return
+    voted = [join.prepared for join in roster.joins] + [leave.prepared for leave in roster.leaves]
+    if not any(value is not None and value.proposal == proposal for value in voted):
+        raise RemoteError("proposes an earlier result that nobody had voted for", author)
 
 
 @dataclass(frozen=True, slots=True)

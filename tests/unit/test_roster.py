@@ -9,10 +9,10 @@ import pytest
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import NO_DIGEST, PeerId
 from shoal.protocol.messages.rounds import Ballot
-from shoal.protocol.roster import Policy, check_join, check_roster, make_plan, rank, share_chunks
+from shoal.protocol.roster import Policy, check_join, check_proposed, check_roster, make_plan, rank, share_chunks
 from shoal.protocol.signing import signed
 from tests.simulation.signing import FakeSigner
-from tests.unit.rounds_kit import BASE, CHUNKS, PEERS, POLICY, SIGNER, STRANGER, A, B, C, D, join, leave, roster
+from tests.unit.rounds_kit import BASE, CHUNKS, PEERS, POLICY, SIGNER, STRANGER, A, B, C, D, join, leave, roster, value
 
 LEADER, SECOND, THIRD = rank(BASE, 1, PEERS)
 SOUND = roster()
@@ -103,3 +103,22 @@ def test_weight_zero_contributes_nothing() -> None:
     joins = tuple(join(peer, order[0], weight=0 if peer == SECOND else 5) for peer in order)
     made = make_plan(signed(dataclasses.replace(SOUND, joins=joins), FakeSigner(LEADER)), POLICY)
     assert made.contributors() == [LEADER, THIRD]
+
+
+def test_a_leader_proposes_for_the_group_that_joined_it() -> None:
+    proposal = value().proposal
+    check_proposed(proposal, SOUND, LEADER)
+    heavier = dataclasses.replace(proposal, weights=(10**9, *proposal.weights[1:]))
+    smaller = dataclasses.replace(proposal, members=proposal.members[:1])
+    for invented in (heavier, smaller):
+        with pytest.raises(RemoteError, match="did not join it"):
+            check_proposed(invented, SOUND, LEADER)
+
+
+def test_an_earlier_result_is_proposed_again_only_if_somebody_had_voted_for_it() -> None:
+    earlier = value()
+    later = roster(attempt=2)
+    with pytest.raises(RemoteError, match="nobody had voted for"):
+        check_proposed(earlier.proposal, later, LEADER)
+    voted = dataclasses.replace(later, joins=(dataclasses.replace(later.joins[0], prepared=earlier), *later.joins[1:]))
+    check_proposed(earlier.proposal, voted, LEADER)
