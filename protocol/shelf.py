@@ -16,7 +16,7 @@ from shoal.protocol.ids import Digest, PeerId, result_hash
 from shoal.protocol.messages.rounds import Ask, Certificate, ChunkRef, Commit, Fetch, Fetched
 from shoal.protocol.reducer import Reducer
 
-KEPT_ROUNDS = 3
+KEPT_ROUNDS, MOST_ROUNDS = 3, 32  # decided rounds that are kept; and at most, for somebody who catches up slowly
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Shelf:
         self._decisions[decision.round] = decision
         oldest = decision.round - KEPT_ROUNDS
         if self.keep_after is not None:
-            oldest = min(oldest, self.keep_after)
+            oldest = max(min(oldest, self.keep_after), decision.round - MOST_ROUNDS)
         for round in [round for round in self._decisions if round <= oldest]:
             del self._decisions[round]
 

@@ -9,7 +9,7 @@ import pytest
 from shoal.protocol.certificate import mask_of
 from shoal.protocol.ids import result_hash
 from shoal.protocol.messages.rounds import Ask, Commit, Fetch, Fetched
-from shoal.protocol.shelf import KEPT_ROUNDS, Decision, Shelf
+from shoal.protocol.shelf import KEPT_ROUNDS, MOST_ROUNDS, Decision, Shelf
 from tests.simulation.swarm import POISON, FactReducer
 from tests.unit.rounds_kit import PEERS, A, B, certificate, refs, refused, value
 
@@ -63,3 +63,14 @@ def test_rounds_are_kept_for_whoever_catches_up(shelf: Shelf) -> None:
         proof = dataclasses.replace(proof, proposal=dataclasses.replace(proof.proposal, round=round))
         shelf.decide(Decision(proof, value().chunks, (b"", b"", b"")))
     assert all(shelf.decision(round) for round in range(5, 15))
+
+
+def test_nobody_makes_us_keep_rounds_for_ever(shelf: Shelf) -> None:
+    shelf.keep_after = 4
+    last = 5 + 2 * MOST_ROUNDS
+    for round in range(5, last + 1):
+        proof = certificate()
+        proof = dataclasses.replace(proof, proposal=dataclasses.replace(proof.proposal, round=round))
+        shelf.decide(Decision(proof, value().chunks, (b"", b"", b"")))
+    kept = [round for round in range(5, last + 1) if shelf.decision(round)]
+    assert kept == list(range(last - MOST_ROUNDS + 1, last + 1))
