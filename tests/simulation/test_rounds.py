@@ -23,6 +23,7 @@ R = TypeVar("R")
 SEEDS = range(300)
 DEATHS = range(180)
 ENOUGH = 0.95  # of the rounds begun must be decided
+AT_ONCE = 0.9  # of those decided, in the first attempt, whatever strikes
 
 
 def in_processes(work: Callable[[int], R], seeds: Iterable[int]) -> list[R]:
@@ -41,6 +42,7 @@ def test_no_promise_is_broken_whatever_strikes(capsys: pytest.CaptureFixture[str
     assert not failures, "\n\n".join(failures[:3])
     begun, decided = sum(report.begun for report in reports), sum(report.rounds for report in reports)
     assert decided >= ENOUGH * begun
+    assert sum(report.at_once for report in reports) >= AT_ONCE * decided
     assert sum(report.halted for report in reports) <= 0.05 * len(reports), "too many seeds end without a quorum"
     assert all(faults[kind, phase] for kind in KINDS for phase in PHASES), table(faults)
 
