@@ -94,12 +94,14 @@ class _Routes:
         return web.json_response(self._service.rounds(request.match_info["run"]))
 
     async def create_run(self, request: web.Request) -> web.Response:
-        body = await _body(request, {"manifest": str, "train": bool})
-        return web.json_response(await self._service.create_run(body["manifest"], body["train"]))
+        body = await _body(request, {"manifest": str, "train": bool}, {"checkpoint": str})
+        created = await self._service.create_run(body["manifest"], body["train"], body.get("checkpoint", ""))
+        return web.json_response(created)
 
     async def join_run(self, request: web.Request) -> web.Response:
-        body = await _body(request, {"train": bool})
-        return web.json_response(await self._service.join_run(request.match_info["run"], body["train"]))
+        body = await _body(request, {"train": bool}, {"checkpoint": str})
+        run, checkpoint = request.match_info["run"], body.get("checkpoint", "")
+        return web.json_response(await self._service.join_run(run, body["train"], checkpoint))
 
     async def leave_run(self, request: web.Request) -> web.Response:
         await _body(request, {})
@@ -115,8 +117,10 @@ class _Routes:
         return web.json_response({"stopping": True}, status=202)
 
 
-async def _body(request: web.Request, fields: dict[str, type]) -> dict[str, Any]:
-    """The request's JSON object, with exactly these fields of these types."""
+async def _body(
+    request: web.Request, fields: dict[str, type], optional: dict[str, type] | None = None
+) -> dict[str, Any]:
+    """The request's JSON object, with these fields of these types, and perhaps the optional ones, but no others."""
     try:
         body = await request.json()
     except ValueError as error:
@@ -125,10 +129,11 @@ async def _body(request: web.Request, fields: dict[str, type]) -> dict[str, Any]
         raise LocalError("the body is nested too deeply") from error
     if not isinstance(body, dict):
         raise LocalError("the body must be a JSON object")
-    for key, kind in fields.items():
+    allowed = {**fields, **(optional or {})}
+    for key, kind in {key: kind for key, kind in allowed.items() if key in fields or key in body}.items():
         if type(body.get(key)) is not kind:
             raise LocalError(f"the body's '{key}' must be a {kind.__name__}")
-    if unknown := body.keys() - fields.keys():
+    if unknown := body.keys() - allowed.keys():
         raise LocalError(f"unknown key '{min(unknown)}' in the body")
     return body
 

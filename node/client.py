@@ -62,11 +62,11 @@ class Client:
     def rounds(self, run: str) -> list[Answer]:
         return self._get_list(f"/v1/runs/{_quote(run)}/rounds")
 
-    def create_run(self, manifest_toml: str, train: bool) -> Answer:
-        return self._post("/v1/runs", {"manifest": manifest_toml, "train": train})
+    def create_run(self, manifest_toml: str, train: bool, checkpoint: str = "") -> Answer:
+        return self._post("/v1/runs", {"manifest": manifest_toml, "train": train, "checkpoint": checkpoint})
 
-    def join_run(self, run: str, train: bool) -> Answer:
-        return self._post(f"/v1/runs/{_quote(run)}/join", {"train": train})
+    def join_run(self, run: str, train: bool, checkpoint: str = "") -> Answer:
+        return self._post(f"/v1/runs/{_quote(run)}/join", {"train": train, "checkpoint": checkpoint})
 
     def leave_run(self, run: str) -> Answer:
         return self._post(f"/v1/runs/{_quote(run)}/leave", {})

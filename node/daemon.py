@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from shoal.node import run_view
 from shoal.node.api import serve_api
+from shoal.node.checkpoint.lineage import going_on
 from shoal.node.faults import armed
 from shoal.node.home import DaemonInfo, Home
 from shoal.node.introduction import find_manifest, introduce
@@ -32,6 +33,7 @@ from shoal.protocol.network import Network
 from shoal.protocol.wire import Message
 
 if TYPE_CHECKING:
+    from shoal.node.checkpoint.read import Checkpoint
     from shoal.node.run import Run
 
 RETRY_FIRST, RETRY_MOST = 0.5, 30.0  # seconds between tries to reach a bootstrap peer
@@ -174,25 +176,28 @@ class Daemon:
         """See NodeService."""
         return self._find(run).commits.as_json()
 
-    async def create_run(self, manifest_toml: str, train: bool) -> Answer:
+    async def create_run(self, manifest_toml: str, train: bool, checkpoint: str = "") -> Answer:
         """See NodeService."""
-        manifest = parse_manifest(manifest_toml)
+        manifest, loaded = parse_manifest(manifest_toml), await _load(checkpoint)
+        manifest = going_on(manifest, loaded)
         signer = self._identity.signer(manifest.run_id)
         async with self._founding:
             if manifest.run_id.hex() in self._runs:
                 raise LocalError(f"this node is in the run '{manifest.name}' already; another seed makes another run")
             signature = sign_manifest(manifest, signer)
-            return await self._open(manifest, self._identity.peer, signature, [], train)
+            return await self._open(manifest, self._identity.peer, signature, [], train, loaded)
 
-    async def join_run(self, run: str, train: bool) -> Answer:
+    async def join_run(self, run: str, train: bool, checkpoint: str = "") -> Answer:
         """See NodeService."""
+        loaded = await _load(checkpoint)
         async with self._founding:
             if any(key.startswith(run) for key in self._runs):
                 raise LocalError(f"this node is in the run {run} already")
             found = await find_manifest(run, self._network, self._identity)
             for peer, addresses in found.members.items():
                 self._network.remember(peer, addresses)
-            return await self._open(found.manifest, found.author, found.signature, list(found.members), train)
+            members = list(found.members)
+            return await self._open(found.manifest, found.author, found.signature, members, train, loaded)
 
     async def leave_run(self, run: str) -> Answer:
         """See NodeService."""
@@ -219,18 +224,39 @@ class Daemon:
         return self._runs[find_run(run, {key: each.manifest.name for key, each in self._runs.items()})]
 
     async def _open(
-        self, manifest: Manifest, author: PeerId, signature: bytes, seeds: list[PeerId], train: bool
+        self,
+        manifest: Manifest,
+        author: PeerId,
+        signature: bytes,
+        seeds: list[PeerId],
+        train: bool,
+        checkpoint: Checkpoint | None,
     ) -> Answer:
-        from shoal.node.run import Run, RunSettings
+        from shoal.node.checkpoint.keep import Keeping
+        from shoal.node.run import Run
+        from shoal.node.run_settings import RunSettings
 
         key = manifest.run_id.hex()
-        data = tuple(str(path.absolute()) for path in self._settings.data)
-        settings = RunSettings(self._home.run_folder(key), self._settings.threads, data, train, self._fault)
+        own = self._settings
+        data = tuple(str(path.absolute()) for path in own.data)
+        keeping = Keeping(own.checkpoint_every, own.checkpoint_keep)
+        settings = RunSettings(self._home.run_folder(key), own.threads, data, train, keeping, self._fault)
         signer = self._identity.signer(manifest.run_id)
-        run = await asyncio.to_thread(Run, manifest, author, signature, signer, self._network, settings)
+        run = await asyncio.to_thread(Run, manifest, author, signature, signer, self._network, settings, checkpoint)
         if self._stopping.is_set():
             raise LocalError("the node is ending")
         run.start(seeds)
         self._runs[key] = run
         log.info("in run %s (%s)", key, manifest.name)
         return {"run": key, "name": manifest.name}
+
+
+async def _load(checkpoint: str) -> Checkpoint | None:
+    """The checkpoint in a folder, verified; None if none is named."""
+    if not checkpoint:
+        return None
+    if not Path(checkpoint).is_absolute():
+        raise LocalError(f"{checkpoint} is not an absolute path")
+    from shoal.node.checkpoint.read import load
+
+    return await asyncio.to_thread(load, Path(checkpoint))

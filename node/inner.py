@@ -1,7 +1,7 @@
 """Inner training: what one machine does between two averages. Used by workers and by the baselines.
 
 The committed parameters are loaded at the start of each round. AdamW's moments belong to the machine: they
-are neither averaged nor reset (as in DiLoCo); a worker that is started again begins with new ones.
+are neither averaged nor reset (as in DiLoCo); `store` and `restore` let them outlive the process.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from shoal.node import inner_state
 from shoal.node.corpus import Corpus
 from shoal.node.lanes import lane_batch
 from shoal.node.layout import Layout
@@ -73,6 +74,14 @@ class InnerTrainer:
         """Write the pseudo-gradient since `theta`, which was loaded, to the flat vector `out`."""
         self.layout.read(self.model, out)
         out.copy_(pseudo_gradient(theta, out))
+
+    def store(self, out: Tensor) -> None:
+        """Write AdamW's state to a vector of `moments_size` numbers."""
+        inner_state.store(self.optimizer, self.model, self.layout, out)
+
+    def restore(self, vector: Tensor) -> None:
+        """Go on with the AdamW state of another process."""
+        inner_state.restore(self.optimizer, self.model, self.layout, vector)
 
     def _step(self, round: int, step: int, lanes: Sequence[int]) -> tuple[float, int]:
         """One optimizer step; its loss and its tokens."""

@@ -1,9 +1,9 @@
 """The run manifest: everything that the members of a run must agree on, and nothing else.
 
-A person writes TOML; on the wire it is canonical msgpack (keys sorted, no default left out), whose SHA-256 is
-the run id. Node-private settings (device, threads, paths, caps) never enter it. It only names things: models,
-data and methods come from registries, so that joining a run executes no code from the network. Every field is
-bounded, so that whatever a stranger signs is refused or small.
+A person writes TOML; on the wire it is canonical msgpack (keys sorted, no default left out but an origin that is
+not there), whose SHA-256 is the run id. Node-private settings (device, threads, paths, caps) never enter it. It only
+names things: models, data and methods come from registries, so that joining a run executes no code from the network.
+Every field is bounded, so that whatever a stranger signs is refused or small.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ SIGNED_AS = b"shoal manifest v1\0"
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
 HexDigest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
+Named = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Spec(BaseModel):
@@ -106,6 +107,20 @@ class GoalSpec(Spec):
     loss_ratio: Annotated[float, Field(gt=0)] = 0.6  # final / initial validation loss, at most
 
 
+class OriginSpec(Spec):
+    """What a run goes on from: a round of another run, whose state its founder had. It is a new lineage.
+
+    Round `round + 1` is its first. The history digest goes on too, so the order of members and their lanes are those
+    that the other run would have had.
+    """
+
+    run: Named
+    round: Annotated[int, Field(ge=1, le=2**53)]
+    history: Named
+    root: Named  # of the state: who downloads it checks it against this
+    samples: Count  # tokens behind that state
+
+
 class Manifest(Spec):
     """A whole run manifest."""
 
@@ -118,6 +133,7 @@ class Manifest(Spec):
     rounds: RoundSpec = RoundSpec()
     codec: CodecSpec = CodecSpec()
     goal: GoalSpec = GoalSpec()
+    origin: OriginSpec | None = None
 
     @field_validator("protocol", mode="before")
     @classmethod
@@ -128,8 +144,20 @@ class Manifest(Spec):
 
     def canonical(self) -> bytes:
         """The bytes that are hashed, signed and sent."""
-        packed: bytes = msgpack.packb(_sorted(self.model_dump(mode="json")))
+        table = self.model_dump(mode="json", exclude=None if self.origin else {"origin"})
+        packed: bytes = msgpack.packb(_sorted(table))
         return packed
+
+    @property
+    def first_round(self) -> int:
+        """The run's first round."""
+        return self.origin.round + 1 if self.origin else 1
+
+    @model_validator(mode="after")
+    def _ends_after_it_begins(self) -> Manifest:
+        if self.rounds.last is not None and self.rounds.last < self.first_round:
+            raise ValueError(f"rounds.last is {self.rounds.last}, but the run begins with round {self.first_round}")
+        return self
 
     @property
     def run_id(self) -> RunId:

@@ -26,8 +26,7 @@ def build(spec: ModelSpec, seed: int) -> Llama:
     Uniform draws, not normal ones: a draw is an integer times a power of two, so the only rounding is the one
     multiplication below, and no logarithm or cosine whose last bit depends on the processor is involved.
     """
-    with torch.device("meta"):  # shapes only: the modules' own initialisation would use the global generator
-        model = Llama(spec)
+    model = skeleton(spec)  # the modules' own initialisation would use the global generator
     model.to_empty(device="cpu")
     generator = torch.Generator().manual_seed(seed)
     residual = INIT_STD / math.sqrt(2 * spec.layers)  # what is added to the stream 2 * layers times (GPT-2)
@@ -40,6 +39,12 @@ def build(spec: ModelSpec, seed: int) -> Llama:
             unit = torch.rand(weight.shape, generator=generator) - 0.5  # exact: multiples of 2**-24
             weight.copy_(unit * (std * math.sqrt(12)))
     return model
+
+
+def skeleton(spec: ModelSpec) -> Llama:
+    """The model without numbers: names and shapes only."""
+    with torch.device("meta"):
+        return Llama(spec)
 
 
 class Llama(nn.Module):

@@ -16,6 +16,9 @@ P2P_PORT = 4101
 ADMIN_PORT = 4180
 ADMIN_HOST = "127.0.0.1"
 LISTEN_HOST = "0.0.0.0"
+CHECKPOINT_EVERY = 10  # rounds: a round of a real run takes minutes, and a checkpoint is four times the model
+CHECKPOINT_KEEP = 3
+UP_CHECKPOINT_EVERY = 4
 MAX_LOCAL_PEERS = 64
 MAX_SEED = 2**63 - 1
 
@@ -42,6 +45,8 @@ class NodeSettings:
     bootstrap: tuple[str, ...] = ()  # multiaddrs, each with /p2p/<peer>
     threads: int = field(default_factory=default_threads)  # of a worker
     data: tuple[Path, ...] = ()  # local files and folders, for runs about text of one's own
+    checkpoint_every: int = CHECKPOINT_EVERY  # rounds; 0: never
+    checkpoint_keep: int = CHECKPOINT_KEEP
 
     def __post_init__(self) -> None:
         for flag, port in (("--port", self.port), ("--admin-port", self.admin_port)):
@@ -53,6 +58,7 @@ class NodeSettings:
                 "/ip4/192.0.2.7/tcp/4101/p2p/12D3Koo..., and `shoal status` on that peer prints it",
             )
         _require(1 <= self.threads <= 1024, f"--threads {self.threads} makes no sense: use 1 to 1024")
+        _check_checkpoints(self.checkpoint_every, self.checkpoint_keep)
         for path in self.data:
             _require(path.exists(), f"--data {path} does not exist")
 
@@ -71,6 +77,8 @@ class UpOptions:
     out: Path | None = None
     seed: int = 0
     json: bool = False
+    resume: Path | None = None  # the --out of an earlier play, whose peers and manifest these are
+    checkpoint_every: int = UP_CHECKPOINT_EVERY
 
     def __post_init__(self) -> None:
         _require(
@@ -80,6 +88,7 @@ class UpOptions:
         _require(self.rounds >= 1, f"--rounds {self.rounds}: there must be at least one round")
         _require(0 <= self.seed <= MAX_SEED, f"--seed {self.seed}: use a number from 0 to 2^63 - 1")
         self._check_faults()
+        _check_checkpoints(self.checkpoint_every, CHECKPOINT_KEEP)
         for path in self.data:
             _require(path.exists(), f"--data {path} does not exist")
         if self.manifest is not None:
@@ -104,6 +113,11 @@ class UpOptions:
                 f"--join-at {self.join_at}: a newcomer takes part from the next round on, so with --rounds "
                 f"{self.rounds} it must come before round {self.rounds}; or use none",
             )
+
+
+def _check_checkpoints(every: int, keep: int) -> None:
+    _require(every >= 0, f"--checkpoint-every {every}: give a number of rounds, or 0 for none")
+    _require(keep >= 1, f"--checkpoint-keep {keep}: the newest one is always kept, so at least 1")
 
 
 def _require(true: bool, otherwise: str) -> None:

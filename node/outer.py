@@ -25,16 +25,16 @@ from shoal.protocol.roster import Base
 class OuterState:
     """The state of one run on this node. `apply` and `install` take long: call them in a thread, one at a time."""
 
-    def __init__(self, manifest: Manifest) -> None:
-        """The state that the manifest's seed gives; the same on every machine."""
+    def __init__(self, manifest: Manifest, saved: CommittedState | None = None) -> None:
+        """A state that was saved, or the one that the manifest's seed gives; the same on every machine."""
         torch.set_num_threads(1)  # the worker has the cores
-        model = build(manifest.model, manifest.seed)
-        layout = Layout.of(model)
+        committed = saved or _initial(manifest)
+        layout = committed.shape.layout
         self._manifest = manifest
         self._scatter, self._gather = codec(manifest.codec.scatter), codec(manifest.codec.gather)
         block = max(self._scatter.block, self._gather.block)
         self._bounds = chunk_bounds(layout.size, manifest.rounds.chunk_bytes, block)
-        self.committed = CommittedState(StateShape(layout, manifest.rounds.chunk_bytes), layout.read(model))
+        self.committed = committed
         self.elements = layout.size
 
     @property
@@ -72,6 +72,12 @@ class OuterState:
     def install(self, base: Base, payloads: Sequence[bytes]) -> Snapshot:
         """Take over a version from others; RemoteError if it is not the one that `base` names."""
         return self.committed.install(base.round, payloads, base.root)
+
+
+def _initial(manifest: Manifest) -> CommittedState:
+    model = build(manifest.model, manifest.seed)
+    layout = Layout.of(model)
+    return CommittedState(StateShape(layout, manifest.rounds.chunk_bytes), layout.read(model))
 
 
 def parameters(snapshot: Snapshot) -> FloatArray:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ ADVICE = {
     "SOLO": "alone: no other peer is reachable; start with `--bootstrap` and the address of a running node",
     "SPLIT": "split: too few of the last members are reachable; check this machine's network and theirs",
 }
+CHECKPOINT_COLUMNS = ("run", "name", "round", "samples", "state", "peer", "MB", "saved", "path")
 RUN_COLUMNS = ("run", "name", "round", "members", "loss", "step", "samples", "tok/s", "digest", "phase")
 
 
@@ -57,6 +59,19 @@ def show_runs(runs: list[Answer]) -> None:
             print(f"{_clean(run.get('name'))}: {_clean(run['waiting_for'])}")
 
 
+def show_checkpoints(rows: list[Answer]) -> None:
+    """One line per checkpoint, and what is wrong with the damaged ones."""
+    if not rows:
+        print("no checkpoints")
+        return
+    whole = [row for row in rows if not row["problem"]]
+    if whole:
+        _show_table(CHECKPOINT_COLUMNS, [_checkpoint_row(row) for row in whole])
+    for row in rows:
+        if row["problem"]:
+            print(f"{_clean(row['path'])} is damaged: {_clean(row['problem'])}")
+
+
 def show_peers(peers: list[Answer]) -> None:
     """One line per peer and run."""
     if not peers:
@@ -89,6 +104,12 @@ def show_run(run: Answer) -> None:
         columns = ("round", "attempt", "members", "contributors", "seconds", "bytes", "digest")
         print()
         _show_table(columns, [_round_row(each) for each in rounds])
+
+
+def _checkpoint_row(row: Answer) -> list[Any]:
+    saved = time.strftime("%Y-%m-%d %H:%M", time.localtime(row["saved_at"]))
+    of = (_short(row["run"]), row["name"], row["round"], row["samples"], _short(row["root"]), row["peer"][-6:])
+    return [*of, f"{row['bytes'] / 1e6:.1f}", saved, row["path"]]
 
 
 def _run_row(run: Answer) -> list[Any]:

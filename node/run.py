@@ -12,21 +12,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shoal.node.checkpoint.about import About
+from shoal.node.checkpoint.keep import Keeper
+from shoal.node.checkpoint.lineage import check_fits
+from shoal.node.checkpoint.read import Checkpoint
+from shoal.node.checkpoint.scan import CHECKPOINTS
 from shoal.node.disk import Disk
 from shoal.node.driver import Driver
-from shoal.node.faults import FaultTrigger
 from shoal.node.lanes import newcomer_lane
 from shoal.node.logs import warn
 from shoal.node.manifest import Manifest
 from shoal.node.outer import OuterState, StateStore
 from shoal.node.outgoing import Outgoing
 from shoal.node.records import CommitLog
+from shoal.node.run_facts import run_facts
+from shoal.node.run_settings import RunSettings
 from shoal.node.shm import FloatArray
 from shoal.node.state import Snapshot
 from shoal.node.state_file import save_state
@@ -37,10 +42,10 @@ from shoal.protocol.effects import Effect, Event
 from shoal.protocol.errors import ShoalError
 from shoal.protocol.ids import PeerId, short
 from shoal.protocol.matchmaking import HandIn, Offer, Waiting
-from shoal.protocol.member import Member, RunFacts
+from shoal.protocol.member import Member
 from shoal.protocol.members import NamesakeSeen, PeerUp
+from shoal.protocol.messages.rounds import Proposal
 from shoal.protocol.network import Network
-from shoal.protocol.roster import Policy
 from shoal.protocol.rounds import Aborted, Committed
 from shoal.protocol.signing import Signer
 from shoal.protocol.transfer import StateReceived
@@ -49,17 +54,6 @@ REPORT_EVERY = 1.0  # seconds between two reports of our progress to the others
 LAST_COMMIT = 5.0  # seconds that leaving waits for a commit that is being applied
 
 log = logging.getLogger("shoal.run")
-
-
-@dataclass(frozen=True, slots=True)
-class RunSettings:
-    """What a run needs to know of this node."""
-
-    folder: Path
-    threads: int
-    data: tuple[str, ...]
-    trains: bool
-    fault: FaultTrigger | None = None
 
 
 class Run:
@@ -73,23 +67,29 @@ class Run:
         signer: Signer,
         network: Network,
         settings: RunSettings,
+        checkpoint: Checkpoint | None = None,
     ) -> None:
+        """`checkpoint` is that of the manifest's origin; without it, such a run's state is downloaded."""
+        check_fits(manifest, checkpoint)
         self.manifest = manifest
         self.author = author
         self.signature = signature
         self.id = manifest.run_id
-        self.outer = OuterState(manifest)
+        self.outer = OuterState(manifest, checkpoint.committed() if checkpoint is not None else None)
         self.commits = CommitLog()
         self.outgoing = Outgoing(signer.peer, self.commits, settings.fault)
         self.training: Training | None = None  # None: we keep state and vote, and contribute nothing
-        self.samples = 0  # tokens behind the committed state
+        self.samples = _samples_before(manifest)  # tokens behind the committed state
+        self.keeper = Keeper(settings.folder / CHECKPOINTS, settings.keeping, manifest.rounds.last)
         self.obstacle = ""  # why we, as leader, cannot close a group
         self.failure = ""  # why this run has ended on this node
         self._me = signer.peer
         self._signer = signer
         self._network = network
         self._settings = settings
-        self._lane = newcomer_lane(self._me)
+        self._holds_origin = checkpoint is not None or manifest.origin is None
+        self._moments = checkpoint.moments if checkpoint is not None else None  # until the worker has them
+        self._lane = self._lane_in(checkpoint.about.members if checkpoint is not None else ())
         self._open_round = 0  # the round that we have begun
         self._busy = asyncio.Lock()  # one long piece of work at a time
         self._tasks: set[asyncio.Task[None]] = set()
@@ -99,14 +99,18 @@ class Run:
     def start(self, seeds: list[PeerId]) -> None:
         """Join the swarm through `seeds` and begin to train."""
         disk = Disk(self._settings.folder)
-        rounds = self.manifest.rounds
-        policy = Policy(
-            rounds.min_members, rounds.start_members, rounds.max_group, rounds.max_weight, self.outer.chunks
+        facts = run_facts(
+            self.manifest,
+            self.author,
+            seeded=self.outer.root,
+            chunks=self.outer.chunks,
+            holds_origin=self._holds_origin,
         )
+        self.origin = facts.origin
         member = Member(
             self._me,
             self._network.addresses(),
-            RunFacts(self.id, self.author, policy, self.outer.root),
+            facts,
             self._signer,
             lambda _: self.outer.reducer(),
             StateStore(self.outer.committed),
@@ -119,7 +123,10 @@ class Run:
         )
         self.member = member
         if self._settings.trains:
-            self.training = Training(self._worker_settings(), self.outer.committed, self._submit, self._spawn)
+            self.training = Training(
+                self._worker_settings(), self.outer.committed, self._submit, self._spawn, self._moments
+            )
+            self._moments = None
             self.training.start()
         self._spawn(self._report())
         self.driver.command(lambda now: member.start(now, seeds))
@@ -135,6 +142,7 @@ class Run:
         self.driver.close()
         if self.training is not None:
             await self.training.stop()
+        await self.keeper.settle()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -184,32 +192,37 @@ class Run:
         """The outer step on what was committed; only when it is read back do we say so."""
         async with self._busy:
             snapshot: Snapshot = await asyncio.to_thread(self.outer.apply, event.decision.payloads)
-        proposal = event.decision.certificate.proposal
-        self.samples += proposal.samples
-        members = proposal.members
-        self._lane = members.index(self._me) if self._me in members else newcomer_lane(self._me)
-        self.driver.command(lambda now: self.member.applied(now, snapshot.root))
-        record = self.commits.add(event.decision, self._me, self.driver.now(), self.outgoing.resent)
-        log.info("round %d committed: history %s, state %s", record.round, record.digest[:8], short(snapshot.root))
+            proposal = event.decision.certificate.proposal
+            self.samples += proposal.samples
+            self._lane = self._lane_in(proposal.members)
+            self.driver.command(lambda now: self.member.applied(now, snapshot.root))
+            record = self.commits.add(event.decision, self._me, self.driver.now(), self.outgoing.resent)
+            log.info("round %d committed: history %s, state %s", record.round, record.digest[:8], short(snapshot.root))
+            if self.keeper.is_due(snapshot.round):
+                await self._checkpoint(proposal, snapshot)
         self._begin_round()
+
+    async def _checkpoint(self, proposal: Proposal, snapshot: Snapshot) -> None:
+        """Take what belongs to the round before the next one changes it; it is written beside us."""
+        lease = self.outer.committed.lease(snapshot.root)
+        moments = await self.training.moments() if self.training is not None else None
+        steps = int(moments[0]) if moments is not None else 0
+        about = About.of(self.manifest, proposal, snapshot.root, samples=self.samples, peer=self._me, inner_steps=steps)
+        self._spawn(self.keeper.write(lease, about, moments))
 
     async def _install(self, event: StateReceived) -> None:
         """A state that others have sent us, and that is certified: if it does not fit, this run is not for us."""
         async with self._busy:
             await asyncio.to_thread(self.outer.install, event.base, event.payloads)
         log.info("caught up with round %d: state %s", event.base.round, short(event.base.root))
-        self.samples = self._samples_behind(event.base.round)
+        self.samples = _samples_before(self.manifest) + self.member.history.samples(event.base.round)
         self._open_round = 0  # what was trained from another state is of no use, even in the same round
         self.driver.command(lambda now: self.member.opened(now, event.base))
         self._begin_round()
 
-    def _samples_behind(self, round: int) -> int:
-        """The tokens behind the state after `round`, as the certificates have them."""
-        total = at = 0
-        while at < round and (links := self.member.history.after(at)):
-            total += sum(link.proposal.samples for link in links[: round - at])
-            at += len(links)
-        return total
+    def _lane_in(self, members: Sequence[str]) -> int:
+        """Whose data we read in the round after one of these members."""
+        return members.index(self._me) if self._me in members else newcomer_lane(self._me)
 
     # -- what the member is told ----------------------------------------------------------------------------
 
@@ -256,8 +269,11 @@ class Run:
         return last is not None and self.outer.committed.current.round >= last
 
     async def save(self, path: Path) -> Snapshot:
-        """Write the committed state to a file, as this node holds it."""
-        with self.outer.committed.lease() as snapshot:
+        """Write the committed state to a file, as this node holds it; a checkpoint that is under way comes first."""
+        async with self._busy:
+            lease = self.outer.committed.lease()
+        await self.keeper.settle()
+        with lease as snapshot:
             await asyncio.to_thread(save_state, snapshot, path)
         return snapshot
 
@@ -273,3 +289,8 @@ class Run:
         if not task.cancelled() and isinstance(error := task.exception(), Exception):
             self.driver.close()
             self._fail(error)
+
+
+def _samples_before(manifest: Manifest) -> int:
+    """Tokens behind the state that the run begins with."""
+    return manifest.origin.samples if manifest.origin else 0

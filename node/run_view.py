@@ -43,6 +43,7 @@ def row(run: Run, traffic: tuple[int, int]) -> Answer:
         "bytes_sent": sent,
         "bytes_received": received,
         "last": run.manifest.rounds.last,
+        "checkpoint": run.keeper.newest or None,
     }
 
 
@@ -103,7 +104,7 @@ def split(run: Run) -> bool:
     others = [status for peer in membership.alive() if (status := membership.status(peer)) is not None]
     gone = [voter for voter in base.voters if membership.state(voter) is State.LEFT] if base is not None else []
     return is_split(
-        no_quorum=base is not None and base.round > 0 and not is_quorum(present, base.voters, gone),
+        no_quorum=base is not None and base.round > run.origin.round and not is_quorum(present, base.voters, gone),
         group=run.commits.group,
         lost=len(membership.lost_since(run.driver.now() - LOSS_WINDOW)),
         own=run.member.status,

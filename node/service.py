@@ -30,7 +30,8 @@ class NodeService(Protocol):
 
         Each of `runs`: {run, name, round, members, digest, loss, step, samples}, and what else is known:
         phase ("failed" if the run has ended on this node, "finished" after its last round), failure (why it failed),
-        waiting_for (a sentence: what holds it up), root, trains, tokens_per_second, bytes_sent, bytes_received, last.
+        waiting_for (a sentence: what holds it up), root, trains, tokens_per_second, bytes_sent, bytes_received, last,
+        checkpoint (the round of the newest one on this node's disk).
         """
         ...
 
@@ -50,12 +51,15 @@ class NodeService(Protocol):
         """
         ...
 
-    async def create_run(self, manifest_toml: str, train: bool) -> Answer:
-        """Sign the manifest, found its run and join it: {run, name}."""
+    async def create_run(self, manifest_toml: str, train: bool, checkpoint: str = "") -> Answer:
+        """Sign the manifest, found its run and join it: {run, name}. From a checkpoint's folder, it goes on there."""
         ...
 
-    async def join_run(self, run: str, train: bool) -> Answer:
-        """Fetch the manifest from a peer and join: {run, name}. Here `run` is an id or a prefix of one."""
+    async def join_run(self, run: str, train: bool, checkpoint: str = "") -> Answer:
+        """Fetch the manifest from a peer and join: {run, name}. Here `run` is an id or a prefix of one.
+
+        With the checkpoint that the run goes on from there is nothing to download.
+        """
         ...
 
     async def leave_run(self, run: str) -> Answer:

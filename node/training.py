@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from shoal.node.logs import warn
+from shoal.node.moments import copy_whole
 from shoal.node.outer import parameters
 from shoal.node.shm import FloatArray
 from shoal.node.state import CommittedState
@@ -39,7 +40,9 @@ class Training:
         state: CommittedState,
         submit: Submit,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
+        moments: FloatArray | None = None,
     ) -> None:
+        """`moments` are what the inner optimizer goes on with, from a checkpoint."""
         self.progress: Progress | None = None  # in the current round
         self.last_loss: float | None = None  # mean over the steps of the last contribution
         self.trouble = ""  # why the worker was lost, until the next one makes a step
@@ -51,6 +54,8 @@ class Training:
         self._worker = Worker(
             settings, on_progress=self._on_progress, on_contribution=self._on_contribution, on_lost=self._on_lost
         )
+        if moments is not None:
+            np.copyto(self._worker.moments, moments)
 
     def start(self) -> None:
         """Let the worker live; it waits for `begin`."""
@@ -76,6 +81,10 @@ class Training:
     def loss(self) -> float | None:
         """The latest that is known."""
         return self.progress.loss if self.progress is not None else self.last_loss
+
+    async def moments(self) -> FloatArray | None:
+        """A copy of the inner optimizer's state as of the last hand-in; None if there is none."""
+        return None if self._worker.is_over else await asyncio.to_thread(copy_whole, self._worker.moments)
 
     async def _train(self, round: int, lane: int) -> None:
         with self._state.lease() as snapshot:

@@ -3,9 +3,9 @@
     python -m shoal.node.worker --socket PATH
 
 It carries out the orders of worker_messages.py, one at a time, and looks between two inner steps whether
-there are new ones. The optimizer's moments stay in this process from round to round; the parameters come from
-the daemon and the pseudo-gradient goes back through shared memory. When the socket closes there is nothing to
-save and nobody to work for: the process ends at once, in the middle of a step if need be.
+there are new ones. The parameters come from the daemon through shared memory, and the pseudo-gradient goes back
+with a copy of the optimizer's moments, with which a successor begins. When the socket closes there is nothing to save
+and nobody to work for: the process ends at once, in the middle of a step if need be.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ class Trainer(Protocol):
 
     def contribute(self, theta: Tensor, out: Tensor) -> None: ...
 
+    def store(self, out: Tensor) -> None: ...
+
 
 class Orders:
     """What the daemon wants now: written by the reader thread, read by the training loop."""
@@ -87,7 +89,7 @@ class Orders:
 
 
 class TrainingLoop:
-    """Carries out orders with `trainer`, between the two shared vectors; `send` speaks to the daemon."""
+    """Carries out orders with `trainer`, between the shared vectors; `send` speaks to the daemon."""
 
     def __init__(
         self,
@@ -95,6 +97,7 @@ class TrainingLoop:
         orders: Orders,
         parameters: FloatArray,
         contribution: FloatArray,
+        moments: FloatArray,
         send: Callable[[Message], None],
     ) -> None:
         self._trainer = trainer
@@ -102,6 +105,7 @@ class TrainingLoop:
         self._parameters = parameters
         self._theta = torch.empty(len(parameters))  # ours: the daemon may load the next round before we end
         self._contribution = torch.from_numpy(contribution)
+        self._moments = torch.from_numpy(moments)
         self._send = send
 
     def run(self) -> None:
@@ -132,6 +136,7 @@ class TrainingLoop:
         self._trainer.contribute(self._theta, self._contribution)
         if not torch.isfinite(self._contribution).all():
             raise ArithmeticError("the pseudo-gradient has NaN or Inf")
+        self._trainer.store(self._moments)
         self._send(_contribution(order, done))
 
     def _watch(self, order: Train) -> Callable[[InnerStep], bool]:
@@ -199,7 +204,9 @@ def main() -> None:
     threading.Thread(target=listen, args=(link, orders), name="listen", daemon=True).start()
     torch.set_num_threads(link.welcome.threads)
     trainer = build_trainer(link.welcome)
-    TrainingLoop(trainer, orders, link.parameters.array, link.contribution.array, link.send).run()
+    moments = link.moments.array
+    trainer.restore(torch.from_numpy(moments))
+    TrainingLoop(trainer, orders, link.parameters.array, link.contribution.array, moments, link.send).run()
 
 
 if __name__ == "__main__":

@@ -11,12 +11,14 @@ import socket
 from contextlib import ExitStack
 from pathlib import Path
 
+from shoal.node.moments import moments_size
 from shoal.node.shm import SharedVector
 from shoal.node.worker_messages import MAX_FRAME, WORKER_PROTOCOL, Hello, Unwelcome, Welcome
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.wire import Message, decode, encode
 
 PREFIX = 4  # bytes of a frame's length
+VECTORS = 3
 
 
 def frame(message: Message) -> bytes:
@@ -34,7 +36,7 @@ def body_size(prefix: bytes) -> int:
 
 
 class WorkerLink:
-    """A connection to the daemon: its Welcome, the two shared vectors, and the frames after that."""
+    """A connection to the daemon: its Welcome, the shared vectors, and the frames after that."""
 
     def __init__(
         self,
@@ -42,11 +44,13 @@ class WorkerLink:
         welcome: Welcome,
         parameters: SharedVector,
         contribution: SharedVector,
+        moments: SharedVector,
     ) -> None:
         self._connection = connection
         self.welcome = welcome
         self.parameters = parameters  # read only
         self.contribution = contribution
+        self.moments = moments
 
     @classmethod
     def connect(cls, path: Path) -> WorkerLink:
@@ -56,19 +60,20 @@ class WorkerLink:
             try:
                 connection.connect(str(path))
                 connection.sendall(frame(Hello(WORKER_PROTOCOL, os.getpid())))
-                prefix, descriptors, _, _ = socket.recv_fds(connection, PREFIX, 2)
+                prefix, descriptors, _, _ = socket.recv_fds(connection, PREFIX, VECTORS)
                 for descriptor in descriptors:
                     undo.callback(os.close, descriptor)
                     os.set_inheritable(descriptor, False)
                 answer = _receive(connection, prefix)
             except OSError as error:
                 raise TransportError(f"no daemon at {path}: {error}") from error
-            if not isinstance(answer, Welcome) or len(descriptors) != 2:
+            if not isinstance(answer, Welcome) or len(descriptors) != VECTORS:
                 raise LocalError(answer.reason if isinstance(answer, Unwelcome) else "the daemon gave no welcome")
             parameters = SharedVector(descriptors[0], answer.elements, writable=False)
             contribution = SharedVector(descriptors[1], answer.elements)
+            moments = SharedVector(descriptors[2], moments_size(answer.elements))
             undo.pop_all()
-        return cls(connection, answer, parameters, contribution)
+        return cls(connection, answer, parameters, contribution, moments)
 
     def send(self, message: Message) -> None:
         """Send one frame; TransportError if the daemon is gone."""
@@ -89,6 +94,7 @@ class WorkerLink:
         self._connection.close()
         self.parameters.close()
         self.contribution.close()
+        self.moments.close()
 
 
 def _receive(connection: socket.socket, prefix: bytes = b"") -> Message:

@@ -1,6 +1,6 @@
 """What a daemon and its worker say to each other, over a Unix socket of the run's folder.
 
-    worker  Hello  ->            who I am; the daemon answers Welcome, with two shared vectors, or Unwelcome
+    worker  Hello  ->            who I am; the daemon answers Welcome, with three shared vectors, or Unwelcome
     daemon  Train  ->  Progress* ->  Contribution
     daemon  HandIn ->  Contribution with the steps done so far
     daemon  Stop   ->  the worker ends; a closed socket means the same
@@ -9,6 +9,8 @@
 Rules:
 - `parameters` is the daemon's to write and the worker's to read, once, when Train arrives.
 - `contribution` is the worker's from Train to Contribution, and the daemon's from then to the next Train.
+- `moments` (moments.py) is the same, but what the daemon or an earlier worker left there is the worker's to begin with:
+  it is written at each hand-in, is kept in checkpoints, and survives the worker. Whoever has no use for it leaves it.
 - A new Train replaces the one before. Orders are numbered, so that an answer to an old one is recognised and
   ignored; so is a HandIn for an order that was already handed in.
 
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 from shoal.protocol.wire import Message, message
 
-WORKER_PROTOCOL = 1
+WORKER_PROTOCOL = 2
 MAX_FRAME = 256 << 10  # a Welcome carries a manifest of at most 64 KiB
 
 
@@ -33,10 +35,10 @@ class Hello(Message):
 
 @message(201)
 class Welcome(Message):
-    """The daemon's answer; the descriptors of `parameters` and `contribution` ride on its first bytes."""
+    """The daemon's answer; the descriptors of `parameters`, `contribution` and `moments` ride on its first bytes."""
 
     manifest: bytes  # canonical
-    elements: int  # of each of the two vectors
+    elements: int  # of `parameters` and of `contribution`
     threads: int
     device: str  # "auto", "cpu", "cuda", "cuda:1", "mps"
     data: tuple[str, ...]  # local files and folders of this node

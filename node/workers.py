@@ -1,8 +1,8 @@
 """The daemon's side of a worker: one subprocess that trains, and is started again when it dies.
 
 The supervisor holds one order at a time, and the order outlives the worker: a worker that dies is replaced,
-after a back-off that doubles, and the new one gets the same order, with the committed parameters that are
-still in shared memory. Answers to older orders are dropped here. No worker can take the daemon down.
+after a back-off that doubles, and the new one gets the same order, with the committed parameters and the last
+moments that are still in shared memory. Answers to older orders are dropped here. No worker can take the daemon down.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from shoal.node.moments import moments_size
 from shoal.node.shm import FloatArray, SharedVector
 from shoal.node.worker_link import frame
 from shoal.node.worker_listener import WorkerListener, receive
@@ -49,6 +50,7 @@ class Worker:
         self._on_lost = on_lost
         self._parameters = SharedVector.create(settings.elements)
         self._contribution = SharedVector.create(settings.elements)
+        self._moments = SharedVector.create(moments_size(settings.elements))
         self._loading = asyncio.Lock()
         self._orders = 0
         self._order: Train | None = None  # what the worker is to do; None: nothing, or still loading
@@ -64,6 +66,16 @@ class Worker:
         """The pseudo-gradient that was handed in: ours from `on_contribution` until the next `train`."""
         return self._contribution.array
 
+    @property
+    def moments(self) -> FloatArray:
+        """The inner optimizer's state (moments.py) as of the last hand-in; ours to write before `run` only."""
+        return self._moments.array
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was stopped."""
+        return self._stop.is_set()
+
     async def run(self) -> None:
         """Supervise until `stop`; belongs in the daemon's TaskGroup."""
         listener = WorkerListener(self.settings.folder)
@@ -78,6 +90,7 @@ class Worker:
             listener.close()
             self._parameters.close()
             self._contribution.close()
+            self._moments.close()
             self._ended.set()
 
     async def stop(self) -> None:
@@ -122,7 +135,7 @@ class Worker:
         return f"the worker {words or ending(process)}; its output is in {self.settings.log}"
 
     async def _converse(self, process: Process, listener: WorkerListener) -> str:
-        descriptors = [self._parameters.fd, self._contribution.fd]
+        descriptors = [self._parameters.fd, self._contribution.fd, self._moments.fd]
         try:
             async with asyncio.timeout(START_WITHIN):
                 reader, self._writer = await listener.accept(process.pid, self._welcome(), descriptors)

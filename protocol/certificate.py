@@ -28,7 +28,7 @@ from shoal.protocol.wire import encode_value
 
 
 def genesis(run: RunId, part: int) -> Digest:
-    """The history digest before round 1."""
+    """The history digest before round 1 of a run that goes on from no other."""
     return digest("genesis", run, part.to_bytes(4, "little"))
 
 
@@ -43,9 +43,12 @@ def proposal_digest(proposal: Proposal) -> Digest:
 
 
 def next_history(proposal: Proposal) -> Digest:
-    """The history digest after `proposal` commits: H(previous, result, samples, voters)."""
-    voters = digest("voters", *(voter.encode() for voter in proposal.voters))
-    return digest("history", proposal.base_history, proposal.result, proposal.samples.to_bytes(8, "little"), voters)
+    """The history digest after `proposal` commits: H(previous, result, samples).
+
+    Nothing in it depends on the run or on who votes, so that a run that goes on from a checkpoint, whose first round
+    its founder decides alone, has the history that the other run would have had. Who votes next is in the proposal.
+    """
+    return digest("history", proposal.base_history, proposal.result, proposal.samples.to_bytes(8, "little"))
 
 
 def next_base(proposal: Proposal, root: Digest) -> Base:

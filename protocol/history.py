@@ -2,11 +2,12 @@
 
 A joiner trusts the creator named by the manifest and nobody else: each certificate is signed by a quorum of the
 voters whom the one before it names, so the whole chain is checked link by link. A state is certified by the round
-built on it: that round's proposal names its root.
+built on it: that round's proposal names its root. The state that the run begins with is certified by its manifest.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 
 from shoal.protocol.certificate import check_certificate, next_base
@@ -22,11 +23,11 @@ LINKS_PER_MESSAGE = 64
 class History:
     """One part's chain, as far as this member has checked it."""
 
-    def __init__(self, genesis: Base, signer: Signer) -> None:
-        self._genesis = genesis
+    def __init__(self, origin: Base, signer: Signer) -> None:
+        self.origin = origin  # what the run's first round builds on
         self._signer = signer
         self._links: list[Certificate] = []
-        self._tip = genesis
+        self._tip = origin
 
     @property
     def newest(self) -> int:
@@ -35,7 +36,8 @@ class History:
 
     def after(self, round: int) -> tuple[Certificate, ...]:
         """Some links after `round`, oldest first."""
-        return tuple(self._links[round : round + LINKS_PER_MESSAGE])
+        start = max(0, round - self.origin.round)
+        return tuple(self._links[start : start + LINKS_PER_MESSAGE])
 
     def append(self, certificate: Certificate) -> None:
         """A link that was checked already, when its round committed here."""
@@ -55,10 +57,17 @@ class History:
 
     def base(self, round: int, root: Digest) -> Base:
         """What the round after `round` builds on, given the state's root."""
-        if round == 0:
-            return Base(0, self._genesis.history, root, self._genesis.voters)
-        return next_base(self._links[round - 1].proposal, root)
+        if round == self.origin.round:
+            return dataclasses.replace(self.origin, root=root)
+        return next_base(self._links[round - self.origin.round - 1].proposal, root)
+
+    def samples(self, round: int) -> int:
+        """Tokens behind the state after `round` that were added since the origin."""
+        return sum(link.proposal.samples for link in self._links[: round - self.origin.round])
 
     def certified_root(self, round: int) -> Digest | None:
-        """The state root after `round`, if the next round has certified it."""
-        return self._links[round].proposal.base_root if round < len(self._links) else None
+        """The state root after `round`, if the manifest or the next round has certified it."""
+        index = round - self.origin.round
+        if index == 0:
+            return self.origin.root
+        return self._links[index].proposal.base_root if 0 < index < len(self._links) else None

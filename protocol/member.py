@@ -16,12 +16,11 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from shoal.protocol.certificate import genesis
 from shoal.protocol.donor import Store
 from shoal.protocol.effects import Effect, Tell, Timer
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.history import History
-from shoal.protocol.ids import Digest, PeerId, RunId
+from shoal.protocol.ids import NO_DIGEST, Digest, PeerId
 from shoal.protocol.matchmaking import Offer
 from shoal.protocol.members import PeerDown, PeerLeft, PeerUp, StatusChanged
 from shoal.protocol.membership import Membership
@@ -51,10 +50,9 @@ def part_of(message: TRANSFER_MESSAGES | ROUND_MESSAGES) -> int:
 class RunFacts:
     """What a member knows of a run before it has met anybody."""
 
-    run: RunId
-    creator: PeerId  # votes on round 1
+    origin: Base  # what its first round builds on; the manifest says so, or the seed and the creator
     policy: Policy
-    root: Digest  # of the state that the manifest's seed gives
+    holds_origin: bool = True  # whether that state is here; else it is downloaded
 
 
 class Member:
@@ -75,12 +73,12 @@ class Member:
         reachability: str = "unknown",
     ) -> None:
         self.me = me
-        self._facts = facts
-        self._origin = Base(0, genesis(facts.run, PART), facts.root, (facts.creator,))
+        self._origin = facts.origin
+        self._stateless = not facts.holds_origin
         self._status = RunStatus(
-            round=0,
-            history=self._origin.history,
-            root=facts.root,
+            round=0 if self._stateless else facts.origin.round,
+            history=NO_DIGEST if self._stateless else facts.origin.history,
+            root=NO_DIGEST if self._stateless else facts.origin.root,
             phase="syncing",
             step=0,
             samples=0,
@@ -99,8 +97,9 @@ class Member:
     # -- commands -------------------------------------------------------------------------------------------
 
     def start(self, now: float, seeds: list[PeerId]) -> list[Effect]:
-        """Join the run through `seeds`, standing on the state that the manifest's seed gives."""
-        return self._digest(now, [*self.membership.start(now, seeds), *self.rounds.open(now, self._origin)])
+        """Join the run through `seeds`, standing on the state that it begins with, if that is here."""
+        joined = self.membership.start(now, seeds)
+        return self._digest(now, joined if self._stateless else [*joined, *self.rounds.open(now, self._origin)])
 
     def submit(self, now: float, offer: Offer, contribution: Callable[[int], bytes] | None) -> list[Effect]:
         """The inner steps of the current round are done."""
@@ -178,6 +177,8 @@ class Member:
 
     def _follow_up(self, now: float, told: Tell) -> list[Effect]:
         match told.event:
+            case PeerUp() | StatusChanged() if self._stateless:
+                return self.transfer.start(now, beyond=self._origin.round - 1)
             case PeerUp(peer=peer) | StatusChanged(peer=peer):
                 return self.rounds.peer_up(now, peer)
             case PeerDown(peer=peer) | PeerLeft(peer=peer):
@@ -202,6 +203,7 @@ class Member:
         received = self.transfer.take() if self.rounds.phase != "applying" else None
         if received is None:
             return []
+        self._stateless = False
         self.rounds.suspend()
         return [Tell(received)]
 

@@ -36,10 +36,11 @@ class Policy:
     max_group: int  # owners
     max_weight: int
     chunks: int  # of this part
+    first: int = 1  # the run's first round; later in a run that goes on from a checkpoint
 
     def members_needed(self, round: int) -> int:
         """How many members a round must have to start."""
-        return max(self.min_members, self.start_members if round == 1 else 1)
+        return max(self.min_members, self.start_members if round == self.first else 1)
 
 
 def rank(base: Base, attempt: int, peers: Iterable[PeerId]) -> list[PeerId]:

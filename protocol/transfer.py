@@ -8,10 +8,10 @@
     GET_STATE_CHUNK(i) ... ───────────────────► all of them, a few at a time each
              ◄───────────────────────── STATE_CHUNK
 
-Rules: a version counts only if the next round's certificate names its root, so donors offer the version before
-their newest; the rounds after it are replayed by `rounds`. Every chunk is checked by hash; who sends a wrong one is
-named and not asked again. A silent donor's chunks are asked of others. Only what brings us further is fetched: if
-rounds go on by themselves meanwhile, older versions are of no use any more.
+Rules: a version counts only if the next round's certificate names its root, so donors offer the version before their
+newest (or the run's first one, which the manifest names); the rounds after it are replayed by `rounds`. Every chunk is
+checked by hash; who sends a wrong one is named and not asked again. A silent donor's chunks are asked of others. Only
+what brings us further is fetched: if rounds go on by themselves meanwhile, older versions are of no use any more.
 """
 
 from __future__ import annotations
@@ -173,13 +173,18 @@ class Transfer:
 
         def round_of(peer: PeerId) -> int:
             status = self._view.status(peer)
-            return status.round if status is not None else 0
+            return status.round if status is not None else -1
 
-        ahead = [peer for peer in self._view.alive() if round_of(peer) > max(self.beyond + 1, 0)]
+        ahead = [peer for peer in self._view.alive() if self._useful(round_of(peer))]
         if all(peer in self._liars for peer in ahead):
             self._liars.clear()
         honest = [peer for peer in ahead if peer not in self._liars]
         return sorted(honest, key=lambda peer: (-round_of(peer), peer))[:MAX_DONORS]
+
+    def _useful(self, round: int) -> bool:
+        """Whether a donor that stands on `round` has a certified version for us."""
+        first = self._history.origin.round
+        return round >= first and (round if round == first else round - 1) > self.beyond
 
     def _receive_chain(self, now: float, sender: PeerId, message: Chain) -> list[Effect]:
         self._history.extend(message.certificates, sender)

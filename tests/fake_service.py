@@ -56,20 +56,20 @@ class FakeService:
         first = {"round": 1, "attempt": 0, "members": 4, "contributors": 3, "digest": "ef" * 32}
         return [first | {"seconds": 0.25, "bytes": 4096}]
 
-    async def create_run(self, manifest_toml: str, train: bool) -> Answer:
+    async def create_run(self, manifest_toml: str, train: bool, checkpoint: str = "") -> Answer:
         if "typo" in manifest_toml:
             raise LocalError("manifest: unknown key 'typo'; the nearest known key is 'model'")
-        self.calls.append(("create", manifest_toml, train))
+        self.calls.append(("create", manifest_toml, train, *([checkpoint] if checkpoint else [])))
         return {"run": RUN, "name": "stdlib"}
 
-    async def join_run(self, run: str, train: bool) -> Answer:
+    async def join_run(self, run: str, train: bool, checkpoint: str = "") -> Answer:
         if run.startswith("bad0"):
             raise RemoteError("the manifest it sent is not the one that the run id names", PeerId("mallory"))
         if run.startswith("dead"):
             raise TransportError("no peer answered")
         if run.startswith("b09"):
             raise ZeroDivisionError("a bug")
-        self.calls.append(("join", run, train))
+        self.calls.append(("join", run, train, *([checkpoint] if checkpoint else [])))
         return {"run": RUN, "name": "stdlib"}
 
     async def leave_run(self, run: str) -> Answer:

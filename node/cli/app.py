@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from shoal.node.cli import node, read, run, up
+from shoal.node.cli import ckpt, node, read, run, up
 from shoal.node.exits import HELP
 
 CODES = "\n".join(f"  {code:3}  {text}" for code, text in HELP.items())
@@ -21,6 +21,7 @@ app = typer.Typer(
 app.command()(up.up)
 app.add_typer(node.app, name="node")
 app.add_typer(run.app, name="run")
+app.add_typer(ckpt.app, name="ckpt")
 app.command()(read.status)
 app.command()(read.peers)
 app.command()(read.version)

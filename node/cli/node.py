@@ -49,6 +49,12 @@ def start(
             help="Text for runs about text of one's own: a file or folder; may be repeated.",
         ),
     ] = None,
+    checkpoint_every: Annotated[
+        int, typer.Option(envvar="SHOAL_CHECKPOINT_EVERY", help="Rounds between two checkpoints. 0: none.")
+    ] = options.CHECKPOINT_EVERY,
+    checkpoint_keep: Annotated[
+        int, typer.Option(envvar="SHOAL_CHECKPOINT_KEEP", help="Checkpoints to keep of each run.")
+    ] = options.CHECKPOINT_KEEP,
 ) -> None:
     """Start the node, in the background unless told otherwise."""
     from shoal.node import launch
@@ -63,6 +69,8 @@ def start(
         bootstrap=tuple(bootstrap or ()),
         threads=options.default_threads() if threads is None else threads,
         data=tuple(path.absolute() for path in data or ()),
+        checkpoint_every=checkpoint_every,
+        checkpoint_keep=checkpoint_keep,
     )
     if foreground:
         launch.run_here(settings)

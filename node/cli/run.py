@@ -16,24 +16,34 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Create, joi
 Run = Annotated[str, typer.Argument(help="The run's id, the first 8 characters of it or more, or its name.")]
 
 
+From = Annotated[
+    Path | None,
+    typer.Option(
+        "--from", envvar="SHOAL_FROM", metavar="CHECKPOINT", help="A checkpoint's folder, that the run goes on from."
+    ),
+]
+
+
 @app.command()
 def create(
     manifest: Annotated[Path, typer.Argument(help="The run's manifest, a TOML file.")],
+    checkpoint: From = None,
     no_train: NoTrain = False,
     as_json: Json = False,
 ) -> None:
-    """Create a run from a manifest, and join it."""
+    """Create a run from a manifest, and join it; from a checkpoint it goes on, as a new lineage."""
     from shoal.node.client import Client
     from shoal.node.home import find_home
 
     text = _read_manifest(manifest)
-    answer = Client(find_home()).create_run(text, train=not no_train)
+    answer = Client(find_home()).create_run(text, not no_train, _absolute(checkpoint))
     _say(answer, f"created run {answer['name']}; others join it with `shoal run join {answer['run']}`", as_json)
 
 
 @app.command()
 def join(
     run: Annotated[str, typer.Argument(help="The run's id, or the first 8 characters of it or more.")],
+    checkpoint: From = None,
     no_train: NoTrain = False,
     as_json: Json = False,
 ) -> None:
@@ -44,7 +54,7 @@ def join(
 
     if not re.fullmatch(r"[0-9a-fA-F]{8,64}", run):
         raise UsageError(f"'{run}' is not a run id: give its 64 hex characters, or the first 8 or more of them")
-    answer = Client(find_home()).join_run(run.lower(), train=not no_train)
+    answer = Client(find_home()).join_run(run.lower(), not no_train, _absolute(checkpoint))
     _say(answer, f"joined run {answer['name']} ({answer['run']})", as_json)
 
 
@@ -85,6 +95,11 @@ def _say(answer: dict[str, Any], sentence: str, as_json: bool) -> None:
     from shoal.node import present
 
     present.show_json(answer) if as_json else print(sentence)
+
+
+def _absolute(path: Path | None) -> str:
+    """As the node, which may be in another folder, understands it."""
+    return str(path.absolute()) if path is not None else ""
 
 
 def _read_manifest(path: Path) -> str:

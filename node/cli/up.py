@@ -9,12 +9,15 @@ from typing import Annotated
 import typer
 
 from shoal.node.cli.flags import Json
+from shoal.node.options import UP_CHECKPOINT_EVERY
 
 KILL_AT = 4
 JOIN_AT = 6
+SETTLED = ("peers", "kill_at", "join_at", "manifest", "seed")  # by the earlier play, when one is gone on with
 
 
 def up(
+    context: typer.Context,
     peers: Annotated[int, typer.Option(envvar="SHOAL_UP_PEERS", help="Nodes to start.")] = 4,
     rounds: Annotated[int, typer.Option(envvar="SHOAL_UP_ROUNDS", help="Rounds to train.")] = 12,
     kill_at: Annotated[
@@ -55,26 +58,51 @@ def up(
         Path | None, typer.Option(envvar="SHOAL_UP_OUT", help="A folder for logs, metrics and states.")
     ] = None,
     seed: Annotated[int, typer.Option(envvar="SHOAL_UP_SEED", help="Of model and data.")] = 0,
+    checkpoint_every: Annotated[
+        int, typer.Option(envvar="SHOAL_UP_CHECKPOINT_EVERY", help="Rounds between two checkpoints. 0: none.")
+    ] = UP_CHECKPOINT_EVERY,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="SHOAL_UP_RESUME",
+            metavar="DIR",
+            help="Go on from the checkpoints in an earlier --out, with its peers and manifest, up to --rounds.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run a swarm on this machine: train, lose a peer, gain a peer, agree to the bit."""
     from shoal.node.options import UpOptions
 
+    if resume is not None:
+        _refuse_what_is_settled(context)
     options = UpOptions(
         peers=peers,
         rounds=rounds,
-        kill_at=_round("--kill-at", kill_at, KILL_AT, fits=rounds >= KILL_AT and peers >= 3),
-        join_at=_round("--join-at", join_at, JOIN_AT, fits=rounds > JOIN_AT),
+        kill_at=None if resume else _round("--kill-at", kill_at, KILL_AT, fits=rounds >= KILL_AT and peers >= 3),
+        join_at=None if resume else _round("--join-at", join_at, JOIN_AT, fits=rounds > JOIN_AT),
         data=tuple(data or ()),
         manifest=manifest,
         baseline=baseline,
         out=out,
         seed=seed,
         json=as_json,
+        resume=resume.absolute() if resume is not None else None,
+        checkpoint_every=checkpoint_every,
     )
     from shoal.node.up import main
 
     raise typer.Exit(main(options))
+
+
+def _refuse_what_is_settled(context: typer.Context) -> None:
+    from shoal.node.options import UsageError
+
+    for name in SETTLED:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name != "DEFAULT":
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{flag} with --resume: the peers and the manifest are those of the earlier play")
 
 
 def _round(flag: str, given: str | None, usual: int, *, fits: bool) -> int | None:

@@ -2,6 +2,7 @@
 
     python -m shoal.node.up.job RESULT.json corpus PATH...
     python -m shoal.node.up.job RESULT.json validate MANIFEST STATE|initial PATH...
+    python -m shoal.node.up.job RESULT.json verify CHECKPOINT...
     python -m shoal.node.up.job RESULT.json baseline MANIFEST MEMBERS ROUNDS NUMBER PATH...
 
 PATH... is the text of --data, if any. The answer is the result file, written whole; the exit status says whether it is
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 
 from shoal.node import baseline
+from shoal.node.checkpoint.read import load
 from shoal.node.corpus import files_corpus, load_corpus
 from shoal.node.evaluate import validation_loss
 from shoal.node.layout import Layout
@@ -55,6 +57,17 @@ def validate(manifest_file: str, state: str, *data: str) -> dict[str, Any]:
     return {"loss": validation_loss(model, text, manifest.model.context), "parameters": layout.size}
 
 
+def verify(*checkpoints: str) -> dict[str, Any]:
+    """What is wrong with the checkpoints that are not whole."""
+    damaged = {}
+    for checkpoint in checkpoints:
+        try:
+            load(Path(checkpoint))
+        except LocalError as error:
+            damaged[checkpoint] = str(error)
+    return {"damaged": damaged}
+
+
 def train_baseline(manifest_file: str, members: str, rounds: str, number: str, *data: str) -> dict[str, Any]:
     """The validation loss of one of the reference trainings."""
     manifest = load_manifest(Path(manifest_file))
@@ -66,6 +79,7 @@ def train_baseline(manifest_file: str, members: str, rounds: str, number: str, *
 TASKS: dict[str, Callable[..., dict[str, Any]]] = {
     "corpus": corpus,
     "validate": validate,
+    "verify": verify,
     "baseline": train_baseline,
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -18,9 +19,10 @@ from shoal.node.options import UpOptions
 from shoal.node.up.display import LineDisplay, make_display
 from shoal.node.up.finish import find, save_states
 from shoal.node.up.jobs import Jobs
-from shoal.node.up.plan import Plan, chosen_manifest, make_plan, prepare_folder, to_toml
+from shoal.node.up.plan import Plan, chosen_manifest, make_plan, prepare_folder, resumed_manifest, to_toml
 from shoal.node.up.processes import Children
 from shoal.node.up.records import Metrics
+from shoal.node.up.resume import Resumption, choose, survey
 from shoal.node.up.stage import play
 from shoal.node.up.summary import in_words
 from shoal.node.up.swarm import Swarm
@@ -32,7 +34,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def main(options: UpOptions) -> int:
     """Play what the options ask for; the exit code. ShoalError if it came to no verdict."""
-    chosen_manifest(options)  # what is wrong with it is said before a folder is made
+    if options.resume is not None:  # what is wrong with what was named is said before a folder is made
+        survey(options.resume)
+    else:
+        chosen_manifest(options)
     out = prepare_folder(options.out)
     return asyncio.run(_unless_signalled(options, out))
 
@@ -91,9 +96,24 @@ async def _settle(options: UpOptions, out: Path, jobs: Jobs, swarm: Swarm) -> Pl
             f"validate with; {corpus['skipped']} files that are not text were skipped"
         )
         swarm.note("data", text, **corpus)
-    plan = make_plan(options, out, chosen_manifest(options, digest))
+    resumed = await _resume(options.resume, jobs, swarm) if options.resume is not None else None
+    manifest = resumed_manifest(options, resumed, digest) if resumed else chosen_manifest(options, digest)
+    plan = make_plan(options, out, manifest, resumed)
     plan.manifest_file.write_text(to_toml(plan.manifest), encoding="utf-8")
     deaths = f"{plan.victim} dies in round {plan.kill_at}" if plan.victim else "nobody dies"
     comes = f"{plan.newcomer} comes at round {plan.join_at}" if plan.newcomer else "nobody comes"
     swarm.note("plan", f"{len(plan.peers)} peers, {plan.rounds} rounds; {deaths}, {comes}; all files: {out}")
     return plan
+
+
+async def _resume(folder: Path, jobs: Jobs, swarm: Swarm) -> Resumption:
+    """What there is to go on from; every byte of it is read by another process, as this one has no torch."""
+
+    async def damage(paths: Sequence[Path]) -> Mapping[str, str]:
+        damaged: Mapping[str, str] = (await jobs.run("verify", "verify", *paths))["damaged"]
+        return damaged
+
+    resumed = await choose(folder, damage, lambda text: swarm.note("damaged", text))
+    text = f"{len(resumed.checkpoints)} of {len(resumed.peers)} peers go on from round {resumed.round}"
+    swarm.note("resumed", text, round=resumed.round, run=resumed.about.run)
+    return resumed

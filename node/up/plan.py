@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from shoal.node.manifest import DataSpec, Manifest, load_manifest, parse_manifest
-from shoal.node.options import UpOptions, UsageError
+from shoal.node.options import UP_CHECKPOINT_EVERY, UpOptions, UsageError
+from shoal.node.up.resume import Resumption
 
 RUNS = Path("runs")  # where results go when --out names no place
 
@@ -31,6 +32,18 @@ class Plan:
     kill_at: int | None
     join_at: int | None
     data: tuple[Path, ...]
+    checkpoint_every: int = UP_CHECKPOINT_EVERY
+    resumed: Resumption | None = None
+
+    @property
+    def to_commit(self) -> int:
+        """How many rounds this play has."""
+        return self.rounds - (self.resumed.round if self.resumed else 0)
+
+    def checkpoint_of(self, peer: str) -> str:
+        """The folder that `peer` begins with; empty if it has none."""
+        held = self.resumed.checkpoints.get(peer) if self.resumed else None
+        return str(held.absolute()) if held else ""
 
     @property
     def victim(self) -> str | None:
@@ -72,11 +85,22 @@ def chosen_manifest(options: UpOptions, corpus: str = "") -> Manifest:
     return manifest
 
 
-def make_plan(options: UpOptions, out: Path, manifest: Manifest) -> Plan:
+def resumed_manifest(options: UpOptions, resumed: Resumption, corpus: str = "") -> Manifest:
+    """The manifest of a play that goes on from an earlier one; `corpus` is the digest of --data in hex."""
+    manifest = resumed.manifest(options.rounds)
+    if manifest.data.name == "files" and not options.data:
+        raise UsageError(f"{resumed.folder} is about text of your own: name it with --data")
+    if options.data and manifest.data.digest != corpus:
+        raise UsageError(f"--data is not the text that {resumed.folder} is about")
+    return manifest
+
+
+def make_plan(options: UpOptions, out: Path, manifest: Manifest, resumed: Resumption | None = None) -> Plan:
     """The plan for an output folder that is ready."""
-    names = tuple(f"peer-{number}" for number in range(1, options.peers + 1))
+    names = resumed.peers if resumed else tuple(f"peer-{number}" for number in range(1, options.peers + 1))
     data = tuple(path.absolute() for path in options.data)
-    return Plan(out, manifest, names, options.rounds, options.kill_at, options.join_at, data)
+    faults = (options.kill_at, options.join_at)
+    return Plan(out, manifest, names, options.rounds, *faults, data, options.checkpoint_every, resumed)
 
 
 def prepare_folder(out: Path | None) -> Path:

@@ -53,10 +53,12 @@ class _Stage:
         founder, *others = [LocalPeer(name, plan.out) for name in plan.peers]
         await self._start([founder], None)
         await self._start(others, founder.addresses[0])
-        swarm.run = (await founder.ask(lambda client: client.create_run(to_toml(plan.manifest), True)))["run"]
+        own = plan.checkpoint_of(founder.name)
+        swarm.run = (await founder.ask(lambda client: client.create_run(to_toml(plan.manifest), True, own)))["run"]
         swarm.note("created", f"{founder.name} created the run {swarm.run[:8]}", run=swarm.run)
         await asyncio.gather(*map(self._join, others))
-        swarm.note("joined", f"all {len(plan.peers)} peers are in the run: round 1 starts")
+        first = plan.manifest.first_round
+        swarm.note("joined", f"all {len(plan.peers)} peers are in the run: round {first} starts")
 
     async def bring_newcomer(self) -> None:
         """A fresh peer, started and told to join so early that it is in the run when its round begins."""
@@ -100,10 +102,11 @@ class _Stage:
     async def _join(self, peer: LocalPeer) -> None:
         """Let a peer join once it has met another; the network may fail for a while."""
         run, deadline = self.swarm.run, time.monotonic() + JOIN_WITHIN
+        own = self.plan.checkpoint_of(peer.name)
         await self.swarm.until(lambda: peer.status["state"] != "SOLO")
         while True:
             try:
-                await peer.ask(lambda client: client.join_run(run, True))
+                await peer.ask(lambda client: client.join_run(run, True, own))
                 return
             except TransportError:
                 if time.monotonic() > deadline:

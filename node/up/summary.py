@@ -8,6 +8,7 @@ from shoal.node.up.verdict import Finding, PeerEnd, problems
 def in_words(finding: Finding) -> list[str]:
     """The summary, line by line."""
     return [
+        *_resumption(finding),
         _rounds(finding),
         *(_death(finding, peer) for peer in finding.peers if peer.outcome == "killed"),
         *(_arrival(peer, finding) for peer in finding.peers if peer.outcome == "joined"),
@@ -18,11 +19,17 @@ def in_words(finding: Finding) -> list[str]:
     ]
 
 
+def _resumption(finding: Finding) -> list[str]:
+    if (resumed := finding.plan.resumed) is None:
+        return []
+    return [f"It went on from round {resumed.round} of {resumed.folder}, as a new lineage."]
+
+
 def _rounds(finding: Finding) -> str:
     rounds = finding.ledger.rounds()
     retried = [each for each in rounds if each.attempt > 1]
     return (
-        f"{len(rounds)} of {finding.plan.rounds} rounds committed"
+        f"{len(rounds)} of {finding.plan.to_commit} rounds committed"
         + (f", {len(retried)} of them not in the first attempt" if retried else ", each in its first attempt")
         + f"; a member sent {finding.ledger.bytes_per_parameter_per_round(finding.parameters):.1f} bytes per "
         "parameter and round."

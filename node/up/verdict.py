@@ -83,6 +83,7 @@ def as_json(finding: Finding) -> dict[str, Any]:
     references = finding.references
     return {
         "rounds": finding.plan.rounds,
+        "resumed_from": finding.plan.resumed.round if finding.plan.resumed else None,
         "committed": [each.as_json() for each in finding.ledger.rounds()],
         "peers": [
             {"peer": each.peer, "outcome": each.outcome, "round": each.round, "digest": each.digest}

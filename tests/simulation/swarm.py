@@ -15,14 +15,15 @@ import msgpack
 
 from shoal.protocol.allreduce import Blamed
 from shoal.protocol.attempt import Attempt
+from shoal.protocol.certificate import genesis
 from shoal.protocol.donor import state_root
 from shoal.protocol.effects import Effect, Event, Timer, Wake
 from shoal.protocol.errors import PayloadError
 from shoal.protocol.ids import Digest, PeerId, RunId, content_hash
 from shoal.protocol.matchmaking import HandIn, Offer, Waiting
-from shoal.protocol.member import Member, RunFacts
+from shoal.protocol.member import PART, Member, RunFacts
 from shoal.protocol.messages.rounds import PreparedValue
-from shoal.protocol.roster import Policy
+from shoal.protocol.roster import Base, Policy
 from shoal.protocol.rounds import Aborted, Committed
 from shoal.protocol.shelf import Decision
 from shoal.protocol.transfer import StateReceived
@@ -133,7 +134,7 @@ class Peer(Node):
         self.state = initial_state(shape.chunks)
         self.store = Versions({0: list(self.state)})
         policy = Policy(shape.min_members, shape.start_members, 64, 1 << 30, shape.chunks)
-        facts = RunFacts(RUN, peers[0], policy, root_of(self.state))
+        facts = RunFacts(Base(0, genesis(RUN, PART), root_of(self.state), (peers[0],)), policy)
         signer = FakeSigner(me)
         self.voted_before_start = max((getattr(record, "round", 0) for record in disk.values()), default=0)
         self.member = Member(me, (), facts, signer, lambda _: FactReducer(), self.store, rng, disk)

@@ -8,17 +8,14 @@ import pytest
 
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.history import History
-from shoal.protocol.ids import NO_DIGEST
+from shoal.protocol.ids import NO_DIGEST, Digest
 from shoal.protocol.messages.rounds import Vote
-from shoal.protocol.roster import Base
 from tests.unit.rounds_kit import BASE, PEERS, SIGNER, B, certificate, value
 
 
 def _history() -> History:
-    """A chain that stands before the round of the kit."""
-    made = History(BASE, SIGNER)
-    made._links = [certificate()] * BASE.round  # earlier links are of no interest here
-    return made
+    """The chain of a run whose first round is that of the kit."""
+    return History(BASE, SIGNER)
 
 
 def test_a_link_names_the_voters_of_the_next() -> None:
@@ -50,12 +47,26 @@ def test_a_forged_link_is_refused() -> None:
 
 def test_a_state_is_certified_by_the_round_that_builds_on_it() -> None:
     history = _history()
-    assert history.certified_root(BASE.round) is None
-    history.extend([certificate()], B)
-    assert history.certified_root(BASE.round) == BASE.root
+    first, root = certificate(), Digest(bytes([7]) * 32)
+    history.append(first)
     assert history.certified_root(BASE.round + 1) is None
+    later = dataclasses.replace(
+        first, proposal=dataclasses.replace(first.proposal, round=BASE.round + 2, base_root=root)
+    )
+    history.append(later)
+    assert history.certified_root(BASE.round + 1) == root
+    assert history.certified_root(BASE.round + 2) is None
 
 
-def test_before_the_first_round_there_is_the_creator() -> None:
-    genesis = Base(0, BASE.history, BASE.root, PEERS[:1])
-    assert History(genesis, SIGNER).base(0, BASE.root) == genesis
+def test_the_first_state_is_certified_by_the_manifest_and_none_before_it() -> None:
+    history = _history()
+    assert history.certified_root(BASE.round) == BASE.root
+    assert history.certified_root(BASE.round - 1) is None
+    assert history.base(BASE.round, BASE.root) == BASE
+
+
+def test_links_are_counted_from_the_first_round_of_the_run() -> None:
+    history = _history()
+    history.extend([certificate()], B)
+    assert history.after(0) == history.after(BASE.round) == (certificate(),)
+    assert history.after(BASE.round + 1) == ()

@@ -26,6 +26,7 @@ class CountingTrainer:
         self.weights = torch.zeros(3)
         self.before_step: Callable[[int], None] = lambda step: None
         self.loss = 0.5
+        self.steps = 0
 
     def load(self, theta: Tensor) -> None:
         self.weights = theta.clone()
@@ -35,12 +36,16 @@ class CountingTrainer:
         for step in range(1, STEPS + 1):
             self.before_step(step)
             self.weights -= sum(lanes)
+            self.steps += 1
             if not keep_going(InnerStep(step, self.loss, 10 * step)):
                 break
         return InnerRound(step, 10 * step, self.loss)
 
     def contribute(self, theta: Tensor, out: Tensor) -> None:
         torch.sub(theta, self.weights, out=out)
+
+    def store(self, out: Tensor) -> None:
+        out.fill_(self.steps)
 
 
 class Bench:
@@ -52,7 +57,12 @@ class Bench:
         self.parameters = np.ones(3, dtype=np.float32)
         self.contribution = np.full(3, math.nan, dtype=np.float32)
         self.sent: list[Message] = []
-        self.loop = TrainingLoop(self.trainer, self.orders, self.parameters, self.contribution, self.sent.append)
+        self.moments = np.zeros(7, dtype=np.float32)
+        self.loop = self.new_loop(self.sent.append)
+
+    def new_loop(self, send: Callable[[Message], None]) -> TrainingLoop:
+        vectors = (self.parameters, self.contribution, self.moments)
+        return TrainingLoop(self.trainer, self.orders, *vectors, send)
 
     def order(self, order: Train) -> None:
         self.orders.take(order)
@@ -119,8 +129,7 @@ def run_until_the_daemon_is_gone(bench: Bench) -> None:
         if isinstance(message, Contribution):
             raise TransportError("gone")
 
-    loop = TrainingLoop(bench.trainer, bench.orders, bench.parameters, bench.contribution, send)
-    loop.run()
+    bench.new_loop(send).run()
 
 
 def test_the_loop_ends_quietly_when_the_daemon_is_gone() -> None:

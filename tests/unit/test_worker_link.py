@@ -22,7 +22,7 @@ WELCOME = Welcome(manifest=b"m" * 65_536, elements=4, threads=1, device="cpu", d
 
 @pytest.fixture
 def vectors() -> Iterator[list[SharedVector]]:
-    made = [SharedVector.create(4), SharedVector.create(4)]
+    made = [SharedVector.create(4), SharedVector.create(4), SharedVector.create(9)]
     yield made
     for vector in made:
         vector.close()

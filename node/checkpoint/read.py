@@ -1,0 +1,99 @@
+"""Loading a checkpoint, every byte of which is checked: the files by their hashes, the state by its root.
+
+A checkpoint that is damaged is never used in part: the caller takes the one before it (`load_newest`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from blake3 import blake3
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from shoal.node.checkpoint.about import INNER, MODEL, OUTER, About, read_about
+from shoal.node.checkpoint.scan import newest_first
+from shoal.node.inner_state import halves
+from shoal.node.layout import Layout
+from shoal.node.logs import warn
+from shoal.node.manifest import Manifest
+from shoal.node.model import skeleton
+from shoal.node.moments import moments_size
+from shoal.node.shm import FloatArray
+from shoal.node.state import CommittedState, read_back
+from shoal.node.state_shape import MOMENTUM, PARAMETERS, StateShape
+from shoal.protocol.errors import LocalError
+
+log = logging.getLogger("shoal.checkpoint")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Checkpoint:
+    """A checkpoint in memory, verified."""
+
+    path: Path
+    about: About
+    manifest: Manifest
+    shape: StateShape
+    vectors: Mapping[str, Tensor]  # of the committed state
+    moments: FloatArray | None  # of the inner optimizer (moments.py)
+
+    def committed(self) -> CommittedState:
+        """The state that it holds."""
+        return CommittedState(self.shape, self.vectors[PARAMETERS], self.vectors[MOMENTUM], self.about.round)
+
+
+def load(path: Path) -> Checkpoint:
+    """The checkpoint in the folder `path`; LocalError, which says what is wrong, unless all of it is whole."""
+    about = read_about(path)
+    for name, facts in about.files.items():
+        if _hash(path / name) != facts.blake3:
+            raise LocalError(f"{path / name} is damaged: its bytes are not those that were written")
+    manifest = about.decoded_manifest()
+    layout = Layout.of(skeleton(manifest.model))
+    shape = StateShape(layout, manifest.rounds.chunk_bytes)
+    vectors = {PARAMETERS: layout.pack(_tensors(path / MODEL)), MOMENTUM: layout.pack(_tensors(path / OUTER))}
+    if read_back(shape, about.round, vectors).root.hex() != about.root:
+        raise LocalError(f"{path} holds another state than the one that its round committed")
+    moments = _moments(path / INNER, layout, about.inner_steps) if about.inner_steps else None
+    return Checkpoint(path, about, manifest, shape, vectors, moments)
+
+
+def load_newest(checkpoints: Path) -> Checkpoint | None:
+    """The newest whole checkpoint in one run's folder; what is damaged is passed over with a sentence."""
+    for found in newest_first(checkpoints):
+        try:
+            return load(found.path)
+        except LocalError as error:
+            warn(log, "checkpoint-skipped", f"a damaged checkpoint is passed over: {error}")
+    return None
+
+
+def _moments(path: Path, layout: Layout, steps: int) -> FloatArray:
+    vector = torch.empty(moments_size(layout.size))
+    vector[0] = steps
+    tensors = _tensors(path)
+    for key, half in halves(vector).items():
+        prefix = f"{key}."
+        layout.pack({name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}, half)
+    array: FloatArray = vector.numpy()
+    return array
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        with safe_open(path, "pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise LocalError(f"{path} is not a safetensors file: {error}") from error
+
+
+def _hash(path: Path) -> str:
+    try:
+        return str(blake3(max_threads=blake3.AUTO).update_mmap(path).hexdigest())
+    except OSError as error:
+        raise LocalError(f"{path} cannot be read: {error.strerror}") from error

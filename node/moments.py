@@ -1,0 +1,24 @@
+"""The inner optimizer's state as one flat fp32 vector, so that it can lie in shared memory and outlive the worker.
+
+    [steps, first moments (d), second moments (d)]          d numbers in the order of the model's layout
+
+`steps` is the count of AdamW's steps. It is 0 while the rest is being written and where there is nothing yet, so a
+worker that dies while it writes leaves nothing that could be taken for moments; and as it only ever grows, a reader
+that finds it unchanged after copying has copied a whole vector. What torch has to do with it is in inner_state.py.
+"""
+
+from __future__ import annotations
+
+from shoal.node.shm import FloatArray
+
+
+def moments_size(elements: int) -> int:
+    """Numbers in the vector of a model with so many parameters."""
+    return 1 + 2 * elements
+
+
+def copy_whole(shared: FloatArray) -> FloatArray | None:
+    """A copy of what a worker has stored; None if there is nothing, or it was writing just then."""
+    steps = float(shared[0])
+    copied = shared.copy()
+    return copied if steps and steps == float(copied[0]) == float(shared[0]) else None

@@ -1,0 +1,32 @@
+"""What a run's member knows before it has met anybody: what its manifest says, in the words of the protocol."""
+
+from __future__ import annotations
+
+from shoal.node.manifest import Manifest
+from shoal.protocol.certificate import genesis
+from shoal.protocol.ids import Digest, PeerId
+from shoal.protocol.member import PART, RunFacts
+from shoal.protocol.roster import Base, Policy
+
+
+def run_facts(manifest: Manifest, author: PeerId, *, seeded: Digest, chunks: int, holds_origin: bool) -> RunFacts:
+    """The facts of a run; `seeded` is the root of the state that the manifest's seed gives."""
+    rounds = manifest.rounds
+    policy = Policy(
+        rounds.min_members,
+        rounds.start_members,
+        rounds.max_group,
+        rounds.max_weight,
+        chunks,
+        manifest.first_round,
+    )
+    return RunFacts(first_base(manifest, author, seeded), policy, holds_origin)
+
+
+def first_base(manifest: Manifest, author: PeerId, seeded: Digest) -> Base:
+    """What the run's first round builds on: the manifest's origin, or the state of root `seeded`."""
+    origin = manifest.origin
+    if origin is None:
+        return Base(0, genesis(manifest.run_id, PART), seeded, (author,))
+    history, root = Digest(bytes.fromhex(origin.history)), Digest(bytes.fromhex(origin.root))
+    return Base(origin.round, history, root, (author,))
