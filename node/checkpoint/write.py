@@ -44,9 +44,9 @@ def write_checkpoint(folder: Path, about: About, snapshot: Snapshot, moments: Fl
         fresh.mkdir()
         files = _write_files(fresh, snapshot, moments)
         _write_text(fresh / ABOUT, about.model_copy(update={"files": files}).sealed())
-        _force(fresh)
+        force(fresh)
         fresh.rename(path)
-        _force(folder)
+        force(folder)
     except OSError as error:
         shutil.rmtree(fresh, ignore_errors=True)
         raise LocalError(f"cannot write the checkpoint {path}: {error.strerror or error}") from error
@@ -124,9 +124,9 @@ def _write_text(path: Path, text: str) -> None:
         os.fsync(file.fileno())
 
 
-def _force(folder: Path) -> None:
-    """A folder's names, to disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def force(path: Path) -> None:
+    """To disk: a file's bytes, or a folder's names."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

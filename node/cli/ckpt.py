@@ -11,7 +11,6 @@ from shoal.node.cli.flags import Json
 from shoal.node.exits import Exit
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, verify and export checkpoints.")
-Checkpoint = Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="A checkpoint's folder, round-00000012 or so.")]
 
 
 @app.command()
@@ -56,6 +55,18 @@ def verify(
     present.show_json(rows) if as_json else present.show_checkpoints(rows)
     if any(row["problem"] for row in rows):
         raise typer.Exit(Exit.FAILED)
+
+
+@app.command()
+def export(
+    checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="A checkpoint's folder.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to make.")],
+) -> None:
+    """Write the model as a folder that Hugging Face's transformers opens."""
+    from shoal.node.checkpoint import export as exporting
+
+    exporting.export(checkpoint, out)
+    print(f"wrote {out}: open it with AutoModelForCausalLM.from_pretrained({str(out)!r})")
 
 
 def _row(path: Path, about: Any, problem: str) -> dict[str, Any]:

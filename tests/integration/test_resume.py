@@ -22,7 +22,7 @@ kv_heads = 1
 hidden = 64
 context = 32
 [method]
-inner_steps = 3
+inner_steps = 1
 batch = 4
 warmup_steps = 5
 inner_lr = 5e-3

@@ -14,7 +14,7 @@ import pytest
 from shoal.node.shm import SharedVector
 from shoal.node.worker_link import WorkerLink, body_size, frame
 from shoal.node.worker_listener import WorkerListener, receive
-from shoal.node.worker_messages import MAX_FRAME, Contribution, Hello, Stop, Train, Welcome
+from shoal.node.worker_messages import MAX_FRAME, WORKER_PROTOCOL, Contribution, Hello, Stop, Train, Welcome
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 
 WELCOME = Welcome(manifest=b"m" * 65_536, elements=4, threads=1, device="cpu", data=("a", "b"))
@@ -48,15 +48,15 @@ async def meet(
 
 
 @pytest.mark.asyncio
-async def test_a_worker_gets_the_welcome_and_both_vectors(
-    listener: WorkerListener, vectors: list[SharedVector]
-) -> None:
+async def test_a_worker_gets_the_welcome_and_the_vectors(listener: WorkerListener, vectors: list[SharedVector]) -> None:
     link, reader, writer = await meet(listener, vectors)
     assert link.welcome == WELCOME
     vectors[0].array[:] = [1, 2, 3, 4]
     assert link.parameters.array.tolist() == [1, 2, 3, 4]
     link.contribution.array[:] = 5
     assert vectors[1].array.tolist() == [5, 5, 5, 5]
+    link.moments.array[:] = 6
+    assert vectors[2].array.tolist() == [6] * 9
 
     writer.write(frame(Train(1, 2, 3)))
     assert await asyncio.to_thread(link.receive) == Train(1, 2, 3)
@@ -103,8 +103,8 @@ async def test_vectors_of_another_size_are_refused_and_closed(
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (Hello(1, 1), "already has a worker"),
-        (Hello(9, os.getpid()), "version 1 of the worker protocol, not 9"),
+        (Hello(WORKER_PROTOCOL, 1), "already has a worker"),
+        (Hello(9, os.getpid()), f"version {WORKER_PROTOCOL} of the worker protocol, not 9"),
         (Stop(), "must be Hello, not Stop"),
     ],
 )

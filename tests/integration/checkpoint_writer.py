@@ -1,0 +1,27 @@
+"""A process that writes checkpoints in a loop, until somebody kills it: `python -m ... FOLDER`."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from pathlib import Path
+
+from shoal.node.checkpoint.keep import prune
+from shoal.node.checkpoint.scan import newest_first
+from shoal.node.checkpoint.write import sweep
+from tests.unit.checkpoint_kit import write
+
+
+def main(folder: Path) -> None:
+    """One after the other, from where an earlier life had come to; each is announced when it is whole."""
+    begin = max((each.about.round for each in newest_first(folder) if each.about is not None), default=0) + 1
+    for round in itertools.count(begin):
+        sweep(folder)
+        print(f"begin {round}", flush=True)
+        write(folder, round)
+        print(f"whole {round}", flush=True)
+        prune(folder, 3)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,62 @@
+"""A small model's committed state, and checkpoints of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from shoal.node.checkpoint.about import About
+from shoal.node.checkpoint.write import write_checkpoint
+from shoal.node.layout import Layout
+from shoal.node.manifest import Manifest, ModelSpec, RoundSpec
+from shoal.node.model import skeleton
+from shoal.node.moments import moments_size
+from shoal.node.shm import FloatArray
+from shoal.node.state import CommittedState
+from shoal.node.state_shape import StateShape
+from shoal.protocol.ids import Digest, PeerId
+from shoal.protocol.messages.rounds import Proposal
+
+ME, OTHER = PeerId("12D3KooWMe"), PeerId("12D3KooWOther")
+MODEL = ModelSpec(vocab=32, dim=16, layers=1, heads=2, kv_heads=1, hidden=24, context=16, rope_theta=5000.0)
+MANIFEST = Manifest(name="tiny", model=MODEL, rounds=RoundSpec(chunk_bytes=4096))
+HISTORY = Digest(bytes(range(32)))
+
+
+def state(round: int, manifest: Manifest = MANIFEST) -> CommittedState:
+    """A state that no other round has."""
+    generator = torch.Generator().manual_seed(round)
+    layout = Layout.of(skeleton(manifest.model))
+    shape = StateShape(layout, manifest.rounds.chunk_bytes)
+    vectors = [torch.randn(layout.size, generator=generator) * 0.1 for _ in range(2)]
+    return CommittedState(shape, *vectors, round)
+
+
+def moments(held: CommittedState, steps: int = 7) -> FloatArray:
+    vector = torch.rand(moments_size(held.shape.layout.size), generator=torch.Generator().manual_seed(steps))
+    vector[0] = steps
+    array: FloatArray = vector.numpy()
+    return array
+
+
+def about(held: CommittedState, inner_steps: int = 7, manifest: Manifest = MANIFEST) -> About:
+    proposal = Proposal(
+        round=held.current.round,
+        part=0,
+        attempt=1,
+        base_history=HISTORY,
+        base_root=HISTORY,
+        result=HISTORY,
+        members=(OTHER, ME),
+        weights=(1, 1),
+        voters=(ME, OTHER),
+        samples=128,
+    )
+    return About.of(manifest, proposal, held.current.root, samples=1000, peer=ME, inner_steps=inner_steps)
+
+
+def write(folder: Path, round: int, manifest: Manifest = MANIFEST) -> Path:
+    """A whole checkpoint of a trainer."""
+    held = state(round, manifest)
+    return write_checkpoint(folder, about(held, manifest=manifest), held.current, moments(held))
