@@ -1,8 +1,8 @@
 """Going on from an earlier play: which round, which peers, and what each of them brings.
 
-The peers are those of the earlier play, with their keys, so that they lead and read in the same order. The round is the
-newest of which enough peers hold a whole checkpoint. Who does not hold one downloads the state like any newcomer. The
-earlier folder is only read.
+The peers are those of the earlier play, with their keys, so that they lead and read in the same order. The round is
+the newest of which at least half of its members hold a whole checkpoint; who does not downloads the state like any
+newcomer. The earlier folder is only read.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _resumption(folder: Path, peers: tuple[str, ...], whole: Mapping[str, Found]
     if not abouts:
         return None
     about = next(iter(abouts.values()))
-    if len(abouts) < about.decoded_manifest().rounds.min_members:
+    if 2 * len(abouts) < len(about.members):
         return None
     order = (*abouts, *(peer for peer in peers if peer not in abouts))
     return Resumption(folder, order, {peer: whole[peer].path for peer in abouts}, about)

@@ -1,9 +1,8 @@
-"""A process that writes checkpoints in a loop, until somebody kills it: `python -m ... FOLDER`."""
+"""A process that writes checkpoints in a loop, until somebody kills it."""
 
 from __future__ import annotations
 
 import itertools
-import sys
 from pathlib import Path
 
 from shoal.node.checkpoint.keep import prune
@@ -21,7 +20,3 @@ def main(folder: Path) -> None:
         write(folder, round)
         print(f"whole {round}", flush=True)
         prune(folder, 3)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -15,14 +15,18 @@ from shoal.node.checkpoint.scan import newest_first
 
 KILLS = 30
 SPREAD = 0.06  # seconds after a beginning: some checkpoints of this size are whole before, some are not
-ROOT = Path(__file__).parents[2]
+PROGRAM = f"""
+import sys
+from pathlib import Path
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from tests.integration.checkpoint_writer import main
+main(Path(sys.argv[1]))
+"""
 
 
 def one_life(folder: Path, rng: random.Random) -> tuple[int, int]:
     """Let a writer live until a random instant within one of its checkpoints; the last one begun and whole."""
-    argv = [sys.executable, "-P", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.argv[1:] = [{str(folder)!r}]"]
-    argv[-1] += "; from tests.integration.checkpoint_writer import main; from pathlib import Path; main(Path(sys.argv[1]))"
-    writer = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+    writer = subprocess.Popen([sys.executable, "-P", "-c", PROGRAM, str(folder)], stdout=subprocess.PIPE, text=True)
     assert writer.stdout is not None
     wanted, seen = rng.randint(1, 3), {"begin": 0, "whole": 0}
     for line in writer.stdout:

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from shoal.node.checkpoint.scan import find
 
 MANIFEST = """
@@ -53,30 +55,70 @@ def checkpoints(out: Path) -> dict[tuple[str, int], dict[str, Any]]:
     return {(about.peer, about.round): about.model_dump() for about in found if about is not None}
 
 
-def test_a_resumed_run_goes_on_as_if_it_had_not_been_stopped(tmp_path: Path) -> None:
-    (tmp_path / "manifest.toml").write_text(MANIFEST)
-    (tmp_path / "text.txt").write_text("".join(f"{n} sheep on the hill, {n + 1} on the way.\n" for n in range(5000)))
-    data = ("--rounds", "8", "--data", str(tmp_path / "text.txt"))
-    fresh = ("--peers", "3", "--kill-at", "none", "--join-at", "none", "--manifest", str(tmp_path / "manifest.toml"))
-    whole, later = tmp_path / "whole", tmp_path / "later"
-    unstopped = up(whole, *fresh, *data)
-    expected = checkpoints(whole)
-    assert sorted({round for _, round in expected}) == [4, 6, 8]
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """The flags of a play to round 8 on a text of sheep."""
+    file = tmp_path_factory.mktemp("text") / "text.txt"
+    file.write_text("".join(f"{n} sheep on the hill, {n + 1} on the way.\n" for n in range(5000)))
+    return ("--rounds", "8", "--data", str(file))
 
-    for found in find(whole):
-        if found.about is not None and found.about.round > 4:  # as if it had been stopped after round 4
+
+@pytest.fixture(scope="module")
+def unstopped(tmp_path_factory: pytest.TempPathFactory, text: tuple[str, ...]) -> Path:
+    """The folder of a play of eight rounds that nothing disturbed."""
+    out = tmp_path_factory.mktemp("unstopped") / "out"
+    manifest = out.with_name("manifest.toml")
+    manifest.write_text(MANIFEST)
+    up(out, *text, "--peers", "3", "--kill-at", "none", "--join-at", "none", "--manifest", str(manifest))
+    return out
+
+
+def stopped_after(round: int, unstopped: Path, copy: Path) -> Path:
+    """A copy of the play's folder as it was after an earlier round."""
+    shutil.copytree(unstopped, copy, ignore=shutil.ignore_patterns("*.sock"))
+    for found in find(copy):
+        if found.about is not None and found.about.round > round:
             shutil.rmtree(found.path)
-    resumed = up(later, *data, "--resume", str(whole))
+    return copy
+
+
+def result(out: Path) -> dict[str, Any]:
+    last: dict[str, Any] = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
+    return last
+
+
+@pytest.mark.slow
+def test_a_resumed_run_goes_on_as_if_it_had_not_been_stopped(
+    unstopped: Path, text: tuple[str, ...], tmp_path: Path
+) -> None:
+    expected, whole = checkpoints(unstopped), result(unstopped)
+    assert sorted({round for _, round in expected}) == [4, 6, 8]
+    resumed = up(tmp_path / "later", *text, "--resume", str(stopped_after(4, unstopped, tmp_path / "stopped")))
 
     assert resumed["resumed_from"] == 4
     assert [each["round"] for each in resumed["committed"]] == [5, 6, 7, 8]
-    assert [each["attempt"] for each in (*unstopped["committed"], *resumed["committed"])] == [1] * 12
-    assert [each["digest"] for each in resumed["committed"]] == [each["digest"] for each in unstopped["committed"][4:]]
-    assert resumed["val_loss"] == unstopped["val_loss"]
-    assert {each["digest"] for each in resumed["peers"]} == {each["digest"] for each in unstopped["peers"]}
-    again = checkpoints(later)
+    attempts = [each["attempt"] for each in (*whole["committed"], *resumed["committed"])]
+    assert attempts == [1] * 12, "the machine is too busy for this comparison: an attempt that fails changes the order"
+    assert [each["digest"] for each in resumed["committed"]] == [each["digest"] for each in whole["committed"][4:]]
+    assert resumed["val_loss"] == whole["val_loss"]
+    assert {each["digest"] for each in resumed["peers"]} == {each["digest"] for each in whole["peers"]}
+    again = checkpoints(tmp_path / "later")
+    assert len(again) == 6
     for place, about in again.items():
-        for key in ("history", "root", "samples", "members", "inner_steps", "files"):
-            assert about[key] == expected[place][key], (place, key)
-    assert sorted({round for _, round in again}) == [6, 8]
+        for key in ("round", "history", "root", "samples", "members", "inner_steps", "files"):
+            assert about[key] == expected[place][key], (place, key)  # equal moments: each step's gradient was equal
     assert len({about["run"] for about in (*expected.values(), *again.values())}) == 2  # a new lineage
+
+
+@pytest.mark.slow
+def test_a_peer_without_a_checkpoint_downloads_the_state(
+    unstopped: Path, text: tuple[str, ...], tmp_path: Path
+) -> None:
+    stopped = stopped_after(4, unstopped, tmp_path / "stopped")
+    shutil.rmtree(next(path for path in (stopped / "peers/peer-3/home/runs").glob("*/checkpoints")))
+    resumed = up(tmp_path / "later", *text, "--resume", str(stopped))
+    assert [each["round"] for each in resumed["committed"]] == [5, 6, 7, 8]
+    assert {each["members"] for each in resumed["committed"]} == {3}
+    assert len({each["digest"] for each in resumed["peers"]}) == 1
+    words = (tmp_path / "later/logs/peer-3.log").read_text()
+    assert "caught up with round 4" in words

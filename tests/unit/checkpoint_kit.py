@@ -29,8 +29,8 @@ def state(round: int, manifest: Manifest = MANIFEST) -> CommittedState:
     generator = torch.Generator().manual_seed(round)
     layout = Layout.of(skeleton(manifest.model))
     shape = StateShape(layout, manifest.rounds.chunk_bytes)
-    vectors = [torch.randn(layout.size, generator=generator) * 0.1 for _ in range(2)]
-    return CommittedState(shape, *vectors, round)
+    parameters, momentum = (torch.randn(layout.size, generator=generator) * 0.1 for _ in range(2))
+    return CommittedState(shape, parameters, momentum, round)
 
 
 def moments(held: CommittedState, steps: int = 7) -> FloatArray:

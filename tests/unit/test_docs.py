@@ -42,7 +42,7 @@ def test_every_command_knows_its_flags(line: str) -> None:
     words = re.sub(r'[#"].*', "", line.replace('make swarm ARGS="', "shoal up ").replace("make swarm", "shoal up"))
     path = re.match(r"shoal((?: [a-z]+)*)", words)
     assert path is not None
-    names = path[1].split()[: 2 if path[1].split()[0] in ("node", "run") else 1]
+    names = path[1].split()[: 2 if path[1].split()[0] in ("node", "run", "ckpt") else 1]
     command = [sys.executable, "-m", "shoal.node", *names, "--help"]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     assert not [flag for flag in re.findall(r"--[a-z-]+", words) if flag not in shown]

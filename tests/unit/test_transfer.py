@@ -162,6 +162,22 @@ def test_whom_nobody_can_help_does_not_begin_and_who_is_overtaken_stops() -> Non
     assert not joiner.active
 
 
+def test_the_state_that_a_run_goes_on_from_needs_no_certificate() -> None:
+    """The manifest names its root, so it can be had before the run's first round is over."""
+    origin = Base(VERSION + 1, BASE.history, ROOT, BASE.voters)  # where everybody stands
+    joiner = Transfer(C, 0, History(origin, SIGNER), _View((A,)), Versions({}))
+    donor = Donor(0, History(origin, SIGNER), Versions({VERSION + 1: STATE}))
+    assert joiner.start(0.0, beyond=VERSION + 1) == []
+    assert sent(joiner.start(0.0, beyond=VERSION), GetChain) == [Send(A, GetChain(0, VERSION + 1))]
+    assert sent(joiner.receive(0.1, A, Chain(0, (), VERSION + 1)), GetState) == [Send(A, GetState(0, 0))]
+    joiner.receive(0.2, A, _offer(donor))
+    for index in range(len(STATE)):
+        joiner.receive(0.3, A, StateChunk(0, VERSION + 1, index, STATE[index]))
+    received = joiner.take()
+    assert received is not None
+    assert received.base == origin
+
+
 def test_a_donor_offers_only_what_is_certified_and_right() -> None:
     assert _offer(_donor()).round == VERSION
     uncertified = Donor(0, _history(0), Versions({VERSION: STATE}))

@@ -78,6 +78,7 @@ def test_a_whole_round() -> None:
     assert bench.steps() == [1, 2, 3, 4]
     assert bench.sent[-1] == Contribution(order=1, round=7, steps=4, tokens=40, loss=0.5)
     assert bench.contribution.tolist() == [8.0, 8.0, 8.0]
+    assert bench.moments.tolist() == [4.0] * 7
 
 
 def test_the_contribution_is_relative_to_what_was_loaded_even_if_the_daemon_has_loaded_more() -> None:
@@ -117,6 +118,7 @@ def test_a_new_order_ends_the_round_without_a_contribution() -> None:
     bench.trainer.before_step = lambda step: bench.orders.take(newer) if step == 3 else None
     bench.order(Train(1, 7, 2))
     assert bench.steps() == [1, 2, 3]
+    assert not bench.moments.any()  # those of the last hand-in stay, of which the round before was made
     assert not any(isinstance(each, Contribution) for each in bench.sent)
     assert bench.orders.after(1) is newer
 

@@ -1,0 +1,74 @@
+"""A run that goes on from a checkpoint: its manifest, what its first round builds on, and what does not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shoal.node.checkpoint.lineage import check_fits, going_on
+from shoal.node.checkpoint.read import Checkpoint, load
+from shoal.node.manifest import Manifest, decode_manifest, parse_manifest
+from shoal.node.run_facts import run_facts
+from shoal.node.up.plan import to_toml
+from shoal.protocol.certificate import genesis
+from shoal.protocol.errors import LocalError
+from shoal.protocol.ids import NO_DIGEST
+from tests.unit.checkpoint_kit import MANIFEST, ME, write
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Checkpoint:
+    return load(write(tmp_path, 4))
+
+
+def test_the_new_run_has_an_id_of_its_own_and_says_where_it_comes_from(checkpoint: Checkpoint) -> None:
+    manifest = going_on(MANIFEST, checkpoint)
+    assert manifest.run_id != MANIFEST.run_id
+    assert manifest.origin is not None
+    assert (manifest.origin.run, manifest.origin.round) == (MANIFEST.run_id.hex(), 4)
+    assert manifest.first_round == 5
+    assert decode_manifest(manifest.canonical(), manifest.run_id) == manifest
+    assert parse_manifest(to_toml(manifest)).run_id == manifest.run_id
+    assert going_on(manifest, checkpoint) == manifest
+
+
+def test_its_first_round_builds_on_the_other_runs_history_and_its_author_decides(checkpoint: Checkpoint) -> None:
+    facts = run_facts(going_on(MANIFEST, checkpoint), ME, seeded=NO_DIGEST, chunks=3, holds_origin=False)
+    about = checkpoint.about
+    origin = facts.origin
+    assert (origin.round, origin.history.hex(), origin.root.hex()) == (4, about.history, about.root)
+    assert origin.voters == (ME,)
+    assert not facts.holds_origin
+    assert facts.policy.members_needed(5) == MANIFEST.rounds.start_members
+    assert facts.policy.members_needed(1) == MANIFEST.rounds.min_members
+
+
+def test_a_run_from_nowhere_begins_with_its_own_genesis() -> None:
+    facts = run_facts(MANIFEST, ME, seeded=NO_DIGEST, chunks=3, holds_origin=True)
+    assert (facts.origin.round, facts.origin.history) == (0, genesis(MANIFEST.run_id, 0))
+
+
+def test_the_canonical_form_of_a_run_from_nowhere_names_no_origin() -> None:
+    assert b"origin" not in MANIFEST.canonical()
+
+
+def test_what_does_not_fit_is_refused_in_a_sentence(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    manifest = going_on(MANIFEST, checkpoint)
+    with pytest.raises(LocalError, match="goes on from round 4 of another: name the checkpoint"):
+        going_on(manifest, None)
+    with pytest.raises(LocalError, match="goes on from no checkpoint"):
+        check_fits(MANIFEST, checkpoint)
+    with pytest.raises(LocalError, match="is of round 6"):
+        check_fits(manifest, load(write(tmp_path, 6)))
+    wider = MANIFEST.model_copy(update={"model": MANIFEST.model.model_copy(update={"layers": 2})})
+    with pytest.raises(LocalError, match=r"model and rounds\.chunk_bytes"):
+        going_on(wider, checkpoint)
+    check_fits(manifest, None)  # then the state is downloaded
+
+
+def test_a_run_does_not_end_before_it_begins(checkpoint: Checkpoint) -> None:
+    table = going_on(MANIFEST, checkpoint).model_dump()
+    table["rounds"]["last"] = 4
+    with pytest.raises(ValueError, match="begins with round 5"):
+        Manifest.model_validate(table)
