@@ -88,11 +88,11 @@ class FakeNode:
         record = {"round": number, "attempt": 1, "members": len(members), "contributors": len(counted)}
         return record | {"digest": f"{number:064x}", "took_part": own, "seconds": 0.01, "bytes": 4000 * own}
 
-    async def create_run(self, manifest_toml: str, train: bool) -> dict[str, Any]:
+    async def create_run(self, manifest_toml: str, train: bool, checkpoint: str = "") -> dict[str, Any]:
         (self.world / "run.toml").write_text(manifest_toml)
         return await self.join_run("", train)
 
-    async def join_run(self, run: str, train: bool) -> dict[str, Any]:
+    async def join_run(self, run: str, train: bool, checkpoint: str = "") -> dict[str, Any]:
         self.joined_at = time.time()
         (self.world / f"{self.name}.member").write_text(str(self.joined_at))
         return {"run": "ab" * 32, "name": "fake"}

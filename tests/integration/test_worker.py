@@ -345,12 +345,21 @@ async def test_the_built_in_worker_trains_dies_and_trains_again(tmp_path: Path) 
         assert np.isfinite(first).all()
         assert first.any()
 
+        await worker.train(2, 0, theta)
+        await seen.until(lambda: len(seen.contributions) == 2)
+        second = worker.contribution.copy()
+        assert worker.moments[0] == 16  # steps
+
+    async with supervised(settings) as (worker, seen):
+        await worker.train(1, 0, theta)
+        await seen.until(lambda: seen.contributions)
+        assert worker.contribution.tobytes() == first.tobytes()
         assert worker.pid is not None
         os.kill(worker.pid, signal.SIGKILL)
         await seen.until(lambda: seen.lost)
-        await worker.train(1, 0, theta)
+        await worker.train(2, 0, theta)
         await seen.until(lambda: len(seen.contributions) == 2)
-        assert worker.contribution.tobytes() == first.tobytes()  # same state, lane and round; moments were new
+        assert worker.contribution.tobytes() == second.tobytes()  # as if nobody had died: its moments were kept
 
 
 @pytest.mark.asyncio

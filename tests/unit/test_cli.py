@@ -183,6 +183,24 @@ def test_runs_are_created_joined_and_left(shoal: Shoal, node: FakeService, tmp_p
     assert node.calls == [("create", "name = 'a'", False), ("join", "abcdef01", True), ("leave", RUN)]
 
 
+def test_a_run_goes_on_from_a_checkpoint(
+    shoal: Shoal, node: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the node is elsewhere: it is told the whole path
+    Path("run.toml").write_text("name = 'a'")
+    assert shoal("run", "create", "run.toml", "--from", "round-00000004")[0] == Exit.OK
+    assert shoal("run", "join", RUN, "--from", "round-00000004")[0] == Exit.OK
+    path = str(tmp_path / "round-00000004")
+    assert node.calls == [("create", "name = 'a'", True, path), ("join", RUN, True, path)]
+
+
+@pytest.mark.parametrize("flag", ["--peers=3", "--kill-at=2", "--join-at=2", "--manifest=m.toml", "--seed=1"])
+def test_what_an_earlier_play_has_settled_is_not_chosen_again(shoal: Shoal, tmp_path: Path, flag: str) -> None:
+    code, _, err = shoal("up", "--resume", str(tmp_path), flag)
+    assert code == Exit.USAGE
+    assert f"{flag.partition('=')[0]} with --resume" in err
+
+
 def test_what_was_done_to_a_run_as_json(shoal: Shoal, node: FakeService, tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text("name = 'a'")
     for command in (["create", str(tmp_path / "run.toml")], ["join", RUN], ["leave", RUN]):

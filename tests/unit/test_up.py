@@ -35,7 +35,17 @@ context = 32
 loss_ratio = 1.5
 """
 KEYS = {
-    *("rounds", "committed", "peers", "parameters", "tokens", "initial_val_loss", "val_loss", "alone_val_loss"),
+    *(
+        "rounds",
+        "resumed_from",
+        "committed",
+        "peers",
+        "parameters",
+        "tokens",
+        "initial_val_loss",
+        "val_loss",
+        "alone_val_loss",
+    ),
     *("joined_val_loss", "gap_recovered", "bytes_per_parameter_per_round", "out"),
 }
 PATIENCE = 120.0
