@@ -63,7 +63,7 @@ class Round:
         self._contributed_to: list[int] = []  # attempts, in this life
         self._outcome: Outcome | None = None
         self._late: list[PeerId] = []
-        self._early = Mailbox()  # what came before its roster
+        self._early = Mailbox(base.voters)  # what came before its roster
         self._asked_at: float | None = None
         self.base = base
         self.vote = vote

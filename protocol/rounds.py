@@ -83,7 +83,7 @@ class Rounds:
         self._round: Round | None = None
         self._applying: Decision | None = None
         self._doubted: Base | None = None  # what somebody doubted that we should stand on; once is enough
-        self._ahead = Mailbox()
+        self._ahead = Mailbox(())  # of the round after the current one
         self._asked: PeerId | None = None
         self._asks = 0
         self._token = 0
@@ -129,7 +129,8 @@ class Rounds:
         if known is not None:  # we have been here before
             return self._commit(known, (False,) * len(known.chunks))
         effects: list[Effect] = [self._wake(), *self._look_ahead()]
-        for sender, message in self._ahead.empty():
+        early, self._ahead = self._ahead, Mailbox(base.voters)
+        for sender, message in early.empty():
             effects += replayed(self.receive, now, sender, message)
         return effects
 
