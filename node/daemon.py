@@ -59,6 +59,7 @@ class Daemon:
         self._stopping = asyncio.Event()
         self._fault = armed(os.environ)
         self._network = Network(identity, host=settings.listen_host, port=settings.port)
+        self._network.takes = lambda run: self._member(run) is not None
         self._network.on_message = self._on_message
         self._network.on_call = self._on_call
         self._network.on_link = self._on_link
@@ -122,12 +123,12 @@ class Daemon:
     # -- what the network says ------------------------------------------------------------------------------
 
     def _on_message(self, peer: PeerId, run: RunId | None, message: Message) -> None:
-        member = self._runs.get(run.hex()) if run is not None else None
+        member = self._member(run)
         if member is not None:
             member.driver.receive(peer, message)
 
     def _on_sent(self, peer: PeerId, run: RunId, message: Message) -> None:
-        member = self._runs.get(run.hex())
+        member = self._member(run)
         if member is not None:
             member.outgoing.sent(message, member.member.rounds.attempt)
 
@@ -214,6 +215,9 @@ class Daemon:
         self._stopping.set()
 
     # -- inside ---------------------------------------------------------------------------------------------
+
+    def _member(self, run: RunId | None) -> Run | None:
+        return self._runs.get(run.hex()) if run is not None else None
 
     def _find(self, run: str) -> Run:
         return self._runs[find_run(run, {key: each.manifest.name for key, each in self._runs.items()})]

@@ -4,6 +4,7 @@ Rules:
 - Messages and calls travel on control streams; messages whose class says `bulk` on bulk streams, so that no
   payload ever stands before a word.
 - A bad frame or message costs its sender that frame and a line in our log; bad framing costs it the stream.
+- A message of a run that we are not in is dropped unread: decoding it would cost us more than sending it cost.
 - The peer may have one stream of each protocol: a new one replaces the old. If the old one had not ended, the peer
   has lost a connection that looks alive here, and our own words must not go there any more.
 - A peer may keep us busy with its words, and with malformed payloads, for a share of the time (BUSY); beyond that it
@@ -64,6 +65,7 @@ class Surroundings:
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
     complain: Callable[[RemoteError], None]
     count: Callable[[RunId | None, int, int], None]  # (run, bytes sent, bytes received)
+    takes: Callable[[RunId | None], bool]
     on_message: Callable[[PeerId, RunId | None, Message], None]
     on_call: Callable[[PeerId, Message], Awaitable[Message]]
     on_sent: Callable[[PeerId, RunId, Message], None]
@@ -244,8 +246,10 @@ class Neighbour:
             await asyncio.sleep(wait)
 
     def _receive(self, frame: Frame, bulk: bool) -> bool:
-        """Act on one frame; whatever is wrong with its contents ends here. Whether it was well-formed."""
+        """Act on one frame; whatever is wrong with its contents ends here. Whether it was any good."""
         try:
+            if frame.kind is Kind.MESSAGE and not self._around.takes(frame.run):
+                return False
             if frame.kind is Kind.MESSAGE:
                 message = decode(frame.body, self.peer, tags=RUN_TAGS)
                 if message.bulk != bulk:

@@ -48,6 +48,7 @@ class Network:
         self, identity: Identity, *, host: str = "0.0.0.0", port: int = DEFAULT_PORT, bulk_queue: int = BULK_QUEUE
     ) -> None:
         self.peer = identity.peer
+        self.takes: Callable[[RunId | None], bool] = lambda run: True  # of which runs messages are read at all
         self.on_message: Callable[[PeerId, RunId | None, Message], None] = lambda peer, run, message: None
         self.on_call: Callable[[PeerId, Message], Awaitable[Message]] = _refuse
         self.on_link: Callable[[PeerId, bool], None] = lambda peer, up: None
@@ -68,6 +69,7 @@ class Network:
             spawn=self._spawn,
             complain=self._complain,
             count=self._count,
+            takes=lambda run: self.takes(run),
             on_message=self._deliver,
             on_call=lambda peer, message: self.on_call(peer, message),
             on_sent=lambda peer, run, message: self._guard(self.on_sent, peer, run, message),

@@ -18,7 +18,7 @@ import msgpack
 import pytest
 
 from shoal.node.worker_messages import Stop
-from shoal.protocol import calls, link, swarm
+from shoal.protocol import calls, link, swarm, wire
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.frames import LENGTH_SIZE, Kind, frame_head
 from shoal.protocol.identity import Identity
@@ -422,8 +422,8 @@ class Rogue:
         return await self.transport.open_stream(node.peer, protocol)
 
 
-def framed(body: bytes, kind: Kind = Kind.MESSAGE) -> bytes:
-    return frame_head(kind, 1, RUN, len(body)) + body
+def framed(body: bytes, kind: Kind = Kind.MESSAGE, run: RunId | None = RUN) -> bytes:
+    return frame_head(kind, 1, run, len(body)) + body
 
 
 @pytest.mark.asyncio
@@ -451,6 +451,29 @@ async def test_bad_messages_are_ignored_and_logged_once(caplog: pytest.LogCaptur
         complaints = [each.message for each in caplog.records if each.levelno == logging.WARNING]
         assert len(complaints) == len(set(complaints)) == 10
         assert all(rogue.identity.peer in each for each in complaints)
+
+
+@pytest.mark.asyncio
+async def test_messages_of_other_runs_are_not_even_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    a = Node()
+    a.takes = lambda run: run == RUN
+    decoded: list[bytes] = []
+
+    def decode(data: memoryview, sender: PeerId, tags: range) -> Message:
+        decoded.append(bytes(data))
+        return wire.decode(data, sender, tags=tags)
+
+    monkeypatch.setattr(link, "decode", decode)
+    async with running(a), Rogue() as rogue:
+        stream, bulk = await rogue.stream_to(a), await rogue.stream_to(a, BULK)
+        for run in (RunId(b"x" * 32), None):
+            await stream.write(framed(encode(Word(1)), run=run), framed(b"garbage", run=run))
+            await bulk.write(framed(encode(Load(1, b"x")), run=run))
+        await stream.write(framed(encode(Word(2))))
+        await bulk.write(framed(encode(Load(2, b"x"))))
+        await eventually(lambda: a.words and a.loads)
+        assert (a.words, a.loads) == ([2], [2])
+        assert sorted(decoded) == sorted([encode(Word(2)), encode(Load(2, b"x"))])
 
 
 @pytest.mark.asyncio
