@@ -1,8 +1,8 @@
 """How a newcomer learns what a run is: it asks the peers that it is connected with for the manifest.
 
-Whoever answers is believed in nothing: the manifest must hash to the run's id, and its author must have signed it; the
-members that it names must be few, and possible. A bad answer is logged and the next peer is asked. Today the peers are those of `--bootstrap`; a directory of
-runs would ask here, too.
+Whoever answers is believed in nothing: the manifest must hash to the run's id, and its author must have signed it;
+the members that it names must be few, and possible. A bad answer is logged and the next peer is asked. Today the peers
+are those of `--bootstrap`; a directory of runs would ask here, too.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _check(run: str, answer: ManifestIs, source: PeerId, identity: Identity) -> 
 def _check_members(members: tuple[tuple[PeerId, tuple[str, ...]], ...], source: PeerId) -> None:
     """RemoteError, naming `source`, for members that no honest peer names: we are about to remember and dial them."""
     if len(members) > MEMBERS_TOLD:
-        raise RemoteError(f"names {len(members)} members of the run, more than the {MEMBERS_TOLD} to begin with", source)
+        raise RemoteError(f"names {len(members)} members, more than the {MEMBERS_TOLD} to begin with", source)
     for peer, addresses in members:
         vet_addresses(addresses, source)
         try:

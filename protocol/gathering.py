@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shoal.protocol.context import Means
-from shoal.protocol.ids import Digest, PeerId
+from shoal.protocol.ids import Digest, PeerId, short
 from shoal.protocol.messages.rounds import Ballot, Join, Leave, Roster
 from shoal.protocol.quorum import is_quorum
 from shoal.protocol.roster import Base, rank
@@ -27,6 +27,7 @@ from shoal.protocol.voting import counting, must_propose
 
 MAX_JOINS = 10_000  # as many as a run has members
 CLOSE, CALL_AWAY = 2, 3  # patiences until a leader closes without the missing; until it calls them away from others
+MAX_NAMED = 8  # of those who are missing
 HAND_IN = 0  # the attempt in a Call that is meant for those who are still training
 
 
@@ -131,8 +132,10 @@ class Gathering:
         counted = counting(leaves, Ballot(attempt, 0, self._me))
         left = [leave.peer for leave in counted]
         if not is_quorum(present, self._base.voters, left):
-            absent = [voter for voter in self._base.voters if voter not in present and voter not in left]
-            return f"no quorum: waiting for {', '.join(peer[-6:] for peer in absent)}"
+            voters = [voter for voter in self._base.voters if voter not in left]
+            absent = [short(voter) for voter in voters if voter not in present]
+            names = ", ".join(absent[:MAX_NAMED]) + (", ..." if len(absent) > MAX_NAMED else "")
+            return f"no quorum with {len(absent)} of {len(voters)} voters absent ({names})"
         if len(present) < needed:
             return f"{len(present)} of at least {needed} members are here"
         answers = {peer: join.prepared for peer, join in present.items()}

@@ -669,7 +669,8 @@ async def test_a_pair_of_ports_in_use_gives_way_to_the_next(caplog: pytest.LogCa
     async with running(a, b):
         assert f"/tcp/{port}/" in a.addresses()[0]
         assert f"/tcp/{port}/" not in b.addresses()[0]
-        assert f"ports {port} and {port + 1} are in use" in caplog.text
+        (said,) = [each for each in caplog.records if getattr(each, "code", "") == "ports-in-use"]
+        assert f"ports {port} and {port + 1} are in use" in said.message
         await a.connect(b.addresses()[0])
 
 
