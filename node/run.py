@@ -13,7 +13,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Coroutine
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,7 +45,6 @@ from shoal.protocol.signing import Signer
 from shoal.protocol.transfer import StateReceived
 
 REPORT_EVERY = 1.0  # seconds between two reports of our progress to the others
-LAST_COMMIT = 5.0  # seconds that leaving waits for a commit that is being applied
 
 log = logging.getLogger("shoal.run")
 
@@ -126,11 +124,7 @@ class Run:
         self._begin_round()
 
     async def close(self) -> None:
-        """Say goodbye to the others and end our part in the run; a commit that is being applied comes first."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LAST_COMMIT):
-                while self.member.rounds.phase == "applying" and not self.failure:
-                    await asyncio.sleep(0.01)  # only between rounds is there a vote to sign off with
+        """Say goodbye to the others, whatever we are doing, and end our part in the run."""
         self.driver.command(self.member.leave)
         self.driver.close()
         if self.training is not None:

@@ -259,7 +259,7 @@ class Commit:
         tally, leaves = self._tally, self._leaves()
         if tally is None or not tally.decided(self._base.voters, leaves):
             return []
-        return [Tell(Decided(tally.certificate(leaves), tally.value.chunks))]
+        return [Tell(Decided(tally.certificate(self._base.voters, leaves), tally.value.chunks))]
 
     def _prepare_message(self, value: PreparedValue) -> Prepare:
         return Prepare(self._vote.round, self._vote.part, value.ballot, value.proposal, value.chunks)

@@ -107,7 +107,8 @@ class Gathering:
         present = self.present(attempt)
         missing = tuple(peer for peer in expected if peer not in present and peer not in self._strays)
         waited, patience = now - self.opened_at, self._spread.deadline()
-        reason = self._obstacle(present, attempt, leaves)
+        leaves = self._needed(present, counting(leaves, Ballot(attempt, 0, self._me)))
+        reason = self._obstacle(present, leaves)
         if not reason and (not missing or waited >= CLOSE * patience):
             if not missing:
                 self._spread.observe(waited)
@@ -126,11 +127,18 @@ class Gathering:
             return HAND_IN
         return None
 
-    def _obstacle(self, present: dict[PeerId, Join], attempt: int, leaves: Sequence[Leave]) -> str:
+    def _needed(self, present: dict[PeerId, Join], leaves: Sequence[Leave]) -> tuple[Leave, ...]:
+        """Those of the last round's voters, and of the voters of a value that may be decided."""
+        voters = self._base.voters
+        answers = [join.prepared for join in present.values()]
+        answers += [leave.prepared for leave in leaves if leave.peer in voters]
+        entitled = {*voters, *(voter for value in answers if value is not None for voter in value.proposal.voters)}
+        return tuple(leave for leave in leaves if leave.peer in entitled)
+
+    def _obstacle(self, present: dict[PeerId, Join], leaves: Sequence[Leave]) -> str:
         """Why no group can be made of those present; empty if one can."""
         needed = self._policy.members_needed(self._base.round + 1)
-        counted = counting(leaves, Ballot(attempt, 0, self._me))
-        left = [leave.peer for leave in counted]
+        left = [leave.peer for leave in leaves]
         if not is_quorum(present, self._base.voters, left):
             voters = [voter for voter in self._base.voters if voter not in left]
             absent = [short(voter) for voter in voters if voter not in present]
@@ -139,7 +147,7 @@ class Gathering:
         if len(present) < needed:
             return f"{len(present)} of at least {needed} members are here"
         answers = {peer: join.prepared for peer, join in present.items()}
-        adopted = must_propose(answers, counted, self._base.voters)
+        adopted = must_propose(answers, leaves, self._base.voters)
         if adopted is not None and not is_quorum(present, adopted.proposal.voters, left):
             return "no quorum of those who may have decided already"
         if adopted is None and not any(join.weight for join in present.values()):
@@ -148,6 +156,5 @@ class Gathering:
 
     def _roster(self, present: dict[PeerId, Join], attempt: int, leaves: Sequence[Leave]) -> Roster:
         joins = tuple(present[peer] for peer in rank(self._base, attempt, present))
-        counted = counting(leaves, Ballot(attempt, 0, self._me))
-        roster = Roster(self._base.round + 1, self._part, attempt, self._me, joins, counted, b"")
+        roster = Roster(self._base.round + 1, self._part, attempt, self._me, joins, tuple(leaves), b"")
         return signed(roster, self._signer)

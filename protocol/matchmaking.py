@@ -102,7 +102,7 @@ class Matchmaking:
         return [peer for peer in self._gathering.peers() if peer not in members]
 
     def leaves(self) -> tuple[Leave, ...]:
-        """The voters that signed off in this round."""
+        """Those that signed off in this round."""
         return tuple(self._leaves[peer] for peer in sorted(self._leaves))
 
     @property
@@ -129,7 +129,7 @@ class Matchmaking:
             return []
         if self.attempt:
             self._gathering.restart()
-        attempt = max(attempt, self._vote.attempt + 1)
+        attempt = max(attempt, self._vote.attempt + 1, self._after_leaves())
         self.active = True
         self.attempt, self.leader = attempt, self._choose_leader(attempt)
         self._silent, self._token = 0, self._token + 1
@@ -188,10 +188,9 @@ class Matchmaking:
         return effects + self.enter(now, attempt)
 
     def receive_leaves(self, now: float, leaves: Iterable[Leave]) -> list[Effect]:
-        """Voters have signed off; checked to be of this round."""
+        """Some have signed off; checked to be of this round."""
         self._leaves.update({leave.peer: leave for leave in leaves})
-        highest = max((leave.promised.attempt for leave in self._leaves.values()), default=0)
-        return self.move_up(now, highest + 1) + self._close_if_due(now)
+        return self.move_up(now, self._after_leaves()) + self._close_if_due(now)
 
     def peer_changed(self, now: float) -> list[Effect]:
         """Somebody came or went."""
@@ -219,6 +218,11 @@ class Matchmaking:
         return [Send(self.leader, self._join), self._wake(RETRY * (1 + self._silent / 2))]
 
     # -- inside ---------------------------------------------------------------------------------------------
+
+    def _after_leaves(self) -> int:
+        """The first attempt in which all leaves count that are not far from anybody."""
+        promised = [leave.promised.attempt for leave in self._leaves.values()]
+        return 1 + max((attempt for attempt in promised if attempt < self.attempt + MAX_ATTEMPT_STEP), default=0)
 
     def _choose_leader(self, attempt: int) -> PeerId:
         voters = [voter for voter in self._base.voters if voter not in self._leaves]

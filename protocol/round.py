@@ -18,7 +18,7 @@ from shoal.protocol.attempt import Attempt, AttemptFailed
 from shoal.protocol.certificate import check_answers, check_commit, check_leave
 from shoal.protocol.commit import Decided
 from shoal.protocol.context import Context, Means
-from shoal.protocol.effects import Effect, Event, Persist, Send, Tell, Timer
+from shoal.protocol.effects import Effect, Event, Send, Tell, Timer
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import PeerId
 from shoal.protocol.mailbox import Mailbox, replayed
@@ -27,7 +27,6 @@ from shoal.protocol.messages import rounds as wire
 from shoal.protocol.outcome import Outcome
 from shoal.protocol.reducer import Reducer
 from shoal.protocol.roster import Base, check_roster
-from shoal.protocol.signing import signed
 from shoal.protocol.stages import attempt_of
 from shoal.protocol.voting import VoteState
 from shoal.protocol.wire import Message
@@ -92,17 +91,6 @@ class Round:
             return []
         self._contribution = contribution
         return self._digest(now, self._matching.submit(now, offer))
-
-    def leave(self) -> list[Effect]:
-        """Sign off: our voting ends, with our last vote on record. Who has forgotten its votes has none to show."""
-        if self.vote.is_sealed:
-            return []
-        vote = self.vote
-        leave = wire.Leave(vote.round, vote.part, self._me, vote.promised, vote.prepared, b"")
-        leave = signed(leave, self._means.signer)
-        self.vote.seal()
-        goodbyes = [Send(peer, leave) for peer in self._means.view.alive()]
-        return [Persist(f"vote-{vote.part}", vote.record()), *goodbyes]
 
     def peer_down(self, now: float, peer: PeerId) -> list[Effect]:
         """Membership has given `peer` up."""
@@ -205,9 +193,8 @@ class Round:
         return [Tell(Decided(certificate, message.chunks))]
 
     def _receive_leave(self, now: float, leave: wire.Leave) -> list[Effect]:
+        """Who is no voter of the last round may be one of this round's proposal."""
         check_leave(leave, self.base, self._means.policy.chunks, self._means.signer)
-        if leave.peer not in self.base.voters:
-            return []
         effects = self._matching.receive_leaves(now, [leave])
         if self.attempt is not None:
             effects += self.attempt.lose(now, leave.peer) + self.attempt.recount(now)

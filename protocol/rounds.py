@@ -6,7 +6,8 @@
 
 Rules: messages of decided rounds are answered with what was decided; messages of the next round wait until we are
 there; whoever is more than one round ahead makes us catch up. What was voted outlives its round: a member that goes
-back to an earlier state takes up its votes again, and votes in no round before the last in which it has.
+back to an earlier state takes up its votes again, and votes in no round before the last in which it has. A LEAVE
+counts in the round that it names, whenever we are there, and is a reason neither to wait nor to catch up.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from dataclasses import dataclass
 from shoal.protocol.attempt import Attempt
 from shoal.protocol.certificate import next_base
 from shoal.protocol.context import Means, View
-from shoal.protocol.effects import Effect, Event, Send, Tell, Timer, Wake
+from shoal.protocol.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
 from shoal.protocol.estimate import Estimate
 from shoal.protocol.ids import Digest, PeerId
+from shoal.protocol.leaving import Goodbyes, last_words, sealed
 from shoal.protocol.mailbox import Mailbox, replayed
 from shoal.protocol.matchmaking import Offer
 from shoal.protocol.messages import rounds as wire
@@ -84,6 +86,7 @@ class Rounds:
         self._applying: Decision | None = None
         self._doubted: Base | None = None  # what somebody doubted that we should stand on; once is enough
         self._ahead = Mailbox(())  # of the round after the current one
+        self._goodbyes = Goodbyes(policy.chunks, signer)
         self._asked: PeerId | None = None
         self._asks = 0
         self._token = 0
@@ -129,6 +132,9 @@ class Rounds:
         if known is not None:  # we have been here before
             return self._commit(known, (False,) * len(known.chunks))
         effects: list[Effect] = [self._wake(), *self._look_ahead()]
+        self._goodbyes.forget_before(base.round + 1)
+        for leave in self._goodbyes.of(base.round + 1):
+            effects += replayed(self.receive, now, leave.peer, leave)
         early, self._ahead = self._ahead, Mailbox(base.voters)
         for sender, message in early.empty():
             effects += replayed(self.receive, now, sender, message)
@@ -151,11 +157,17 @@ class Rounds:
         self._round = self._applying = None
 
     def leave(self, now: float) -> list[Effect]:
-        """Sign off: our voting ends, with our last vote on record."""
+        """Sign off from every round that may count us among its voters, whatever we are doing; we are silent then."""
         if self._has_left:
             return []
         self._has_left = True
-        return self._round.leave() if self._round is not None else []
+        self._remember_votes()
+        leaves = last_words(self._means, self._voted, *self._undecided())
+        if leaves is None:
+            return []
+        self._voted = sealed(leaves[-1])
+        goodbyes = [Send(peer, leave) for peer in self._means.view.alive() for leave in leaves]
+        return [Persist(f"vote-{self._means.part}", self._voted), *goodbyes]
 
     def peer_down(self, now: float, peer: PeerId) -> list[Effect]:
         """Membership has given `peer` up."""
@@ -176,6 +188,8 @@ class Rounds:
         number = round_of(message)
         if self._has_left:
             return []
+        if isinstance(message, wire.Leave):
+            return self._receive_leave(now, message)
         if self.shelf.decision(number) is not None:
             return self._answer_late(sender, message)
         if self._round is None or number == self._round.number + 1:
@@ -200,6 +214,24 @@ class Rounds:
         return [self._wake(), *self._digest(self._round.tick(now)), *self._look_ahead()]
 
     # -- inside ---------------------------------------------------------------------------------------------
+
+    def _receive_leave(self, now: float, leave: wire.Leave) -> list[Effect]:
+        """Somebody has signed off from a round: this one, one that is over, or one to come."""
+        _, voters = self._undecided()
+        if not self._goodbyes.has_room_for(leave.peer, voters):
+            return []
+        effects: list[Effect] = []
+        if self._round is not None and leave.round == self._round.number:
+            effects = self._digest(self._round.receive(now, leave.peer, leave))
+        self._goodbyes.keep(leave)
+        return effects
+
+    def _undecided(self) -> tuple[int, tuple[PeerId, ...]]:
+        """The lowest round that is not decided here, and its voters."""
+        if self._round is not None:
+            return self._round.number, self._round.base.voters
+        applying = self._applying
+        return (applying.round + 1, applying.certificate.proposal.voters) if applying is not None else (0, ())
 
     def _answer_late(self, sender: PeerId, message: Message) -> list[Effect]:
         """Somebody is still in a round that we have decided."""

@@ -132,7 +132,10 @@ class Tally:
         left = [leave.peer for leave in counting(leaves, self.value.ballot)]
         return is_quorum(self.votes, voters, left) and is_quorum(self.votes, self.value.proposal.voters, left)
 
-    def certificate(self, leaves: Iterable[Leave]) -> Certificate:
+    def certificate(self, voters: Sequence[PeerId], leaves: Iterable[Leave]) -> Certificate:
         """The proof that goes out with COMMIT."""
+        ballot, proposal = self.value.ballot, self.value.proposal
         votes = tuple(Vote(peer, signature) for peer, signature in sorted(self.votes.items()))
-        return Certificate(self.value.ballot, self.value.proposal, votes, counting(leaves, self.value.ballot))
+        counted = counting(leaves, ballot)
+        left = tuple(leave for leave in counted if leave.peer in voters or leave.peer in proposal.voters)
+        return Certificate(ballot, proposal, votes, left)
