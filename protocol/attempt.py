@@ -25,7 +25,7 @@ from shoal.protocol.leadership import Leadership
 from shoal.protocol.matchmaking import MAX_ATTEMPT_STEP
 from shoal.protocol.messages import rounds as wire
 from shoal.protocol.reducer import Reducer
-from shoal.protocol.roster import Base, check_proposed, first_ballot, make_plan
+from shoal.protocol.roster import Base, answers, check_proposed, first_ballot, make_plan
 from shoal.protocol.silence import Silence, Stall
 from shoal.protocol.succession import Succession
 from shoal.protocol.voting import counting, must_propose
@@ -44,7 +44,7 @@ class AttemptFailed(Event):
 
 def adopted_value(roster: wire.Roster, base: Base) -> wire.PreparedValue | None:
     """What the members' JOINs oblige the group to propose; None: it is free to reduce."""
-    return must_propose({join.peer: join.prepared for join in roster.joins}, roster.leaves, base.voters)
+    return must_propose(answers(roster.joins), roster.leaves, base.voters)
 
 
 class Attempt:

@@ -21,7 +21,7 @@ from shoal.protocol.context import Means
 from shoal.protocol.ids import Digest, PeerId, short
 from shoal.protocol.messages.rounds import Ballot, Join, Leave, Roster
 from shoal.protocol.quorum import is_quorum
-from shoal.protocol.roster import Base, rank
+from shoal.protocol.roster import Base, answers, rank
 from shoal.protocol.signing import signed
 from shoal.protocol.voting import counting, must_propose
 
@@ -130,25 +130,23 @@ class Gathering:
     def _needed(self, present: dict[PeerId, Join], leaves: Sequence[Leave]) -> tuple[Leave, ...]:
         """Those of the last round's voters, and of the voters of a value that may be decided."""
         voters = self._base.voters
-        answers = [join.prepared for join in present.values()]
-        answers += [leave.prepared for leave in leaves if leave.peer in voters]
-        entitled = {*voters, *(voter for value in answers if value is not None for voter in value.proposal.voters)}
+        values = [*answers(present.values()).values(), *(leave.prepared for leave in leaves if leave.peer in voters)]
+        entitled = {*voters, *(voter for value in values if value is not None for voter in value.proposal.voters)}
         return tuple(leave for leave in leaves if leave.peer in entitled)
 
     def _obstacle(self, present: dict[PeerId, Join], leaves: Sequence[Leave]) -> str:
         """Why no group can be made of those present; empty if one can."""
         needed = self._policy.members_needed(self._base.round + 1)
-        left = [leave.peer for leave in leaves]
-        if not is_quorum(present, self._base.voters, left):
+        left, answered = [leave.peer for leave in leaves], answers(present.values())
+        if not is_quorum(answered, self._base.voters, left):
             voters = [voter for voter in self._base.voters if voter not in left]
-            absent = [short(voter) for voter in voters if voter not in present]
+            absent = [short(voter) for voter in voters if voter not in answered]
             names = ", ".join(absent[:MAX_NAMED]) + (", ..." if len(absent) > MAX_NAMED else "")
             return f"no quorum with {len(absent)} of {len(voters)} voters absent ({names})"
         if len(present) < needed:
             return f"{len(present)} of at least {needed} members are here"
-        answers = {peer: join.prepared for peer, join in present.items()}
-        adopted = must_propose(answers, leaves, self._base.voters)
-        if adopted is not None and not is_quorum(present, adopted.proposal.voters, left):
+        adopted = must_propose(answered, leaves, self._base.voters)
+        if adopted is not None and not is_quorum(answered, adopted.proposal.voters, left):
             return "no quorum of those who may have decided already"
         if adopted is None and not any(join.weight for join in present.values()):
             return "nobody here has trained anything yet"

@@ -4,11 +4,14 @@ Let V be the last round that a member has joined. It may be a voter in V, and in
 name it; in no later one, because it has joined no roster there. So it signs off from these two, with one LEAVE each,
 wherever it stands itself: in V, applying what V decided, in V + 1, or catching up.
 
-A LEAVE is safe to count if its author says nothing else in that round, ever. Of V it tells all that the author has
-said: its promise, and what it prepared. In V + 1 the author has said nothing: it has not joined. A record that seals
-V + 1, and with it every round before, is on disk before the first LEAVE goes out; whoever comes back reads it, and
-has a voice again from V + 2 on, which no LEAVE of before speaks of. So it does not matter when a LEAVE arrives, how
-often, or in what order: it means one round of its author, and always the same there.
+A LEAVE is safe to count if its author never votes in that round again. Of V it tells all that the author has said:
+its promise, and what it prepared. In V + 1 the author has said nothing yet. A record that ends its voting in both is
+on disk before the first LEAVE goes out, so it is also safe if some have heard it and others not: a leader who counts
+without the leaver needs a quorum of the rest; one who still counts it gets no vote of it, and needs no fewer of them.
+
+So it does not matter when a LEAVE arrives, how often, or in what order: it means one round of its author, and says
+always the same. Who comes back says it again, and takes part without a vote; from V + 2 on, of which no LEAVE speaks,
+it is a newcomer like any other.
 """
 
 from __future__ import annotations
@@ -26,29 +29,22 @@ MAX_AUTHORS = 1024  # whose goodbyes are kept, beside those of voters
 ROUNDS_EACH = 2  # that one member signs off from at once
 
 
-def last_words(
-    means: Means, voted: VoteRecord | None, undecided: int, voters: Sequence[PeerId]
-) -> tuple[Leave, Leave] | None:
+def leave_of(vote: VoteState, signer: Signer) -> Leave:
+    """What somebody who signs off says of a round: the same whenever it says it, because it votes there no more."""
+    return signed(Leave(vote.round, vote.part, signer.peer, vote.promised, vote.prepared, b""), signer)
+
+
+def last_words(means: Means, voted: VoteRecord | None, undecided: int, voters: Sequence[PeerId]) -> list[Leave]:
     """The LEAVEs of a member whose last record is `voted`, and for whom `voters` decide the round `undecided` next.
 
-    None, if it has joined no round, or none since it last left; and if no other voter is there to decide without it:
-    who goes without a word is only missing, and free to come back.
+    None, if it has joined no round, or if no other voter is there to decide without it: who goes without a word is
+    only missing, and may come back with its vote.
     """
-    if voted is None or VoteState.resume(voted.round, means.part, voted).is_sealed:
-        return None
     others = [voter for voter in voters if voter != means.me and means.view.is_alive(voter)]
-    if not others and undecided >= voted.round:  # below that we do not know who votes now
-        return None
+    if voted is None or (not others and undecided >= voted.round):  # below that we do not know who votes now
+        return []
     votes = [VoteState.resume(round, means.part, voted) for round in (voted.round, voted.round + 1)]
-    first, second = [Leave(vote.round, vote.part, means.me, vote.promised, vote.prepared, b"") for vote in votes]
-    return signed(first, means.signer), signed(second, means.signer)
-
-
-def sealed(last: Leave) -> VoteRecord:
-    """The record of somebody who has signed off from `last`'s round and all before."""
-    vote = VoteState(last.round, last.part)
-    vote.seal()
-    return vote.record()
+    return [leave_of(vote, means.signer) for vote in votes]
 
 
 class Goodbyes:

@@ -19,6 +19,7 @@ from shoal.protocol.effects import Effect, Event, Persist, Send, Tell, Timer, Wa
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.gathering import HAND_IN, Gathering
 from shoal.protocol.ids import PeerId
+from shoal.protocol.leaving import leave_of
 from shoal.protocol.messages.rounds import Call, CatchUp, Join, Leave, Noted, Retry, Roster
 from shoal.protocol.roster import Base, check_join, rank
 from shoal.protocol.signing import signed
@@ -137,14 +138,15 @@ class Matchmaking:
         self._join = self._sign_join(self._offer, attempt, self.leader)
         effects: list[Effect] = [Persist(f"vote-{self._part}", self._vote.record()), self._wake(RETRY)]
         if self.leader != self._me:
-            return [*effects, Send(self.leader, self._join)]
+            goodbye = [Send(self.leader, leave_of(self._vote, self._signer))] if self._vote.has_left else []
+            return [*effects, *goodbye, Send(self.leader, self._join)]
         self._gathering.add(now, self._join)
         return effects + self._close_if_due(now)
 
     def receive_join(self, now: float, join: Join) -> list[Effect]:
         """A JOIN to us as leader; it may come before we are ready ourselves."""
         self.check_join(join)
-        if self._vote.is_sealed:
+        if self._vote.is_sealed or self._vote.has_left:
             return [self._retry(join.peer, join.attempt + 1)]
         if self.active and join.attempt < self.attempt:
             return [self._retry(join.peer, self.attempt)]
@@ -225,7 +227,8 @@ class Matchmaking:
         return 1 + max((attempt for attempt in promised if attempt < self.attempt + MAX_ATTEMPT_STEP), default=0)
 
     def _choose_leader(self, attempt: int) -> PeerId:
-        voters = [voter for voter in self._base.voters if voter not in self._leaves]
+        gone = [*self._leaves, *([self._me] if self._vote.has_left else [])]
+        voters = [voter for voter in self._base.voters if voter not in gone]
         live = [voter for voter in voters if voter == self._me or self._view.is_alive(voter)]
         return rank(self._base, attempt, live or voters or [self._me])[0]
 
@@ -242,10 +245,23 @@ class Matchmaking:
             check_value(join.prepared, self._base, self._policy.chunks, join.peer)
 
     def _sign_join(self, offer: Offer, attempt: int, leader: PeerId) -> Join:
-        base, prepared = self._base, self._vote.prepared
-        who = (self.round, self._part, attempt, leader, self._me)
-        what = (base.history, base.root, offer.weight, offer.bandwidth, offer.reachable)
-        return signed(Join(*who, *what, prepared, b""), self._signer)
+        base, vote = self._base, self._vote
+        join = Join(
+            round=self.round,
+            part=self._part,
+            attempt=attempt,
+            leader=leader,
+            peer=self._me,
+            base_history=base.history,
+            base_root=base.root,
+            weight=offer.weight,
+            bandwidth=offer.bandwidth,
+            reachable=offer.reachable,
+            votes=not vote.has_left,
+            prepared=None if vote.has_left else vote.prepared,
+            signature=b"",
+        )
+        return signed(join, self._signer)
 
     def _expected(self) -> list[PeerId]:
         def shares_base(peer: PeerId) -> bool:

@@ -195,6 +195,8 @@ class Round:
     def _receive_leave(self, now: float, leave: wire.Leave) -> list[Effect]:
         """Who is no voter of the last round may be one of this round's proposal."""
         check_leave(leave, self.base, self._means.policy.chunks, self._means.signer)
+        if leave in self._matching.leaves():  # its author may be back by now
+            return []
         effects = self._matching.receive_leaves(now, [leave])
         if self.attempt is not None:
             effects += self.attempt.lose(now, leave.peer) + self.attempt.recount(now)

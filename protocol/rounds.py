@@ -12,6 +12,7 @@ counts in the round that it names, whenever we are there, and is a reason neithe
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,7 +22,7 @@ from shoal.protocol.context import Means, View
 from shoal.protocol.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
 from shoal.protocol.estimate import Estimate
 from shoal.protocol.ids import Digest, PeerId
-from shoal.protocol.leaving import Goodbyes, last_words, sealed
+from shoal.protocol.leaving import Goodbyes, last_words
 from shoal.protocol.mailbox import Mailbox, replayed
 from shoal.protocol.matchmaking import Offer
 from shoal.protocol.messages import rounds as wire
@@ -133,10 +134,9 @@ class Rounds:
             return self._commit(known, (False,) * len(known.chunks))
         effects: list[Effect] = [self._wake(), *self._look_ahead()]
         self._goodbyes.forget_before(base.round + 1)
-        for leave in self._goodbyes.of(base.round + 1):
-            effects += replayed(self.receive, now, leave.peer, leave)
+        kept = [(leave.peer, leave) for leave in self._goodbyes.of(base.round + 1)]
         early, self._ahead = self._ahead, Mailbox(base.voters)
-        for sender, message in early.empty():
+        for sender, message in (*kept, *early.empty()):
             effects += replayed(self.receive, now, sender, message)
         return effects
 
@@ -163,9 +163,9 @@ class Rounds:
         self._has_left = True
         self._remember_votes()
         leaves = last_words(self._means, self._voted, *self._undecided())
-        if leaves is None:
+        if self._voted is None or not leaves:
             return []
-        self._voted = sealed(leaves[-1])
+        self._voted = dataclasses.replace(self._voted, left=leaves[-1].round)
         goodbyes = [Send(peer, leave) for peer in self._means.view.alive() for leave in leaves]
         return [Persist(f"vote-{self._means.part}", self._voted), *goodbyes]
 
@@ -286,7 +286,7 @@ class Rounds:
     def _look_ahead(self) -> list[Effect]:
         """Somebody has applied what we have not: ask what we have missed."""
         round, view = self._round, self._means.view
-        if round is None:
+        if round is None or self._has_left:
             return []
         statuses = [(peer, view.status(peer)) for peer in view.alive()]
         ahead = [peer for peer, status in statuses if status is not None and status.round >= round.number]

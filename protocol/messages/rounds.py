@@ -51,6 +51,7 @@ class Join(Message):
     weight: int  # tokens behind the contribution
     bandwidth: int  # bytes per second, 0 = not measured
     reachable: bool  # can own chunks: others can send to it
+    votes: bool  # False: its author has signed off from this round, is back, and only contributes
     prepared: PreparedValue | None
     signature: bytes
 

@@ -1,15 +1,20 @@
-"""One member says goodbye, at any event of its life; then another one dies. Whoever is left must go on.
+"""One member says goodbye, at any event of its life; then another one dies, or it comes back. The others must go on.
 
-The one that is left comes first among the voters that remain, so that it is a quorum without the leaver: were the
+If one dies, whoever is left comes first among the voters that remain, and so is a quorum without the leaver: were the
 leaver still counted, nobody could decide anything any more. The death comes `after` the goodbye, when what the two had
-decided between themselves has reached the third.
+decided between themselves has reached the third. If the leaver comes back, its old goodbyes keep coming, too.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeGuard
 
+from shoal.protocol.effects import Effect, Send
 from shoal.protocol.ids import PeerId
+from shoal.protocol.messages.rounds import Leave
+from shoal.protocol.wire import Message
 from tests.simulation.campaign import build, leave
 from tests.simulation.links import LAN, Link
 from tests.simulation.oracle import Oracle, Violation
@@ -93,3 +98,58 @@ def _go_on(world: World[Peer], goal: int) -> None:
     except AssertionError:
         where = {peer: (repr(world.node(peer).member.rounds), world.node(peer).waiting) for peer in world.living()}
         raise Violation("Termination", f"round {goal} is not committed after {SOON} s: {where}") from None
+
+
+def run_return(case: Leaving, members: int, away: float) -> bool:
+    """Let the leaver come back, to a run that needs `members`; it must contribute, and in the end vote again."""
+    world, oracle = build(case.seed, members, case.link, Shape(start_members=members, min_members=members))
+    world.run_until(lambda: all(node.round >= 1 for node in world.nodes()), within=60.0)
+    echo = _Echo(world, case.leaver)
+    try:
+        if not _say_goodbye(world, case, 2):
+            return False
+        world.run(away)
+        world.start(case.leaver)
+        world.watchers.append(echo)
+        _go_on(world, oracle.newest + 4)
+        back = world.node(case.leaver)
+        world.run_until(lambda: back.voted_for(back.round + 1) is not None, within=20.0, every=0.001)
+        if case.leaver not in oracle.voters[oracle.newest]:
+            raise Violation("Termination", f"{case.leaver} is back, but no voter any more")
+        if world.errors:
+            raise Violation("Fair blame", f"an honest peer is blamed: {world.errors[0]}")
+    except Exception as error:
+        error.add_note(str(case))
+        raise
+    return True
+
+
+class _Echo:
+    """Whatever the leaver said as it went comes again and again, to everybody."""
+
+    def __init__(self, world: World[Peer], leaver: PeerId) -> None:
+        self._world = world
+        self._leaver = leaver
+        self._words: list[Message] = []
+        node, self._pause = world.node(leaver), 0
+        sound = node.leave
+
+        def noted(now: float) -> list[Effect]:
+            effects = sound(now)
+            self._words = list({id(each.message): each.message for each in effects if _is_goodbye(each)}.values())
+            return effects
+
+        node.leave = noted  # type: ignore[method-assign]
+
+    def __call__(self, peer: PeerId) -> None:
+        self._pause = (self._pause + 1) % 10
+        if peer != self._leaver and self._pause == 0:
+            for word in self._words:
+                self._world.at(self._world.now, partial(self._say, peer, word))
+
+    def _say(self, to: PeerId, word: Message) -> None:
+        self._world.command(to, lambda node, now: node.receive(now, self._leaver, word))
+
+
+def _is_goodbye(effect: Effect) -> TypeGuard[Send]:
+    return isinstance(effect, Send) and isinstance(effect.message, Leave)

@@ -1,4 +1,4 @@
-"""Three members, of whom one signs off and another dies: the last one goes on, whenever that was."""
+"""One of a few members signs off, whenever; another dies, or it comes back: the others go on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from shoal.protocol.ids import PeerId
-from tests.simulation.leaving import Leaving, run_leaving
+from tests.simulation.leaving import Leaving, run_leaving, run_return
 from tests.simulation.links import Link
 from tests.simulation.swarm import peers_named
 
@@ -38,10 +38,25 @@ def test_its_goodbye_may_come_late_twice_and_out_of_order(leaver: PeerId) -> Non
     assert sweep(Leaving(leaver, 0, link=ROUGH, after=1.5), 1, 3) > 20
 
 
+@pytest.mark.parametrize("away", [0.5, 6.0])
+@pytest.mark.parametrize("leaver", NAMES[:2])
+def test_who_comes_back_is_one_of_them_again(leaver: PeerId, away: float) -> None:
+    """In a run that does not go on without it, and however often the others hear its old goodbyes."""
+    event = 1
+    while run_return(Leaving(leaver, event), 2, away):
+        event += 4
+    assert event > 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_every_event_of_a_newcomer_and_more_seeds(seed: int) -> None:
+    assert sweep(Leaving(NAMES[2], 0, seed, newcomer=True), 1, 1) > 60
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 4))
 @pytest.mark.parametrize("leaver", NAMES)
 def test_every_event_of_more_seeds(leaver: PeerId, seed: int) -> None:
     assert sweep(Leaving(leaver, 0, seed), 1, 1) > 60
     assert sweep(Leaving(leaver, 0, seed, ROUGH, after=1.5), 1, 1) > 60
-    assert sweep(Leaving(NAMES[2], 0, seed, newcomer=True), 1, 1) > 60

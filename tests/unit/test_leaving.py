@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 import msgpack
 import pytest
 
 from shoal.protocol.allreduce import Blamed
-from shoal.protocol.effects import Persist
+from shoal.protocol.effects import Persist, Send
+from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import PeerId
 from shoal.protocol.leaving import MAX_AUTHORS, Goodbyes
 from shoal.protocol.matchmaking import MAX_ATTEMPT_STEP, Offer, Waiting
-from shoal.protocol.messages.rounds import Ballot, Leave, Proposal, Roster, VoteRecord
+from shoal.protocol.messages.rounds import Ballot, Join, Leave, Proposal, Retry, Roster, VoteRecord
 from shoal.protocol.messages.status import RunStatus
-from shoal.protocol.roster import Base
+from shoal.protocol.roster import Base, answers, check_roster, rank
 from shoal.protocol.rounds import Behind, Committed, Rounds
 from shoal.protocol.signing import signed
-from shoal.protocol.voting import NO_BALLOT, Tally, VoteState
+from shoal.protocol.voting import NO_BALLOT, Election, Tally, VoteState, counting, must_propose
 from tests.simulation.signing import FakeSigner
 from tests.simulation.swarm import FactReducer
 from tests.unit.rounds_kit import (
@@ -35,15 +37,18 @@ from tests.unit.rounds_kit import (
     join,
     leave,
     refused,
+    roster,
     sent,
+    snapshot,
     told,
     value,
 )
 
 OFFER = Offer(10, 0, True)
+LEADER = rank(BASE, 1, PEERS)[0]
 NEXT = dataclasses.replace(BASE, round=ROUND)
 PREPARED = value(Ballot(2, 0, B))
-RECORD = VoteRecord(ROUND, 0, 2, PREPARED.ballot, PREPARED)  # of somebody who joined and voted in ROUND
+RECORD = VoteRecord(ROUND, 0, 2, PREPARED.ballot, PREPARED, 0)  # of somebody who joined and voted in ROUND
 
 
 class _View:
@@ -104,23 +109,37 @@ def test_a_leaver_signs_off_from_the_round_it_joined_last_and_from_the_next(base
     assert len(goodbyes) == 2 * len(leaves)
     assert isinstance(persisted, Persist)
     assert isinstance(persisted.record, VoteRecord)
-    assert VoteState.resume(ROUND, 0, persisted.record).is_sealed
-    assert VoteState.resume(ROUND + 1, 0, persisted.record).is_sealed
-    assert not VoteState.resume(ROUND + 2, 0, persisted.record).is_sealed
+    votes = [VoteState.resume(ROUND + after, 0, persisted.record) for after in range(3)]
+    assert [vote.may_answer(Ballot(9, 0, A)) for vote in votes] == [False, False, True]
 
 
-def test_who_comes_back_has_no_say_where_it_signed_off_and_one_in_later_rounds() -> None:
-    (persisted, *_) = _rounds(C, NEXT, RECORD).leave(1.0)
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_who_comes_back_takes_part_without_a_vote_where_it_signed_off(after: int) -> None:
+    """It says its goodbye again, in case nobody has heard it, and with it all that it has voted for."""
+    record = dataclasses.replace(RECORD, left=ROUND + 1)
+    back = _rounds(C, dataclasses.replace(BASE, round=BASE.round + after, voters=(A, C)), record)
+    effects = back.submit(1.0, OFFER, None)
+    persisted, (joining,) = effects[0], sent(effects, Join)
+    assert isinstance(joining.message, Join)
+    assert joining.message.votes == (after == 2)
+    assert joining.message.prepared is None
+    goodbyes = {0: [leave(C, RECORD.promised, PREPARED)], 1: [_goodbye(ROUND + 1)], 2: []}
+    assert [effect.message for effect in sent(effects, Leave)] == goodbyes[after]
     assert isinstance(persisted, Persist)
     assert isinstance(persisted.record, VoteRecord)
-    back = _rounds(C, NEXT, persisted.record)
-    assert back.submit(1.0, OFFER, None) == []
-    assert back.leave(2.0) == []
-    later = _rounds(C, dataclasses.replace(NEXT, round=ROUND + 1), persisted.record)
-    later.submit(1.0, OFFER, None)
-    assert later.phase == "matching"
-    again = [effect.message.round for effect in sent(later.leave(2.0), Leave) if effect.to == A]  # type: ignore[attr-defined]
-    assert again == [ROUND + 2, ROUND + 3]
+    again = [effect.message for effect in sent(back.leave(2.0), Leave) if effect.to == A]
+    assert again[:1] == goodbyes[after] or after == 2
+    assert [goodbye.round for goodbye in again] == [ROUND + after, ROUND + after + 1]  # type: ignore[attr-defined]
+
+
+def test_who_comes_back_does_not_lead_where_it_signed_off() -> None:
+    back = _rounds(LEADER, BASE, dataclasses.replace(RECORD, left=ROUND + 1))
+    asker = next(peer for peer in PEERS if peer != LEADER)
+    (answer,) = back.receive(0.5, asker, join(asker, LEADER))
+    assert isinstance(answer, Send)
+    assert isinstance(answer.message, Retry)
+    (joining,) = sent(back.submit(1.0, OFFER, None), Join)
+    assert joining.to != LEADER
 
 
 def test_it_is_silent_once_it_has_left() -> None:
@@ -151,7 +170,7 @@ def test_who_leaves_nobody_behind_that_could_decide_goes_without_a_word(
 
 
 def test_the_voters_that_are_left_decide_alone() -> None:
-    assert _decide_alone(_rounds(A, NEXT, alive=())) == "no quorum: waiting for b, c"
+    assert "no quorum" in str(_decide_alone(_rounds(A, NEXT, alive=())))
     rounds = _rounds(A, NEXT, alive=())
     rounds.receive(0.1, C, _goodbye(ROUND + 1))
     assert isinstance(_decide_alone(rounds), Proposal)
@@ -180,7 +199,7 @@ def test_a_leave_of_an_earlier_round_unseats_nobody() -> None:
     rounds.receive(0.1, C, _goodbye(ROUND))
     rounds.open(0.2, NEXT)
     rounds.receive(0.3, C, _goodbye(ROUND))
-    assert _decide_alone(rounds) == "no quorum: waiting for b, c"
+    assert "no quorum" in str(_decide_alone(rounds))
 
 
 def test_a_group_begins_where_the_promises_of_those_that_left_count() -> None:
@@ -212,6 +231,32 @@ def test_only_goodbyes_that_matter_are_in_a_roster() -> None:
     assert [each.peer for each in roster.leaves] == [C]
 
 
+def test_a_join_without_a_vote_makes_a_member_but_no_quorum() -> None:
+    """Else a leader who has not heard the goodbye would count on a voter that another has counted as gone."""
+    silent = join(D, A, votes=False)
+    joins = [join(A, A), silent]
+    base = dataclasses.replace(BASE, voters=(C, A, D))
+    assert answers(joins) == {A: None}
+    order = rank(base, 1, [A, D])
+    made = roster(joins=tuple(sorted(joins, key=lambda each: order.index(each.peer))), leader=A)
+    with pytest.raises(RemoteError, match="no quorum"):
+        check_roster(made, base, POLICY, SIGNER)
+    known = dataclasses.replace(made, leaves=(leave(C, NO_BALLOT), leave(D, NO_BALLOT)))
+    check_roster(signed(known, FakeSigner(A)), base, POLICY, SIGNER)
+
+
+def test_a_goodbye_that_comes_again_does_not_drop_who_is_back() -> None:
+    rounds = _rounds(A, BASE, alive=(B, C))
+    rounds.receive(0.1, C, _goodbye(ROUND))
+    for peer in (B, C):
+        rounds.receive(0.9, peer, join(peer, A, votes=peer != C))
+    rounds.submit(1.0, OFFER, _facts)
+    assert rounds.attempt is not None
+    before = snapshot(rounds)
+    assert rounds.receive(1.1, C, _goodbye(ROUND)) == []
+    assert snapshot(rounds) == before
+
+
 # -- who is not believed ------------------------------------------------------------------------------------
 
 
@@ -236,7 +281,7 @@ def test_a_leave_that_turns_out_to_be_nonsense_is_blamed_on_its_author_and_not_c
     rounds.receive(0.1, C, bad)
     (blamed,) = told(rounds.open(0.2, NEXT), Blamed)
     assert blamed.peer == C
-    assert _decide_alone(rounds) == "no quorum: waiting for b, c"
+    assert "no quorum" in str(_decide_alone(rounds))
 
 
 def test_strangers_cannot_crowd_out_a_voter() -> None:
@@ -254,3 +299,52 @@ def test_the_latest_rounds_of_each_author_are_kept_until_they_are_over() -> None
     assert [len(goodbyes.of(round)) for round in range(ROUND + 1, ROUND + 5)] == [0, 1, 1, 0]
     goodbyes.forget_before(ROUND + 3)
     assert [len(goodbyes.of(round)) for round in range(ROUND + 1, ROUND + 5)] == [0, 0, 1, 0]
+
+
+# -- agreement ----------------------------------------------------------------------------------------------
+
+EARLY, LATE = Ballot(1, 0, A), Ballot(1, 1, B)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fate:
+    """What one voter does about a value under EARLY, and then about a poll under LATE."""
+
+    votes: bool = False
+    answers: bool = False  # its promise reaches the new leader
+    left: Ballot | None = None  # what it had promised when it left
+    heard: tuple[bool, bool] = (False, False)  # its LEAVE, by the leaders of EARLY and of LATE
+
+
+HEARD = [(one, other) for one in (False, True) for other in (False, True)]
+FATES = [Fate(votes, answers) for votes in (False, True) for answers in (False, True)]
+FATES += [Fate(votes, False, EARLY, heard) for votes in (False, True) for heard in HEARD]
+FATES += [Fate(votes, answers, LATE, heard) for votes in (False, True) for answers in (False, True) for heard in HEARD]
+
+
+@pytest.mark.parametrize("new", [(A, B, C), (C, B), (B, D)], ids=str)
+def test_what_may_be_decided_is_proposed_again_whoever_left_when_and_whoever_heard_it(new: tuple[PeerId, ...]) -> None:
+    """Every history of three voters: a leader that wins the later poll is bound by what the earlier one decided."""
+    proposal = dataclasses.replace(PREPARED.proposal, voters=new)
+    decided = dataclasses.replace(PREPARED, ballot=EARLY, proposal=proposal)
+    goodbyes = {
+        (peer, promised, prepared is not None): leave(peer, promised, prepared)
+        for peer in PEERS
+        for promised in (EARLY, LATE)
+        for prepared in (None, decided)
+    }
+    bound = 0
+    for fates in itertools.product(FATES, repeat=len(PEERS)):
+        lives = list(zip(PEERS, fates, strict=True))
+        known = [
+            [goodbyes[peer, fate.left, fate.votes] for peer, fate in lives if fate.left and fate.heard[leader]]
+            for leader in (0, 1)
+        ]
+        votes = {peer: b"" for peer, fate in lives if fate.votes} | ({D: b""} if D in new else {})
+        if not Tally(decided, votes).decided(PEERS, known[0]):
+            continue
+        answered = {peer: decided if fate.votes else None for peer, fate in lives if fate.answers}
+        if Election(LATE, answered).won(PEERS, known[1]):
+            bound += 1
+            assert must_propose(answered, counting(known[1], LATE), PEERS) == decided, (lives, new)
+    assert bound > 100
