@@ -24,6 +24,7 @@ from shoal.protocol.ids import PeerId
 from shoal.protocol.wire import Message
 from tests.simulation.links import Link, Network
 from tests.simulation.node import Node
+from tests.simulation.post import Post
 from tests.simulation.process import Process, Trace, through_codec
 
 N = TypeVar("N", bound=Node)
@@ -63,6 +64,7 @@ class World(Generic[N]):
         self._clock_spread = clock_spread
         self._invariants = invariants
         self._processes: dict[PeerId, Process[N]] = {}
+        self._post = Post(self.network, self._processes, self._push_later)
         self._heap: list[tuple[float, int, Process[N] | None, Any]] = []
         self._sequence = 0
         self._trace = Trace()
@@ -135,7 +137,7 @@ class World(Generic[N]):
         origin = self._rng.uniform(0.0, self._clock_spread)
         rng = random.Random(self._rng.getrandbits(64))
         node = self._make(peer, self.now + origin, disk, rng)
-        process = self._processes[peer] = Process(peer, node, origin)
+        process = self._processes[peer] = Process(peer, node, origin, self.network.uplink(peer))
         self._input(process, ("command", lambda node, now: node.start(now)))
 
     def kill(self, peer: PeerId, after_effects: int = 0) -> None:
@@ -184,6 +186,7 @@ class World(Generic[N]):
         if survivor.links.get(gone.peer) is not gone or not survivor.alive:
             return
         del survivor.links[gone.peer]
+        self._post.disconnect(self.now, survivor, gone.peer)
         if self._rng.random() >= self._unnoticed and self.network.connects(gone.peer, survivor.peer):
             delay = self._rng.uniform(0.0, NOTICE_DELAY)
             self._push(self.now + delay, survivor, ("lost", gone.peer))
@@ -201,6 +204,9 @@ class World(Generic[N]):
     def _push(self, time: float, process: Process[N] | None, item: Any) -> None:
         self._sequence += 1
         heapq.heappush(self._heap, (time, self._sequence, process, item))
+
+    def _push_later(self, seconds: float, process: Process[N], item: Any) -> None:
+        self._push(self.now + seconds, process, item)
 
     def _next(self) -> None:
         self.now, _, process, item = heapq.heappop(self._heap)
@@ -235,6 +241,9 @@ class World(Generic[N]):
         if kind == "command":
             step: Step[N] = item[1]
             return step(process.node, now)
+        if kind == "left":
+            self._post.shift(self.now, process)
+            return []
         if kind == "up":
             return process.node.on_link_up(now, item[1])
         return process.node.on_link_lost(now, item[1])
@@ -280,11 +289,7 @@ class World(Generic[N]):
         data, copy = known
         self.sent[type(message).__name__] += 1
         self.sent_bytes += len(data)
-        receiver = self._processes.get(effect.to)
-        if receiver is None or not receiver.alive:
-            return
-        for delay in self.network.arrivals(process.peer, effect.to, len(data) if message.bulk else 0):
-            self._push(self.now + delay, receiver, ("message", process, copy, data))
+        self._post.send(self.now, process, effect.to, copy, data)
 
     def _burn(self, process: Process[N]) -> bool:
         """One effect less until death; whether it has come."""
