@@ -63,7 +63,7 @@ class Daemon:
         self._network.on_message = self._on_message
         self._network.on_call = self._on_call
         self._network.on_link = self._on_link
-        self._network.on_sent = self._on_sent
+        self._network.on_left = self._on_left
 
     async def run(self) -> None:
         """Serve until asked to stop; leave the runs properly."""
@@ -127,10 +127,10 @@ class Daemon:
         if member is not None:
             member.driver.receive(peer, message)
 
-    def _on_sent(self, peer: PeerId, run: RunId, message: Message) -> None:
+    def _on_left(self, peer: PeerId, run: RunId, message: Message, sent: bool) -> None:
         member = self._member(run)
         if member is not None:
-            member.outgoing.sent(message, member.member.rounds.attempt)
+            member.left(peer, message, sent)
 
     def _on_link(self, peer: PeerId, up: bool) -> None:
         for run in self._runs.values():

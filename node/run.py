@@ -43,6 +43,7 @@ from shoal.protocol.roster import Policy
 from shoal.protocol.rounds import Aborted, Committed
 from shoal.protocol.signing import Signer
 from shoal.protocol.transfer import StateReceived
+from shoal.protocol.wire import Message
 
 REPORT_EVERY = 1.0  # seconds between two reports of our progress to the others
 
@@ -224,6 +225,12 @@ class Run:
         offer = Offer(min(tokens, self.manifest.rounds.max_weight), bandwidth=0, reachable=True)
         contribution = self.outer.encoder(vector) if vector is not None else None
         self.driver.command(lambda now: self.member.submit(now, offer, contribution))
+
+    def left(self, to: PeerId, message: Message, sent: bool) -> None:
+        """A payload no longer waits on this node: it was written to the network, or dropped."""
+        if sent:
+            self.outgoing.sent(message, self.member.rounds.attempt)
+        self.member.left(self.driver.now(), to, message, sent)
 
     async def _report(self) -> None:
         said = ""

@@ -68,7 +68,7 @@ class Surroundings:
     takes: Callable[[RunId | None], bool]
     on_message: Callable[[PeerId, RunId | None, Message], None]
     on_call: Callable[[PeerId, Message], Awaitable[Message]]
-    on_sent: Callable[[PeerId, RunId, Message], None]
+    on_left: Callable[[PeerId, RunId, Message, bool], None]
 
 
 class Neighbour:
@@ -195,9 +195,12 @@ class Neighbour:
 
         def sent(size: int) -> None:
             self._count_sent(run, size)
-            self._around.on_sent(self.peer, run, message)
+            self._around.on_left(self.peer, run, message, True)
 
-        self._bulk.put(Parcel(MAX_HEAD + _payload_size(message), pack, sent))
+        def lost(reason: TransportError) -> None:
+            self._around.on_left(self.peer, run, message, False)
+
+        self._bulk.put(Parcel(MAX_HEAD + _payload_size(message), pack, sent, lost))
 
     def _count_sent(self, run: RunId | None, size: int) -> None:
         self._sent += size

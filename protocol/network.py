@@ -3,6 +3,7 @@
 Rules:
 - `send` never blocks and never raises for the network's faults: messages may be lost, and the cores repair. Per
   peer and class (control or bulk) they arrive in order and once.
+- Of each payload the owner is told once: that it was written to its stream, or that it was dropped (`on_left`).
 - The owner sets the handlers before `start`; what a handler raises is logged and ends nothing.
 - Each kind of mistake of a peer is logged once, and MAX_REASONS of them; COMPLAINTS of all peers. Nobody can make us
   remember, or write, more than a bounded amount.
@@ -52,7 +53,7 @@ class Network:
         self.on_message: Callable[[PeerId, RunId | None, Message], None] = lambda peer, run, message: None
         self.on_call: Callable[[PeerId, Message], Awaitable[Message]] = _refuse
         self.on_link: Callable[[PeerId, bool], None] = lambda peer, up: None
-        self.on_sent: Callable[[PeerId, RunId, Message], None] = lambda peer, run, message: None
+        self.on_left: Callable[[PeerId, RunId, Message, bool], None] = lambda peer, run, message, sent: None
         self._listen_host, self._port = host, port
         self._transport = Transport(identity, (CONTROL, BULK), self._accept, self._change)
         self._neighbours: OrderedDict[PeerId, Neighbour] = OrderedDict()
@@ -72,7 +73,7 @@ class Network:
             takes=lambda run: self.takes(run),
             on_message=self._deliver,
             on_call=lambda peer, message: self.on_call(peer, message),
-            on_sent=lambda peer, run, message: self._guard(self.on_sent, peer, run, message),
+            on_left=lambda peer, run, message, sent: self._guard(self.on_left, peer, run, message, sent),
             bulk_queue=bulk_queue,
         )
 

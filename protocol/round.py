@@ -20,7 +20,9 @@ from shoal.protocol.commit import Decided
 from shoal.protocol.context import Context, Means
 from shoal.protocol.effects import Effect, Event, Send, Tell, Timer
 from shoal.protocol.errors import RemoteError
+from shoal.protocol.fetching import Fetching, answer_fetch
 from shoal.protocol.ids import PeerId
+from shoal.protocol.latecomers import Latecomers
 from shoal.protocol.mailbox import Mailbox, replayed
 from shoal.protocol.matchmaking import MAX_ATTEMPT_STEP, Astray, GroupFormed, Matchmaking, Offer
 from shoal.protocol.messages import rounds as wire
@@ -30,8 +32,6 @@ from shoal.protocol.roster import Base, check_roster
 from shoal.protocol.stages import attempt_of
 from shoal.protocol.voting import VoteState
 from shoal.protocol.wire import Message
-
-MAX_LATE = 256  # members that came too late for the group, kept to be told of the outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,8 @@ class Round:
         self._contribution: Callable[[int], bytes] | None = None
         self._contributed_to: list[int] = []  # attempts, in this life
         self._outcome: Outcome | None = None
-        self._late: list[PeerId] = []
+        self._fetching = Fetching(means, base.round + 1)
+        self._late = Latecomers(base.round + 1, means.part)
         self._early = Mailbox(base.voters)  # what came before its roster
         self._asked_at: float | None = None
         self.base = base
@@ -82,6 +83,10 @@ class Round:
         if self.attempt is not None:
             return self.attempt.phase
         return "matching" if self._matching.active else "training"
+
+    def is_ending(self, now: float) -> bool:
+        """Whether the round is decided, and its last bytes are on their way to us."""
+        return self._outcome is not None and self._outcome.is_near(now, self.attempt)
 
     # -- commands -------------------------------------------------------------------------------------------
 
@@ -115,9 +120,7 @@ class Round:
     def tick(self, now: float) -> list[Effect]:
         """Time has passed."""
         effects = self.attempt.tick(now) if self.attempt is not None else []
-        if self._outcome is not None:
-            effects += self._outcome.fetch(self._me, self._means.view.alive())
-        return self._digest(now, effects)
+        return self._digest(now, effects + (self._outcome.fetch(now, self.attempt) if self._outcome else []))
 
     # -- inside ---------------------------------------------------------------------------------------------
 
@@ -126,8 +129,6 @@ class Round:
             case wire.Join():
                 return self._receive_join(now, sender, message)
             case wire.Noted():
-                if self.attempt is not None:
-                    self.attempt.noted(now, sender)
                 return self._matching.receive_noted(sender, message)
             case wire.Retry():
                 return self._receive_retry(now, sender, message.attempt)
@@ -142,10 +143,14 @@ class Round:
             case wire.Leave():
                 return self._receive_leave(now, message)
             case wire.Fetch():
-                return self._means.shelf.answer(sender, message)
+                return answer_fetch(self._means, now, sender, message)
             case wire.Fetched():
                 self._means.shelf.take(sender, message)
+                self._fetching.arrived(now, sender)
                 return self.attempt.fetched(now, sender, message) if self.attempt is not None else []
+            case wire.Busy(attempt=0):
+                self._fetching.put_off(now, sender, message)
+                return []
         return self._receive_in_attempt(now, sender, message)
 
     def _receive_join(self, now: float, sender: PeerId, join: wire.Join) -> list[Effect]:
@@ -157,12 +162,7 @@ class Round:
         self._matching.check_join(join)
         if sender in attempt.plan.members and join.attempt == attempt.number:
             return attempt.receive(now, sender, wire.Ask(join.round, join.part, 0))
-        return [*self._note_late(sender, join.attempt), *attempt.overtaken(now, sender, join.attempt)]
-
-    def _note_late(self, sender: PeerId, attempt: int) -> list[Effect]:
-        """Somebody who is not in our group waits for its outcome."""
-        self._late = [*(peer for peer in self._late if peer != sender), sender][-MAX_LATE:]
-        return [Send(sender, wire.Noted(self.number, self._means.part, attempt))]
+        return [*self._late.note(sender, join.attempt), *attempt.overtaken(now, sender, join.attempt)]
 
     def _receive_retry(self, now: float, sender: PeerId, number: int) -> list[Effect]:
         if self.attempt is None:
@@ -206,7 +206,7 @@ class Round:
         number = attempt_of(message)
         if self.attempt is not None:
             if isinstance(message, wire.Ask) and sender not in self.attempt.plan.members:
-                return self._note_late(sender, number)
+                return self._late.note(sender, number)
             if number == self.attempt.number or isinstance(message, wire.Refuse | wire.Ask):
                 return self.attempt.receive(now, sender, message)
         if self.vote.is_sealed:
@@ -232,15 +232,13 @@ class Round:
         self._matching.pause(roster.attempt)
         effects = self._matching.receive_leaves(now, roster.leaves)
         context = Context(means, self.base, self.vote, self._matching.leaves)
-        attempt = self.attempt = Attempt(context, roster, self._reducer, self._contribution, now)
+        attempt = self.attempt = Attempt(context, roster, self._reducer, self._contribution, self._fetching, now)
         self._contributed_to.append(roster.attempt)
         effects += attempt.start(now)
-        for sender, message in self._early.empty():
-            if attempt_of(message) == roster.attempt:
-                effects += replayed(attempt.receive, now, sender, message)
-        for peer in attempt.plan.members:
-            if peer != self._me and not means.view.is_alive(peer):
-                effects += attempt.lose(now, peer)
+        for sender, message in [mail for mail in self._early.empty() if attempt_of(mail[1]) == roster.attempt]:
+            effects += replayed(attempt.receive, now, sender, message)
+        for peer in [each for each in attempt.plan.members if each != self._me and not means.view.is_alive(each)]:
+            effects += attempt.lose(now, peer)
         return effects
 
     def _digest(self, now: float, effects: list[Effect]) -> list[Effect]:
@@ -249,18 +247,20 @@ class Round:
         for effect in effects:
             match effect:
                 case Tell(GroupFormed(roster)):
-                    self._late = self._matching.late(roster)
+                    self._late.begin(self._matching.late(roster))
                     done += [Send(join.peer, roster) for join in roster.joins if join.peer != self._me]
                     done += self._digest(now, self._begin(now, roster))
                 case Tell(Decided(certificate, chunks)):
-                    done += self._decide(certificate, chunks)
+                    done += self._decide(now, certificate, chunks)
                 case Tell(AttemptFailed(reason, attempt)):
                     done += self._digest(now, self._retry(now, reason, attempt))
                 case Tell(Astray()):
                     done.append(Tell(WrongState(self._me, is_proven=False)))
                 case _:
                     done.append(effect)
-        return [*done, *self._conclude()]
+        done += self._conclude()
+        self._means.outbox.note(now, done)
+        return done
 
     def _retry(self, now: float, reason: str, number: int) -> list[Effect]:
         if self.attempt is None or self._outcome is not None:
@@ -268,14 +268,14 @@ class Round:
         failed, self.attempt = self.attempt.number, None
         return [Tell(Failed(failed, reason)), *self._matching.enter(now, max(number, failed + 1))]
 
-    def _decide(self, certificate: wire.Certificate, chunks: tuple[wire.ChunkRef, ...]) -> list[Effect]:
+    def _decide(self, now: float, certificate: wire.Certificate, chunks: tuple[wire.ChunkRef, ...]) -> list[Effect]:
         if self._outcome is not None:
             return []
-        self._outcome = Outcome(certificate, chunks, self._means.shelf)
+        self._outcome = Outcome(certificate, chunks, self._means, self._fetching)
         if certificate.ballot.leader != self._me:
-            return self._outcome.fetch(self._me, self._means.view.alive())
+            return self._outcome.fetch(now, self.attempt)
         group = self.attempt.plan.members if self.attempt is not None else ()
-        told = dict.fromkeys((*certificate.proposal.members, *group, *self._late))
+        told = dict.fromkeys((*certificate.proposal.members, *group, *self._late.peers))
         return [Send(peer, wire.Commit(certificate, chunks)) for peer in told if peer != self._me]
 
     def _conclude(self) -> list[Effect]:

@@ -21,11 +21,13 @@ from shoal.protocol.certificate import next_base
 from shoal.protocol.context import Means, View
 from shoal.protocol.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
 from shoal.protocol.estimate import Estimate
+from shoal.protocol.fetching import answer_fetch
 from shoal.protocol.ids import Digest, PeerId
 from shoal.protocol.leaving import Goodbyes, last_words
 from shoal.protocol.mailbox import Mailbox, replayed
 from shoal.protocol.matchmaking import Offer
 from shoal.protocol.messages import rounds as wire
+from shoal.protocol.outbox import Outbox
 from shoal.protocol.outcome import Concluded
 from shoal.protocol.reducer import Reducer
 from shoal.protocol.roster import Base, Policy
@@ -80,7 +82,7 @@ class Rounds:
         self.shelf = Shelf()
         spread = Estimate(initial=10.0, floor=0.5, ceiling=600.0)
         pace = Estimate(initial=4.0, floor=2.0, ceiling=60.0)
-        self._means = Means(me, part, signer, view, policy, self.shelf, spread, pace)
+        self._means = Means(me, part, signer, view, policy, self.shelf, Outbox(), spread, pace)
         self._reducer = reducer  # opens the reducer of a round
         self._voted = restored  # the last round in which we voted, and how
         self._round: Round | None = None
@@ -127,6 +129,7 @@ class Rounds:
         vote = VoteState.resume(base.round + 1, self._means.part, self._voted)
         reducer = self._reducer(base.round + 1)
         self.shelf.open(reducer)
+        self._means.outbox.open()
         self._round, self._applying = Round(self._means, base, vote, reducer), None
         self._token += 1
         known = self.shelf.decision(base.round + 1)
@@ -191,10 +194,10 @@ class Rounds:
         if isinstance(message, wire.Leave):
             return self._receive_leave(now, message)
         if self.shelf.decision(number) is not None:
-            return self._answer_late(sender, message)
+            return self._answer_late(now, sender, message)
         if self._round is None or number == self._round.number + 1:
             self._ahead.keep(sender, message)
-            return []
+            return self._hold_on(now, sender, message)
         if number < self._round.number:
             return [Send(sender, wire.CatchUp(number, self._means.part))] if isinstance(message, wire.Ask) else []
         if number > self._round.number:
@@ -212,6 +215,13 @@ class Rounds:
         if timer.token != self._token:
             return []
         return [self._wake(), *self._digest(self._round.tick(now)), *self._look_ahead()]
+
+    def left(self, now: float, to: PeerId, message: Message, sent: bool) -> None:
+        """A payload no longer waits at this node: it was sent, or dropped together with its connection."""
+        if sent:
+            self._means.outbox.sent(now, to, message)
+        else:
+            self._means.outbox.dropped(to, message)
 
     # -- inside ---------------------------------------------------------------------------------------------
 
@@ -233,14 +243,34 @@ class Rounds:
         applying = self._applying
         return (applying.round + 1, applying.certificate.proposal.voters) if applying is not None else (0, ())
 
-    def _answer_late(self, sender: PeerId, message: Message) -> list[Effect]:
+    def _answer_late(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
         """Somebody is still in a round that we have decided."""
         match message:
             case wire.Fetch():
-                return self.shelf.answer(sender, message)
-            case wire.Ask() | wire.Join() | wire.Poll() | wire.Prepare() | wire.Want():
-                return self.shelf.answer(sender, wire.Ask(round_of(message), self._means.part, 0))
+                effects = answer_fetch(self._means, now, sender, message)
+                self._means.outbox.note(now, effects)
+                return effects
+            case wire.Want():
+                return [*self._say_what_waits(sender, message), *self._tell_decided(sender, message)]
+            case wire.Ask() | wire.Join() | wire.Poll() | wire.Prepare():
+                return self._tell_decided(sender, message)
         return []
+
+    def _tell_decided(self, sender: PeerId, message: Message) -> list[Effect]:
+        return self.shelf.answer(sender, wire.Ask(round_of(message), self._means.part, 0))
+
+    def _say_what_waits(self, sender: PeerId, message: wire.Want) -> list[Effect]:
+        """What we owed it of a decided round may still be in our queue; else others have it."""
+        outbox = self._means.outbox
+        if not outbox.holds(sender, message.round):
+            return []
+        return [Send(sender, outbox.busy(message.round, message.part, message.attempt, is_queued=True))]
+
+    def _hold_on(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
+        """Somebody follows us into the next round, which we shall be in as soon as the last bytes of this one came."""
+        if not isinstance(message, wire.Join) or self._round is None or not self._round.is_ending(now):
+            return []
+        return [Send(sender, wire.Noted(message.round, message.part, message.attempt))]
 
     def _fall_behind(self, sender: PeerId, message: Message, number: int) -> list[Effect]:
         """Somebody is rounds ahead of us; if it wants us to lead, it had better ask another."""

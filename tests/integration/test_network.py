@@ -107,8 +107,8 @@ async def test_messages_payloads_and_calls_arrive() -> None:
         return Refused(message.run_prefix)
 
     b.on_call = answer
-    sent: list[tuple[PeerId, RunId, Message]] = []
-    a.on_sent = lambda *parcel: sent.append(parcel)
+    sent: list[tuple[PeerId, RunId, Message, bool]] = []
+    a.on_left = lambda *parcel: sent.append(parcel)
     async with running(a, b):
         assert await a.connect(b.addresses()[0]) == b.peer
         payload = bytearray(b"p" * MIB)
@@ -117,7 +117,7 @@ async def test_messages_payloads_and_calls_arrive() -> None:
         a.send(b.peer, RUN, load)
         assert await a.call(b.peer, GetManifest("abc")) == Refused("abc")
         await eventually(lambda: b.words == [1] and b.loads == [7])
-        await eventually(lambda: sent == [(b.peer, RUN, load)])
+        await eventually(lambda: sent == [(b.peer, RUN, load, True)])
         assert a.traffic(RUN)[0] > MIB
         (seen,) = a.links()
         assert (seen.peer, seen.path) == (b.peer, "direct")
@@ -294,7 +294,7 @@ async def test_a_peer_that_was_stopped_for_a_while_loses_nothing() -> None:
     a = Node()
     payload = memoryview(bytes(MIB))
     sent: list[int] = []
-    a.on_sent = lambda peer, run, message: sent.append(message.number)  # type: ignore[attr-defined]
+    a.on_left = lambda peer, run, message, left: sent.append(message.number)  # type: ignore[attr-defined]
     async with running(a), peer_process() as (process, address):
         peer = await a.connect(address)
         os.kill(process.pid, signal.SIGSTOP)

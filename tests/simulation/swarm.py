@@ -168,6 +168,9 @@ class Peer(Node):
     def on_link_lost(self, now: float, peer: PeerId) -> list[Effect]:
         return self._train_if_open(self.member.link_lost(now, peer))
 
+    def on_left(self, now: float, to: PeerId, message: Message, sent: bool) -> None:
+        self.member.left(now, to, message, sent)
+
     def accuse(self, now: float, peer: PeerId) -> list[Effect]:
         return self._train_if_open(self.member._digest(now, self.member.rounds.peer_down(now, peer)))
 

@@ -66,6 +66,9 @@ class Fragments(Node):
             return self._act(now, timer.name, part)
         return self.parts[part].fire(now, timer)
 
+    def on_left(self, now: float, to: PeerId, message: Message, sent: bool) -> None:
+        self.parts[part_of(message)].left(now, to, message, sent)  # type: ignore[arg-type]
+
     def on_link_lost(self, now: float, peer: PeerId) -> list[Effect]:
         return self.membership.link_lost(now, peer)
 

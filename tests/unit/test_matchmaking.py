@@ -22,6 +22,7 @@ from shoal.protocol.matchmaking import (
 )
 from shoal.protocol.messages.rounds import Ballot, Call, CatchUp, Join, Noted, Retry
 from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.outbox import Outbox
 from shoal.protocol.roster import check_roster, rank
 from shoal.protocol.shelf import Shelf
 from shoal.protocol.voting import VoteState
@@ -50,7 +51,7 @@ class _View:
 
 def _core(me: PeerId, vote: VoteState | None = None) -> Matchmaking:
     view, spread, pace = _View(me, list(PEERS)), Estimate(2.0, 0.5, 60.0), Estimate(1.0, 1.0, 60.0)
-    means = Means(me, 0, FakeSigner(me), view, POLICY, Shelf(), spread, pace)
+    means = Means(me, 0, FakeSigner(me), view, POLICY, Shelf(), Outbox(), spread, pace)
     return Matchmaking(means, BASE, vote or VoteState(ROUND, 0))
 
 
