@@ -16,14 +16,15 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from shoal.protocol.afterwards import answer_late
 from shoal.protocol.attempt import Attempt
 from shoal.protocol.certificate import next_base
 from shoal.protocol.context import Means, View
 from shoal.protocol.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
 from shoal.protocol.estimate import Estimate
-from shoal.protocol.fetching import answer_fetch
 from shoal.protocol.ids import Digest, PeerId
 from shoal.protocol.leaving import Goodbyes, last_words
+from shoal.protocol.lookout import Lookout
 from shoal.protocol.mailbox import Mailbox, replayed
 from shoal.protocol.matchmaking import Offer
 from shoal.protocol.messages import rounds as wire
@@ -90,8 +91,7 @@ class Rounds:
         self._doubted: Base | None = None  # what somebody doubted that we should stand on; once is enough
         self._ahead = Mailbox(())  # of the round after the current one
         self._goodbyes = Goodbyes(policy.chunks, signer)
-        self._asked: PeerId | None = None
-        self._asks = 0
+        self._lookout = Lookout()
         self._token = 0
         self._has_left = False
 
@@ -194,7 +194,7 @@ class Rounds:
         if isinstance(message, wire.Leave):
             return self._receive_leave(now, message)
         if self.shelf.decision(number) is not None:
-            return self._answer_late(now, sender, message)
+            return answer_late(self._means, now, sender, message)
         if self._round is None or number == self._round.number + 1:
             self._ahead.keep(sender, message)
             return self._hold_on(now, sender, message)
@@ -202,7 +202,7 @@ class Rounds:
             return [Send(sender, wire.CatchUp(number, self._means.part))] if isinstance(message, wire.Ask) else []
         if number > self._round.number:
             return self._fall_behind(sender, message, number)
-        if isinstance(message, wire.CatchUp) and sender == self._asked:  # it has applied this round, and more
+        if isinstance(message, wire.CatchUp) and sender == self._lookout.asked:  # it has applied this round, and more
             return [Tell(Behind(sender, number + 1))]
         return self._digest(self._round.receive(now, sender, message))
 
@@ -242,29 +242,6 @@ class Rounds:
             return self._round.number, self._round.base.voters
         applying = self._applying
         return (applying.round + 1, applying.certificate.proposal.voters) if applying is not None else (0, ())
-
-    def _answer_late(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
-        """Somebody is still in a round that we have decided."""
-        match message:
-            case wire.Fetch():
-                effects = answer_fetch(self._means, now, sender, message)
-                self._means.outbox.note(now, effects)
-                return effects
-            case wire.Want():
-                return [*self._say_what_waits(sender, message), *self._tell_decided(sender, message)]
-            case wire.Ask() | wire.Join() | wire.Poll() | wire.Prepare():
-                return self._tell_decided(sender, message)
-        return []
-
-    def _tell_decided(self, sender: PeerId, message: Message) -> list[Effect]:
-        return self.shelf.answer(sender, wire.Ask(round_of(message), self._means.part, 0))
-
-    def _say_what_waits(self, sender: PeerId, message: wire.Want) -> list[Effect]:
-        """What we owed it of a decided round may still be in our queue; else others have it."""
-        outbox = self._means.outbox
-        if not outbox.holds(sender, message.round):
-            return []
-        return [Send(sender, outbox.busy(message.round, message.part, message.attempt, is_queued=True))]
 
     def _hold_on(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
         """Somebody follows us into the next round, which we shall be in as soon as the last bytes of this one came."""
@@ -314,17 +291,9 @@ class Rounds:
             self._voted = vote.record()
 
     def _look_ahead(self) -> list[Effect]:
-        """Somebody has applied what we have not: ask what we have missed."""
-        round, view = self._round, self._means.view
-        if round is None or self._has_left:
+        if self._round is None or self._has_left:
             return []
-        statuses = [(peer, view.status(peer)) for peer in view.alive()]
-        ahead = [peer for peer, status in statuses if status is not None and status.round >= round.number]
-        if not ahead:
-            return []
-        self._asks += 1
-        self._asked = ahead[self._asks % len(ahead)]
-        return [Send(self._asked, wire.Ask(round.number, self._means.part, 0))]
+        return self._lookout.look(self._means.view, self._round.number, self._means.part)
 
     def _wake(self) -> Wake:
         return Wake(TICK, Timer("rounds", "tick", self._token, str(self._means.part)))
