@@ -280,7 +280,7 @@ class Matchmaking:
             return [*(Send(peer, catch_up) for peer in self._gathering.strays()), Tell(GroupFormed(outlook.roster))]
         effects: list[Effect] = [Tell(Waiting(outlook.reason))] if outlook.reason not in ("", self._reason) else []
         self._reason = outlook.reason
-        if outlook.call is not None:
+        if outlook.call is not None and self._me in self._base.voters:  # if they all have left, nobody may call
             call = Call(self.round, self._part, outlook.call)
             effects += [Send(peer, call) for peer in outlook.missing]
         return effects

@@ -27,7 +27,22 @@ from shoal.protocol.roster import check_roster, rank
 from shoal.protocol.shelf import Shelf
 from shoal.protocol.voting import VoteState
 from tests.simulation.signing import FakeSigner
-from tests.unit.rounds_kit import BASE, PEERS, POLICY, ROUND, SIGNER, join, leave, refs, refused, sent, told, value
+from tests.unit.rounds_kit import (
+    BASE,
+    PEERS,
+    POLICY,
+    ROUND,
+    SIGNER,
+    STRANGER,
+    D,
+    join,
+    leave,
+    refs,
+    refused,
+    sent,
+    told,
+    value,
+)
 
 LEADER, SECOND, THIRD = rank(BASE, 1, PEERS)
 OFFER = Offer(10, 0, True)
@@ -98,6 +113,15 @@ def test_who_waits_long_without_a_quorum_calls_the_others_away_from_their_leader
     retries = {retry.to: retry.message for retry in sent(follower.receive_call(6.2, LEADER, Call(ROUND, 0, 1)), Retry)}
     assert retries == {LEADER: Retry(ROUND, 0, 2), SECOND: Retry(ROUND, 0, 2)}
     assert follower.attempt == 2
+
+
+def test_who_has_no_vote_calls_nobody() -> None:
+    """Every voter has signed off. Whoever is left would be taken for an impostor: it waits, and says so."""
+    stranger = _core(STRANGER)
+    stranger._expected = lambda: [D]  # type: ignore[method-assign]
+    stranger.receive_leaves(0.0, [leave(peer, Ballot(0, 0, peer)) for peer in PEERS])
+    assert told(stranger.submit(0.0, OFFER), Waiting)
+    assert not sent(stranger.fire(100.0, _wake(stranger)), Call)
 
 
 def test_a_silent_leader_is_given_up() -> None:
