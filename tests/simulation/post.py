@@ -23,6 +23,7 @@ class Post(Generic[N]):
         self._network = network
         self._processes = processes
         self._later = later
+        self.unreachable: list[PeerId] = []  # behind a NAT: they dial out, and only others like them can dial them
 
     def send(self, now: float, sender: Process[N], to: PeerId, message: Message, data: bytes) -> None:
         """Send a message: words and, without an uplink, payloads leave at once."""
@@ -55,8 +56,12 @@ class Post(Generic[N]):
     def _travel(self, sender: Process[N], to: PeerId, parcel: Parcel) -> bool:
         """Put a message on its way; whether there is anybody to go to."""
         receiver = self._processes.get(to)
-        if receiver is None or not receiver.alive:
+        if receiver is None or not receiver.alive or not self._has_way(sender, receiver):
             return False
         for delay in self._network.arrivals(sender.peer, to):
             self._later(delay, receiver, ("message", sender, parcel.message, parcel.data))
         return True
+
+    def _has_way(self, sender: Process[N], receiver: Process[N]) -> bool:
+        dialled = sender.links.get(receiver.peer) is receiver
+        return dialled or receiver.peer not in self.unreachable or sender.peer in self.unreachable
