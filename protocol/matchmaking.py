@@ -198,9 +198,7 @@ class Matchmaking:
         """Somebody came or went."""
         if not self.active:
             return []
-        if self.leader != self._me and self.leader is not None and not self._view.is_alive(self.leader):
-            return self.enter(now, self.attempt + 1)
-        return self._close_if_due(now)
+        return self.enter(now, self.attempt + 1) if self._may_follow_another() else self._close_if_due(now)
 
     def fire(self, now: float, timer: Timer) -> list[Effect]:
         """Our repeat timer."""
@@ -214,9 +212,10 @@ class Matchmaking:
             return [*self._close_if_due(now), self._wake(self._spread.deadline() / 4)]
         assert self.leader is not None
         assert self._join is not None
-        self._silent += 1
-        if self._silent > SILENCE or not self._view.is_alive(self.leader):
+        is_wedged = self._silent >= SILENCE and self._view.is_alive(self.leader)
+        if is_wedged or self._may_follow_another():
             return self.enter(now, self.attempt + 1)
+        self._silent = min(self._silent + 1, SILENCE)
         return [Send(self.leader, self._join), self._wake(RETRY * (1 + self._silent / 2))]
 
     # -- inside ---------------------------------------------------------------------------------------------
@@ -227,10 +226,20 @@ class Matchmaking:
         return 1 + max((attempt for attempt in promised if attempt < self.attempt + MAX_ATTEMPT_STEP), default=0)
 
     def _choose_leader(self, attempt: int) -> PeerId:
+        voters = self._voters()
+        return rank(self._base, attempt, self._live(voters) or voters or [self._me])[0]
+
+    def _may_follow_another(self) -> bool:
+        """Whether our leader is gone and a voter is there. Attempts in which none is would only take us far away."""
+        return self.leader is not None and not self._live([self.leader]) and bool(self._live(self._voters()))
+
+    def _voters(self) -> list[PeerId]:
+        """Those who have not signed off."""
         gone = [*self._leaves, *([self._me] if self._vote.has_left else [])]
-        voters = [voter for voter in self._base.voters if voter not in gone]
-        live = [voter for voter in voters if voter == self._me or self._view.is_alive(voter)]
-        return rank(self._base, attempt, live or voters or [self._me])[0]
+        return [voter for voter in self._base.voters if voter not in gone]
+
+    def _live(self, voters: Iterable[PeerId]) -> list[PeerId]:
+        return [voter for voter in voters if voter == self._me or self._view.is_alive(voter)]
 
     def check_join(self, join: Join) -> None:
         """RemoteError for a JOIN to us that no honest peer sends, in whatever attempt we are."""

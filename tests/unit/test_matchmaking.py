@@ -133,6 +133,20 @@ def test_a_silent_leader_is_given_up() -> None:
     assert member.attempt == 2
 
 
+def test_while_no_voter_is_there_nobody_moves_on() -> None:
+    """Else whoever comes back after a while would find the others in an attempt that it must take for a lie."""
+    member = _core(STRANGER)
+    member.submit(0.0, OFFER)
+    voters, member._view.others = member._view.others, []  # type: ignore[attr-defined]
+    for turn in range(3 * MAX_ATTEMPT_STEP):
+        assert sent(member.fire(float(turn), _wake(member)), Join)
+        member.peer_changed(float(turn))
+    assert (member.attempt, member.leader) == (1, LEADER)
+    member._view.others = [peer for peer in voters if peer != LEADER]  # type: ignore[attr-defined]
+    member.peer_changed(1000.0)
+    assert (member.attempt, member.leader) == (2, rank(BASE, 2, [SECOND, THIRD])[0])
+
+
 def test_noted_is_a_sign_of_life() -> None:
     member = _core(SECOND)
     member.submit(0.0, OFFER)
