@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from shoal.protocol.candidates import Candidates
 from shoal.protocol.certificate import check_value
 from shoal.protocol.context import Means
 from shoal.protocol.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
@@ -21,7 +22,7 @@ from shoal.protocol.gathering import HAND_IN, Gathering
 from shoal.protocol.ids import PeerId
 from shoal.protocol.leaving import leave_of
 from shoal.protocol.messages.rounds import Call, CatchUp, Join, Leave, Noted, Retry, Roster
-from shoal.protocol.roster import Base, check_join, rank
+from shoal.protocol.roster import Base, check_join
 from shoal.protocol.signing import signed
 from shoal.protocol.voting import VoteState
 
@@ -78,7 +79,7 @@ class Matchmaking:
         self._base = base
         self._vote = vote
         self._gathering = Gathering(means, base)
-        self._leaves: dict[PeerId, Leave] = {}
+        self.candidates = Candidates(means.me, base, vote, means.view)
         self._offer: Offer | None = None
         self._join: Join | None = None  # our own, of this attempt
         self._token = base.round << 20  # a timer of an earlier round is stale here
@@ -101,10 +102,6 @@ class Matchmaking:
         """Who sent us a JOIN but is not in `roster`."""
         members = [join.peer for join in roster.joins]
         return [peer for peer in self._gathering.peers() if peer not in members]
-
-    def leaves(self) -> tuple[Leave, ...]:
-        """Those that signed off in this round."""
-        return tuple(self._leaves[peer] for peer in sorted(self._leaves))
 
     @property
     def has_offer(self) -> bool:
@@ -130,9 +127,9 @@ class Matchmaking:
             return []
         if self.attempt:
             self._gathering.restart()
-        attempt = max(attempt, self._vote.attempt + 1, self._after_leaves())
+        attempt = max(attempt, self._vote.attempt + 1, self.candidates.after_leaves(self.attempt + MAX_ATTEMPT_STEP))
         self.active = True
-        self.attempt, self.leader = attempt, self._choose_leader(attempt)
+        self.attempt, self.leader = attempt, self.candidates.leader(attempt)
         self._silent, self._token = 0, self._token + 1
         self._vote.join(attempt)
         self._join = self._sign_join(self._offer, attempt, self.leader)
@@ -191,14 +188,17 @@ class Matchmaking:
 
     def receive_leaves(self, now: float, leaves: Iterable[Leave]) -> list[Effect]:
         """Some have signed off; checked to be of this round."""
-        self._leaves.update({leave.peer: leave for leave in leaves})
-        return self.move_up(now, self._after_leaves()) + self._close_if_due(now)
+        self.candidates.sign_off(leaves)
+        effects = self.move_up(now, self.candidates.after_leaves(self.attempt + MAX_ATTEMPT_STEP))
+        return effects + self._close_if_due(now)
 
     def peer_changed(self, now: float) -> list[Effect]:
         """Somebody came or went."""
         if not self.active:
             return []
-        return self.enter(now, self.attempt + 1) if self._may_follow_another() else self._close_if_due(now)
+        if self.candidates.may_replace(self.leader):
+            return self.enter(now, self.attempt + 1)
+        return self._close_if_due(now)
 
     def fire(self, now: float, timer: Timer) -> list[Effect]:
         """Our repeat timer."""
@@ -213,33 +213,12 @@ class Matchmaking:
         assert self.leader is not None
         assert self._join is not None
         is_wedged = self._silent >= SILENCE and self._view.is_alive(self.leader)
-        if is_wedged or self._may_follow_another():
+        if is_wedged or self.candidates.may_replace(self.leader):
             return self.enter(now, self.attempt + 1)
         self._silent = min(self._silent + 1, SILENCE)
         return [Send(self.leader, self._join), self._wake(RETRY * (1 + self._silent / 2))]
 
     # -- inside ---------------------------------------------------------------------------------------------
-
-    def _after_leaves(self) -> int:
-        """The first attempt in which all leaves count that are not far from anybody."""
-        promised = [leave.promised.attempt for leave in self._leaves.values()]
-        return 1 + max((attempt for attempt in promised if attempt < self.attempt + MAX_ATTEMPT_STEP), default=0)
-
-    def _choose_leader(self, attempt: int) -> PeerId:
-        voters = self._voters()
-        return rank(self._base, attempt, self._live(voters) or voters or [self._me])[0]
-
-    def _may_follow_another(self) -> bool:
-        """Whether our leader is gone and a voter is there. Attempts in which none is would only take us far away."""
-        return self.leader is not None and not self._live([self.leader]) and bool(self._live(self._voters()))
-
-    def _voters(self) -> list[PeerId]:
-        """Those who have not signed off."""
-        gone = [*self._leaves, *([self._me] if self._vote.has_left else [])]
-        return [voter for voter in self._base.voters if voter not in gone]
-
-    def _live(self, voters: Iterable[PeerId]) -> list[PeerId]:
-        return [voter for voter in voters if voter == self._me or self._view.is_alive(voter)]
 
     def check_join(self, join: Join) -> None:
         """RemoteError for a JOIN to us that no honest peer sends, in whatever attempt we are."""
@@ -272,17 +251,10 @@ class Matchmaking:
         )
         return signed(join, self._signer)
 
-    def _expected(self) -> list[PeerId]:
-        def shares_base(peer: PeerId) -> bool:
-            status = self._view.status(peer)
-            return peer in self._base.voters or (status is not None and status.history == self._base.history)
-
-        return [peer for peer in self._view.alive() if peer not in self._leaves and shares_base(peer)]
-
     def _close_if_due(self, now: float) -> list[Effect]:
         if not self.active or self.leader != self._me or self._gathering.opened_at is None:
             return []
-        outlook = self._gathering.look(now, self.attempt, self._expected(), self.leaves())
+        outlook = self._gathering.look(now, self.attempt, self.candidates.expected(), self.candidates.leaves())
         if outlook.roster is not None:
             self.pause(self.attempt)
             catch_up = CatchUp(self.round, self._part)

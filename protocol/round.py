@@ -195,7 +195,7 @@ class Round:
     def _receive_leave(self, now: float, leave: wire.Leave) -> list[Effect]:
         """Who is no voter of the last round may be one of this round's proposal."""
         check_leave(leave, self.base, self._means.policy.chunks, self._means.signer)
-        if leave in self._matching.leaves():  # its author may be back by now
+        if leave in self._matching.candidates.leaves():  # its author may be back by now
             return []
         effects = self._matching.receive_leaves(now, [leave])
         if self.attempt is not None:
@@ -231,7 +231,7 @@ class Round:
         means = self._means
         self._matching.pause(roster.attempt)
         effects = self._matching.receive_leaves(now, roster.leaves)
-        context = Context(means, self.base, self.vote, self._matching.leaves)
+        context = Context(means, self.base, self.vote, self._matching.candidates.leaves)
         attempt = self.attempt = Attempt(context, roster, self._reducer, self._contribution, self._fetching, now)
         self._contributed_to.append(roster.attempt)
         effects += attempt.start(now)

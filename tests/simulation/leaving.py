@@ -15,9 +15,10 @@ from shoal.protocol.effects import Effect, Send
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.rounds import Leave
 from shoal.protocol.wire import Message
-from tests.simulation.campaign import build, leave
+from tests.simulation.campaign import build
 from tests.simulation.links import LAN, Link
-from tests.simulation.oracle import Oracle, Violation
+from tests.simulation.oracle import Oracle
+from tests.simulation.promises import Violation
 from tests.simulation.swarm import Peer, Shape, peers_named
 from tests.simulation.world import World
 
@@ -73,7 +74,7 @@ def _say_goodbye(world: World[Peer], case: Leaving, rounds: int) -> bool:
         seen += peer == case.leaver
         if seen == case.event:
             world.watchers.remove(count)
-            world.at(world.now, lambda: leave(world, case.leaver))
+            world.at(world.now, lambda: _leave(world, case.leaver))
 
     world.watchers.append(count)
     leaver = world.node(case.leaver)
@@ -81,9 +82,14 @@ def _say_goodbye(world: World[Peer], case: Leaving, rounds: int) -> bool:
     return not world.is_alive(case.leaver)
 
 
+def _leave(world: World[Peer], leaver: PeerId) -> None:
+    world.command(leaver, lambda node, now: node.leave(now))
+    world.kill(leaver)
+
+
 def _kill_one(world: World[Peer], oracle: Oracle, case: Leaving) -> None:
     world.run(case.after)
-    voters = [*oracle.voters[oracle.newest], *world.living()]
+    voters = [*(oracle.ledger.voters_after(oracle.newest) or ()), *world.living()]
     survivor = next(voter for voter in voters if voter != case.leaver)
     for peer in world.living():
         if peer != survivor:
@@ -96,7 +102,7 @@ def _go_on(world: World[Peer], goal: int) -> None:
     except Violation:
         raise
     except AssertionError:
-        where = {peer: (repr(world.node(peer).member.rounds), world.node(peer).waiting) for peer in world.living()}
+        where = {peer: repr(world.node(peer).member.rounds) for peer in world.living()}
         raise Violation("Termination", f"round {goal} is not committed after {SOON} s: {where}") from None
 
 
@@ -113,8 +119,9 @@ def run_return(case: Leaving, members: int, away: float) -> bool:
         world.watchers.append(echo)
         _go_on(world, oracle.newest + 4)
         back = world.node(case.leaver)
-        world.run_until(lambda: back.voted_for(back.round + 1) is not None, within=20.0, every=0.001)
-        if case.leaver not in oracle.voters[oracle.newest]:
+        ledger = oracle.ledger
+        world.run_until(lambda: ledger.last_vote(case.leaver, back.round + 1) is not None, within=20.0, every=0.001)
+        if case.leaver not in (ledger.voters_after(oracle.newest) or ()):
             raise Violation("Termination", f"{case.leaver} is back, but no voter any more")
         if world.errors:
             raise Violation("Fair blame", f"an honest peer is blamed: {world.errors[0]}")

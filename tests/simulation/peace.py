@@ -93,12 +93,12 @@ class _Outlook:
 
     def _may_vote(self, peer: PeerId) -> bool:
         record = self._ledger.on_disk(peer)
-        return record is None or record.round <= self._round
+        return record is None or (record.round <= self._round and record.left < self._round)
 
     def _known_leaves(self) -> dict[PeerId, Leave]:
         """LEAVEs that somebody who lives has got."""
         rounds = [node.member.rounds._round for node in self._nodes.values()]
-        matching = [round._matching for round in rounds if round is not None and round.number == self._round]
+        matching = [round._matching.candidates for round in rounds if round is not None and round.number == self._round]
         return {leave.peer: leave for each in matching for leave in each.leaves()}
 
     def _to_adopt(self, old: Voters) -> PreparedValue | None:

@@ -56,12 +56,13 @@ class Post(Generic[N]):
     def _travel(self, sender: Process[N], to: PeerId, parcel: Parcel) -> bool:
         """Put a message on its way; whether there is anybody to go to."""
         receiver = self._processes.get(to)
-        if receiver is None or not receiver.alive or not self._has_way(sender, receiver):
+        if receiver is None or not receiver.alive or not self.has_way(sender, receiver):
             return False
         for delay in self._network.arrivals(sender.peer, to):
             self._later(delay, receiver, ("message", sender, parcel.message, parcel.data))
         return True
 
-    def _has_way(self, sender: Process[N], receiver: Process[N]) -> bool:
+    def has_way(self, sender: Process[N], receiver: Process[N]) -> bool:
+        """Whether one can send to the other: it has dialled, or may."""
         dialled = sender.links.get(receiver.peer) is receiver
         return dialled or receiver.peer not in self.unreachable or sender.peer in self.unreachable

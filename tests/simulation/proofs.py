@@ -119,7 +119,7 @@ def _check_roster(roster: Roster, proposal: Proposal, before: Sequence[PeerId]) 
             raise Violation("Fencing", f"{join.peer} is in the group of round {proposal.round} with another state")
         if join.weight != weight:
             raise Violation("Validity", f"{join.peer} joined round {proposal.round} with {join.weight}, not {weight}")
-    if not is_majority([join.peer for join in roster.joins], before, left):
+    if not is_majority([join.peer for join in roster.joins if join.votes], before, left):
         raise Violation("Agreement", f"the group of round {proposal.round} is no quorum of its old voters")
     if any(peer in proposal.voters for peer in left):
         raise Violation("Agreement", f"somebody who signed off before round {proposal.round} votes after it")

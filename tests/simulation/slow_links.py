@@ -11,8 +11,9 @@ from shoal.protocol.effects import Send
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.rounds import Contribution, Fetched, Final
 from tests.simulation.links import Link
-from tests.simulation.oracle import Oracle, Violation
+from tests.simulation.oracle import Oracle
 from tests.simulation.process import Process
+from tests.simulation.promises import Violation
 from tests.simulation.swarm import Peer, Shape, peers_named
 from tests.simulation.world import World
 
@@ -62,6 +63,7 @@ def home_swarm(seed: int, rates: Sequence[float], chunks: int, unnoticed: float 
     world = HomeWorld(
         lambda me, now, disk, rng: Peer(me, names, disk, rng, oracle, shape), seed, HOME, unnoticed=unnoticed
     )
+    world.taps.append(oracle.saw)
     for name, rate in zip(names, rates, strict=True):
         world.network.set_uplink(name, rate)
         world.start(name)

@@ -48,6 +48,6 @@ def test_they_take_part_and_own_nothing_whoever_dies(seed: int) -> None:
 def test_nobody_gets_through_to_them_before_they_have_dialled() -> None:
     world, _, _ = _swarm(1, [NAMES[4]])
     processes = world._processes
-    assert not world._has_way(processes[NAMES[0]], processes[NAMES[4]])
+    assert not world.post.has_way(processes[NAMES[0]], processes[NAMES[4]])
     world.run(1.0)
-    assert world._has_way(processes[NAMES[0]], processes[NAMES[4]])
+    assert world.post.has_way(processes[NAMES[0]], processes[NAMES[4]])

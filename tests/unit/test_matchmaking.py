@@ -118,7 +118,7 @@ def test_who_waits_long_without_a_quorum_calls_the_others_away_from_their_leader
 def test_who_has_no_vote_calls_nobody() -> None:
     """Every voter has signed off. Whoever is left would be taken for an impostor: it waits, and says so."""
     stranger = _core(STRANGER)
-    stranger._expected = lambda: [D]  # type: ignore[method-assign]
+    stranger.candidates.expected = lambda: [D]  # type: ignore[method-assign]
     stranger.receive_leaves(0.0, [leave(peer, Ballot(0, 0, peer)) for peer in PEERS])
     assert told(stranger.submit(0.0, OFFER), Waiting)
     assert not sent(stranger.fire(100.0, _wake(stranger)), Call)
