@@ -125,6 +125,7 @@ class Daemon:
     def _on_message(self, peer: PeerId, run: RunId | None, message: Message) -> None:
         member = self._member(run)
         if member is not None:
+            member.meters.received(message)
             member.driver.receive(peer, message)
 
     def _on_left(self, peer: PeerId, run: RunId, message: Message, sent: bool) -> None:
@@ -151,6 +152,7 @@ class Daemon:
             "version": shoal_version(),
             "peer": self._identity.peer,
             "state": node_state([row["phase"] for row in rows], split, bool(self._network.links())),
+            "peers": len(self._network.links()),
             "reachability": "unknown",
             "addresses": list(self._network.addresses()),
             "runs": rows,
@@ -171,9 +173,13 @@ class Daemon:
         """See NodeService."""
         return run_view.details(self._find(run))
 
-    def rounds(self, run: str) -> list[Answer]:
+    def rounds(self, run: str, last: int | None = None) -> list[Answer]:
         """See NodeService."""
-        return self._find(run).commits.as_json()
+        return self._find(run).commits.as_json(last)
+
+    def meters(self) -> list[Answer]:
+        """See NodeService."""
+        return [run_view.meters(run, self._network.traffic(run.id)) for run in self._runs.values()]
 
     async def create_run(self, manifest_toml: str, train: bool) -> Answer:
         """See NodeService."""

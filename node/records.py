@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from shoal.node.waits import Waits
 from shoal.protocol.certificate import counted_everywhere, next_history
 from shoal.protocol.ids import PeerId
 from shoal.protocol.shelf import Decision
@@ -25,6 +27,10 @@ class CommitRecord:
     took_part: bool  # we are in its roster; otherwise we only followed
     seconds: float  # from our own readiness to the applied result
     resent: int  # bytes of contributions that we sent a second time, because an owner was lost
+    at: float  # when it was applied here, in seconds since 1970
+    samples: int  # tokens behind it, of all members
+    waited_for: dict[PeerId, float]  # seconds for which each late member was waited for, the latest first
+    called: bool  # whether the others waited for us
 
 
 class CommitLog:
@@ -33,6 +39,7 @@ class CommitLog:
     def __init__(self) -> None:
         self.records: list[CommitRecord] = []
         self.group = 0  # members of the last round
+        self.waits = Waits()  # of the current round
         self._submitted_at: float | None = None
         self._sent: Counter[int] = Counter()  # bytes of payload, by round
 
@@ -57,13 +64,18 @@ class CommitLog:
             me in proposal.members,
             0.0 if self._submitted_at is None else now - self._submitted_at,
             resent,
+            time.time(),
+            proposal.samples,
+            self.waits.longest(),
+            self.waits.called,
         )
-        self._submitted_at, self.group = None, len(proposal.members)
+        self._submitted_at, self.group, self.waits = None, len(proposal.members), Waits()
         self.records.append(record)
         if len(self.records) > KEPT:
             self._sent.pop(self.records.pop(0).round, None)
         return record
 
-    def as_json(self) -> list[dict[str, Any]]:
-        """All records, for the API, each with the bytes that we have sent for it so far."""
-        return [{**asdict(record), "bytes": self._sent[record.round]} for record in self.records]
+    def as_json(self, last: int | None = None) -> list[dict[str, Any]]:
+        """All records, or the `last` ones, for the API, each with the bytes that we have sent for it so far."""
+        first = 0 if last is None else max(0, len(self.records) - last)
+        return [{**asdict(record), "bytes": self._sent[record.round]} for record in self.records[first:]]

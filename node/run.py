@@ -23,6 +23,7 @@ from shoal.node.faults import FaultTrigger
 from shoal.node.lanes import newcomer_lane
 from shoal.node.logs import warn
 from shoal.node.manifest import Manifest
+from shoal.node.meters import Meters
 from shoal.node.outer import OuterState, StateStore
 from shoal.node.outgoing import Outgoing
 from shoal.node.records import CommitLog
@@ -30,6 +31,7 @@ from shoal.node.shm import FloatArray
 from shoal.node.state import Snapshot
 from shoal.node.state_file import save_state
 from shoal.node.training import Training
+from shoal.node.waits import NOTE_EVERY
 from shoal.node.worker_process import WorkerSettings
 from shoal.protocol.allreduce import Blamed
 from shoal.protocol.effects import Effect, Event
@@ -79,6 +81,7 @@ class Run:
         self.id = manifest.run_id
         self.outer = OuterState(manifest)
         self.commits = CommitLog()
+        self.meters = Meters()
         self.outgoing = Outgoing(signer.peer, self.commits, settings.fault)
         self.training: Training | None = None  # None: we keep state and vote, and contribute nothing
         self.samples = 0  # tokens behind the committed state
@@ -121,6 +124,7 @@ class Run:
             self.training = Training(self._worker_settings(), self.outer.committed, self._submit, self._spawn)
             self.training.start()
         self._spawn(self._report())
+        self._spawn(self._note_waits())
         self.driver.command(lambda now: member.start(now, seeds))
         self._begin_round()
 
@@ -163,6 +167,7 @@ class Run:
             case StateReceived():
                 self._spawn(self._install(event))
             case HandIn(round) if self.training is not None:
+                self.commits.waits.called = True
                 self.training.call(round)
             case PeerUp(peer, addresses):
                 self._network.remember(peer, addresses)
@@ -171,6 +176,7 @@ class Run:
             case Waiting(reason):
                 self.obstacle = reason  # often for some milliseconds only: `_report` says what lasts
             case Aborted(round, attempt, reason):
+                self.meters.failed(reason.kind)
                 warn(log, "attempt-failed", f"attempt {attempt} of round {round} failed: {reason}; trying again")
             case Blamed(peer, reason):
                 warn(log, "peer-blamed", f"peer {peer} {reason}")
@@ -185,6 +191,7 @@ class Run:
         self._lane = members.index(self._me) if self._me in members else newcomer_lane(self._me)
         self.driver.command(lambda now: self.member.applied(now, snapshot.root))
         record = self.commits.add(event.decision, self._me, self.driver.now(), self.outgoing.resent)
+        self.meters.committed(record.samples, record.seconds)
         log.info("round %d committed: history %s, state %s", record.round, record.digest[:8], short(snapshot.root))
         self._begin_round()
 
@@ -230,6 +237,7 @@ class Run:
         """A payload no longer waits on this node: it was written to the network, or dropped."""
         if sent:
             self.outgoing.sent(message, self.member.rounds.attempt)
+            self.meters.sent(message)
         self.member.left(self.driver.now(), to, message, sent)
 
     async def _report(self) -> None:
@@ -241,6 +249,13 @@ class Run:
             if obstacle not in ("", said):
                 log.info("round %d waits: %s", self._open_round, obstacle)
             said = obstacle
+
+    async def _note_waits(self) -> None:
+        at = self.driver.now()
+        while True:
+            await asyncio.sleep(NOTE_EVERY)
+            since, at = at, self.driver.now()
+            self.commits.waits.note(self.member.rounds.waiting_for(), at - since)
 
     def _report_now(self, now: float) -> list[Effect]:
         training = self.training

@@ -11,14 +11,14 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from shoal.protocol.allreduce import AllReduce
 from shoal.protocol.certificate import make_proposal
 from shoal.protocol.commit import Commit, Elected, Overtaken, Proposed
 from shoal.protocol.context import Context
-from shoal.protocol.effects import Effect, Event, Tell
+from shoal.protocol.effects import Effect, Tell
 from shoal.protocol.errors import RemoteError
+from shoal.protocol.failure import AttemptFailed, Failure, Kind
 from shoal.protocol.fetching import Fetching
 from shoal.protocol.headway import Headway
 from shoal.protocol.ids import PeerId
@@ -35,14 +35,6 @@ from shoal.protocol.wire import Message
 
 STALLED = 16  # patiences without any progress, anywhere in the group, before we give up
 SIGNS_OF_LIFE = wire.Ask | wire.Want | wire.Have | wire.Busy | wire.Refuse  # no progress in themselves
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptFailed(Event):
-    """This group cannot decide any more; `attempt` is the lowest that may work."""
-
-    reason: str
-    attempt: int
 
 
 def adopted_value(roster: wire.Roster, base: Base) -> wire.PreparedValue | None:
@@ -150,7 +142,7 @@ class Attempt:
             return []
         effects = self._reduce.lose(peer) if self._reduce is not None else []
         if not self._can_decide():
-            return [*effects, Tell(AttemptFailed(f"no quorum without {peer}", self._retry_from))]
+            return [*effects, self._failed(Kind.NO_QUORUM, f"no quorum without {peer}")]
         return self._advance(now, effects + self._leadership.replace_lost(now))
 
     def overtaken(self, now: float, peer: PeerId, attempt: int) -> list[Effect]:
@@ -255,7 +247,7 @@ class Attempt:
         if self._commit.needs_bytes and not self._missing():
             done += self._advance(now, self._commit.bytes_held())
         if self._reduce is not None and self._reduce.is_hopeless and self._commit.value is None:
-            done.append(Tell(AttemptFailed("nobody is left who could contribute to a chunk", self._retry_from)))
+            done.append(self._failed(Kind.NO_CONTRIBUTOR, "nobody is left who could contribute to a chunk"))
         return done
 
     def _propose(self, reduce: AllReduce) -> list[Effect]:
@@ -289,4 +281,7 @@ class Attempt:
         patience = self._headway.longest_patience() if self._owing() else self._means.pace.deadline()
         if not self._stall.is_long(now, state, STALLED * patience):
             return []
-        return [Tell(AttemptFailed("no progress", self._retry_from))]
+        return [self._failed(Kind.NO_PROGRESS, "no progress")]
+
+    def _failed(self, kind: Kind, words: str) -> Tell:
+        return Tell(AttemptFailed(Failure(kind, words), self._retry_from))

@@ -64,7 +64,7 @@ class Surroundings:
     bulk_queue: int
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
     complain: Callable[[RemoteError], None]
-    count: Callable[[RunId | None, int, int], None]  # (run, bytes sent, bytes received)
+    count: Callable[[RunId | None, int, int, bool], None]  # (run, bytes sent, bytes received, in bulk)
     takes: Callable[[RunId | None], bool]
     on_message: Callable[[PeerId, RunId | None, Message], None]
     on_call: Callable[[PeerId, Message], Awaitable[Message]]
@@ -194,7 +194,7 @@ class Neighbour:
             return [frame_head(Kind.MESSAGE, 0, run, len(body)), body]
 
         def sent(size: int) -> None:
-            self._count_sent(run, size)
+            self._count_sent(run, size, bulk=True)
             self._around.on_left(self.peer, run, message, True)
 
         def lost(reason: TransportError) -> None:
@@ -202,9 +202,9 @@ class Neighbour:
 
         self._bulk.put(Parcel(MAX_HEAD + _payload_size(message), pack, sent, lost))
 
-    def _count_sent(self, run: RunId | None, size: int) -> None:
+    def _count_sent(self, run: RunId | None, size: int, bulk: bool = False) -> None:
         self._sent += size
-        self._around.count(run, size, 0)
+        self._around.count(run, size, 0, bulk)
 
     # -- in -------------------------------------------------------------------------------------------------
 
@@ -230,7 +230,7 @@ class Neighbour:
                     data = await stream.read_exact(length)
                 frame = decode_frame(data, self.peer)
                 self._received += LENGTH_SIZE + length
-                self._around.count(frame.run, 0, LENGTH_SIZE + length)
+                self._around.count(frame.run, 0, LENGTH_SIZE + length, bulk)
                 begin = time.thread_time()
                 if not self._receive(frame, bulk) or not bulk:
                     await self._pace(time.thread_time() - begin)

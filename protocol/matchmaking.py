@@ -108,6 +108,15 @@ class Matchmaking:
         """Whether we have submitted for this round."""
         return self._offer is not None
 
+    def waiting_for(self) -> list[PeerId]:
+        """Who is not ready yet: whose JOIN we miss as leader, else who last said that it still trains."""
+        if not self.active:
+            return []
+        if self.leader == self._me:
+            present = self._gathering.present(self.attempt)
+            return [peer for peer in self.candidates.expected() if peer not in present]
+        return [peer for peer in self.candidates.expected() if self._is_training(peer)]
+
     def pause(self, attempt: int) -> None:
         """A group was formed at `attempt`; matchmaking rests until it fails."""
         self.active, self.attempt = False, attempt
@@ -250,6 +259,10 @@ class Matchmaking:
             signature=b"",
         )
         return signed(join, self._signer)
+
+    def _is_training(self, peer: PeerId) -> bool:
+        status = self._view.status(peer)
+        return status is not None and status.phase == "training" and status.round == self._base.round
 
     def _close_if_due(self, now: float) -> list[Effect]:
         if not self.active or self.leader != self._me or self._gathering.opened_at is None:

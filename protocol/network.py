@@ -28,6 +28,7 @@ from shoal.protocol.identity import Identity, public_key
 from shoal.protocol.ids import PeerId, RunId, short
 from shoal.protocol.link import BULK, CONTROL, Link, Neighbour, Surroundings
 from shoal.protocol.ports import claim_pair
+from shoal.protocol.traffic import Traffic
 from shoal.protocol.transport import Stream, Transport
 from shoal.protocol.wire import Message
 
@@ -57,7 +58,7 @@ class Network:
         self._listen_host, self._port = host, port
         self._transport = Transport(identity, (CONTROL, BULK), self._accept, self._change)
         self._neighbours: OrderedDict[PeerId, Neighbour] = OrderedDict()
-        self._traffic: dict[RunId, list[int]] = {}
+        self._traffic: dict[RunId, Traffic] = {}
         self._complaints: OrderedDict[PeerId | None, set[str]] = OrderedDict()
         self._may_complain = Allowance(*COMPLAINTS)
         self._knows_of_namesake = False
@@ -140,7 +141,7 @@ class Network:
     def send(self, to: PeerId, run: RunId, message: Message) -> None:
         """Queue `message`; it may be lost. A payload in it must not change before it was sent."""
         if not self._closing:
-            self._traffic.setdefault(run, [0, 0])
+            self._traffic.setdefault(run, Traffic())
             self._neighbour(to).send(run, message)
 
     async def call(self, to: PeerId, message: Message, timeout: float = 10.0) -> Message:
@@ -157,10 +158,9 @@ class Network:
         """All peers that we are connected with."""
         return [each.link() for each in self._neighbours.values() if each.is_up]
 
-    def traffic(self, run: RunId) -> tuple[int, int]:
-        """Bytes sent and received for `run`, since we first sent something for it or asked."""
-        sent, received = self._traffic.setdefault(run, [0, 0])
-        return sent, received
+    def traffic(self, run: RunId) -> Traffic:
+        """The bytes of `run`, since we first sent something for it or asked."""
+        return self._traffic.setdefault(run, Traffic())
 
     @property
     def dropped(self) -> int:
@@ -246,10 +246,9 @@ class Network:
             if oldest is not None:
                 del self._neighbours[oldest]
 
-    def _count(self, run: RunId | None, sent: int, received: int) -> None:
+    def _count(self, run: RunId | None, sent: int, received: int, bulk: bool) -> None:
         if run is not None and run in self._traffic:
-            self._traffic[run][0] += sent
-            self._traffic[run][1] += received
+            self._traffic[run].count(sent, received, bulk)
 
     def _complain(self, error: RemoteError) -> None:
         """Log a peer's mistake, once per peer and reason."""

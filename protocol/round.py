@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shoal.protocol.attempt import Attempt, AttemptFailed
+from shoal.protocol.attempt import Attempt
 from shoal.protocol.certificate import check_answers, check_commit, check_leave
 from shoal.protocol.commit import Decided
 from shoal.protocol.context import Context, Means
 from shoal.protocol.effects import Effect, Event, Send, Tell, Timer
 from shoal.protocol.errors import RemoteError
+from shoal.protocol.failure import AttemptFailed, Failed, Failure
 from shoal.protocol.fetching import Fetching, answer_fetch
 from shoal.protocol.ids import PeerId
 from shoal.protocol.latecomers import Latecomers
@@ -32,14 +33,6 @@ from shoal.protocol.roster import Base, check_roster
 from shoal.protocol.stages import attempt_of
 from shoal.protocol.voting import VoteState
 from shoal.protocol.wire import Message
-
-
-@dataclass(frozen=True, slots=True)
-class Failed(Event):
-    """An attempt came to nothing; the next one begins."""
-
-    attempt: int
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +80,10 @@ class Round:
     def is_ending(self, now: float) -> bool:
         """Whether the round is decided, and its last bytes are on their way to us."""
         return self._outcome is not None and self._outcome.is_near(now, self.attempt)
+
+    def waiting_for(self) -> list[PeerId]:
+        """Whom this round hangs on, as far as we know."""
+        return self.attempt.waiting_for() if self.attempt is not None else self._matching.waiting_for()
 
     # -- commands -------------------------------------------------------------------------------------------
 
@@ -262,7 +259,7 @@ class Round:
         self._means.outbox.note(now, done)
         return done
 
-    def _retry(self, now: float, reason: str, number: int) -> list[Effect]:
+    def _retry(self, now: float, reason: Failure, number: int) -> list[Effect]:
         if self.attempt is None or self._outcome is not None:
             return []
         failed, self.attempt = self.attempt.number, None

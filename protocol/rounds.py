@@ -22,6 +22,7 @@ from shoal.protocol.certificate import next_base
 from shoal.protocol.context import Means, View
 from shoal.protocol.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
 from shoal.protocol.estimate import Estimate
+from shoal.protocol.failure import Failed, Failure
 from shoal.protocol.ids import Digest, PeerId
 from shoal.protocol.leaving import Goodbyes, last_words
 from shoal.protocol.lookout import Lookout
@@ -32,7 +33,7 @@ from shoal.protocol.outbox import Outbox
 from shoal.protocol.outcome import Concluded
 from shoal.protocol.reducer import Reducer
 from shoal.protocol.roster import Base, Policy
-from shoal.protocol.round import Failed, Round, WrongState
+from shoal.protocol.round import Round, WrongState
 from shoal.protocol.shelf import Decision, Shelf
 from shoal.protocol.signing import Signer
 from shoal.protocol.stages import round_of
@@ -56,7 +57,7 @@ class Aborted(Event):
 
     round: int
     attempt: int
-    reason: str
+    reason: Failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ class Rounds:
 
     def waiting_for(self) -> list[PeerId]:
         """Whom the current round hangs on."""
-        return self.attempt.waiting_for() if self.attempt is not None else []
+        return self._round.waiting_for() if self._round is not None else []
 
     # -- commands -------------------------------------------------------------------------------------------
 

@@ -118,7 +118,7 @@ async def test_messages_payloads_and_calls_arrive() -> None:
         assert await a.call(b.peer, GetManifest("abc")) == Refused("abc")
         await eventually(lambda: b.words == [1] and b.loads == [7])
         await eventually(lambda: sent == [(b.peer, RUN, load, True)])
-        assert a.traffic(RUN)[0] > MIB
+        assert a.traffic(RUN).bulk_sent > MIB
         (seen,) = a.links()
         assert (seen.peer, seen.path) == (b.peer, "direct")
         assert seen.bytes_sent > MIB

@@ -81,7 +81,7 @@ class Oracle:
 
     def aborted(self, peer: PeerId, event: Aborted) -> None:
         """An attempt failed at `peer`."""
-        self.aborts.append((event.round, event.attempt, event.reason))
+        self.aborts.append((event.round, event.attempt, str(event.reason)))
 
     def waiting(self, standing: int, reason: str) -> None:
         """A leader at round `standing` cannot close its group, and says why."""
