@@ -51,7 +51,8 @@ def start(
     ] = None,
 ) -> None:
     """Start the node, in the background unless told otherwise."""
-    from shoal.node import launch
+    from shoal.node import launch, present
+    from shoal.node.client import Client
     from shoal.node.home import find_home
 
     settings = options.NodeSettings(
@@ -68,6 +69,7 @@ def start(
         launch.run_here(settings)
     else:
         print(launch.start_in_background(settings))
+        print(f"page: {Client(find_home()).page(present.is_terminal())}")
 
 
 @app.command()
