@@ -31,6 +31,7 @@ from shoal.protocol.errors import LocalError
 
 MAX_BODY = 256 << 10
 PORTS_TRIED = 100
+LAST_ANSWERS = 1.0  # seconds that the end waits for answers that are on their way
 
 log = logging.getLogger("shoal.api")
 
@@ -42,7 +43,7 @@ async def serve_api(service: NodeService, token: str, host: str, port: int) -> A
     actual = int(listener.getsockname()[1])
     if port not in (0, actual):
         warn(log, "admin-port-taken", f"admin port {port} is taken; the API listens on {actual}")
-    runner = web.AppRunner(make_app(service, token, host), access_log=None, shutdown_timeout=1.0)
+    runner = web.AppRunner(make_app(service, token, host), access_log=None, shutdown_timeout=LAST_ANSWERS)
     await runner.setup()
     try:
         await web.SockSite(runner, listener).start()

@@ -53,6 +53,7 @@ class _View:
 
     def __init__(self, me: PeerId, others: list[PeerId]) -> None:
         self.others = [peer for peer in others if peer != me]
+        self.statuses: dict[PeerId, RunStatus] = {}
 
     def alive(self) -> list[PeerId]:
         return self.others
@@ -61,12 +62,17 @@ class _View:
         return peer in self.others
 
     def status(self, peer: PeerId) -> RunStatus | None:
-        return None
+        return self.statuses.get(peer)
 
 
 def _core(me: PeerId, vote: VoteState | None = None) -> Matchmaking:
     view, spread, pace = _View(me, list(PEERS)), Estimate(2.0, 0.5, 60.0), Estimate(1.0, 1.0, 60.0)
     means = Means(me, 0, FakeSigner(me), view, POLICY, Shelf(), Outbox(), spread, pace)
+
+
+def _core(me: PeerId, vote: VoteState | None = None, view: _View | None = None) -> Matchmaking:
+    view, spread, pace = view or _View(me, list(PEERS)), Estimate(2.0, 0.5, 60.0), Estimate(1.0, 1.0, 60.0)
+    means = Means(me, 0, FakeSigner(me), view, POLICY, Shelf(), spread, pace)
     return Matchmaking(means, BASE, vote or VoteState(ROUND, 0))
 
 
@@ -82,6 +88,23 @@ def test_the_first_live_voter_leads_and_closes_when_all_are_there() -> None:
     (formed,) = told(leader.receive_join(0.2, join(THIRD, LEADER)), GroupFormed)
     check_roster(formed.roster, BASE, POLICY, SIGNER)
     assert len(formed.roster.joins) == 3
+
+
+def test_a_leader_waits_for_joins_and_a_follower_for_those_who_say_that_they_train() -> None:
+    view = _View(SECOND, list(PEERS))
+    leader, follower = _core(LEADER), _core(SECOND, view=view)
+    assert leader.waiting_for() == follower.waiting_for() == []  # we train ourselves
+    leader.submit(0.0, OFFER)
+    assert set(leader.waiting_for()) == {SECOND, THIRD}
+    leader.receive_join(0.1, join(SECOND, LEADER))
+    assert leader.waiting_for() == [THIRD]
+    follower.submit(0.0, OFFER)
+    assert follower.waiting_for() == []  # nobody has said anything
+    here = RunStatus(BASE.round, BASE.history, BASE.root, "training", 0, 0, None, True, 0, "unknown")
+    ready, elsewhere = dataclasses.replace(here, phase="matching"), dataclasses.replace(here, round=BASE.round + 1)
+    for third, late in ((here, [THIRD]), (ready, []), (elsewhere, [])):
+        view.statuses = {THIRD: third, LEADER: ready}
+        assert follower.waiting_for() == late
 
 
 def test_the_late_are_called_and_then_left_out() -> None:
