@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from shoal.protocol.ids import PeerId
 
 NOTE_EVERY = 0.2  # seconds
-WORTH_TELLING = 0.5  # seconds: everybody waits for everybody for a moment
+WORTH_TELLING = 1.0  # seconds: everybody waits for everybody for a moment
+SHARE = 0.25  # of the longest wait: who was waited for less did not hold the round up
 MOST = 8  # peers named for a round
 
 
@@ -30,5 +31,6 @@ class Waits:
 
     def longest(self) -> dict[PeerId, float]:
         """The seconds for which each late member was waited for, the latest member first."""
-        late = [(seconds, peer) for peer, seconds in self._seconds.items() if seconds >= WORTH_TELLING]
+        least = max(WORTH_TELLING, SHARE * max(self._seconds.values(), default=0.0))
+        late = [(seconds, peer) for peer, seconds in self._seconds.items() if seconds >= least]
         return {peer: round(seconds, 1) for seconds, peer in sorted(late, reverse=True)[:MOST]}

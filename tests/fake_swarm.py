@@ -76,8 +76,11 @@ class FakeNode:
         address = f"/ip4/127.0.0.1/tcp/1/p2p/{self.name}"
         return {"peer": self.name, "state": "CONNECTED", "addresses": [address], "runs": runs}
 
-    def rounds(self, run: str) -> list[dict[str, Any]]:
-        return [self.record(number) for number in range(1, self.round() + 1)]
+    def peers(self) -> list[dict[str, Any]]:
+        return []
+
+    def rounds(self, run: str, last: int | None = None) -> list[dict[str, Any]]:
+        return [self.record(number) for number in range(1, self.round() + 1)][-(last or 0) :]
 
     def record(self, number: int) -> dict[str, Any]:
         began = (self.begin() or 0) + (number - 1) * ROUND
@@ -86,6 +89,7 @@ class FakeNode:
         counted = [name for name in members if died.get(name) != number]
         own = self.joined_at <= began  # else we only followed
         record = {"round": number, "attempt": 1, "members": len(members), "contributors": len(counted)}
+        record |= {"at": began + ROUND, "samples": 100}
         return record | {"digest": f"{number:064x}", "took_part": own, "seconds": 0.01, "bytes": 4000 * own}
 
     async def create_run(self, manifest_toml: str, train: bool) -> dict[str, Any]:

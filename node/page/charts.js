@@ -13,7 +13,7 @@ function clock(time, step) {
 }
 
 /**
- * `series` are {label, name}: `name` is "own" or "swarm", for the colour. `format(value)` writes a value.
+ * `series` are {label, name, hint}: `name` is "own" or "swarm", for the colour. `format(value)` writes a value.
  * `fromZero` says that zero is always in sight.
  */
 export class Chart {
@@ -22,7 +22,11 @@ export class Chart {
     this.series = series;
     this.format = format;
     this.values = series.map(() => make("b"));
-    const keys = series.map(({ label, name }, index) => make("span", `key ${name}`, `${label} `, this.values[index]));
+    const keys = series.map(({ label, name, hint }, index) => {
+      const key = make("span", `key ${name}`, `${label} `, this.values[index]);
+      key.title = hint;
+      return key;
+    });
     this.plot = make("div", "plot");
     this.plot.setAttribute("role", "img");
     this.title = title;

@@ -30,7 +30,7 @@ export function sync(parent, items, create, update) {
 
 /**
  * A table with a row per item.
- * A column is {title, text(item)}, and perhaps kind (classes) and hint(item), shown on hover.
+ * A column is {title, text(item)}, and perhaps kind (classes), hint(item), shown on hover, and isOdd(item), marked.
  */
 export class Table {
   constructor(table, columns, caption) {
@@ -47,11 +47,11 @@ export class Table {
   update(items) {
     const row = () => make("tr", "", ...this.columns.map(() => make("td")));
     sync(this.body, items, row, (line, item) => {
-      this.columns.forEach(({ text, kind, hint }, index) => {
+      this.columns.forEach(({ text, kind, hint, isOdd }, index) => {
         const cell = line.children[index];
         const words = text(item);
         setText(cell, words);
-        setClass(cell, [kind, words === "–" ? "empty" : ""].filter(Boolean).join(" "));
+        setClass(cell, [kind, words === "–" ? "empty" : "", isOdd?.(item) ? "odd" : ""].filter(Boolean).join(" "));
         const title = hint?.(item) ?? "";
         if (cell.title !== title) cell.title = title;
       });

@@ -28,13 +28,18 @@ export function bytes(value) {
 /** A length of time. */
 export function seconds(value) {
   if (!isNumber(value)) return DASH;
+  if (value < 0.1) return `${Math.round(1000 * value)} ms`;
   if (value < 90) return `${value.toFixed(value < 10 ? 1 : 0)} s`;
   if (value < 5400) return `${Math.round(value / 60)} min`;
   return value < 129600 ? `${Math.round(value / 3600)} h` : `${Math.round(value / 86400)} days`;
 }
 
-/** How long ago; to the second only while that matters. */
-export const ago = (value) => (isNumber(value) && value < 1.5 ? "now" : isNumber(value) ? `${seconds(Math.round(value))} ago` : DASH);
+/** How long ago. */
+export function ago(value) {
+  if (!isNumber(value)) return DASH;
+  if (value < 1.5) return "now";
+  return value < 89.5 ? `${Math.round(value)} s ago` : `${seconds(value)} ago`;
+}
 
 /** The end of a PeerID, as everywhere in Shoal. */
 export const peerName = (peer) => peer.slice(-6);

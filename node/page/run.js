@@ -5,16 +5,25 @@ import { Table, make, setClass, setText, sync } from "./dom.js";
 import { ago, bytes, count, digest, fixed, peerName, seconds } from "./format.js";
 
 const PHASES = { failed: "bad", finished: "good", training: "calm", syncing: "warn" }; // all others: in a round
-const SERIES = [
-  { label: "this node", name: "own" },
-  { label: "swarm", name: "swarm" },
+const LOSSES = [
+  { label: "this node", name: "own", hint: "training loss here" },
+  { label: "swarm", name: "swarm", hint: "mean of the members' training losses" },
+];
+const SPEEDS = [
+  { label: "this node", name: "own", hint: "while it trains" },
+  { label: "swarm", name: "swarm", hint: "committed by all, from round to round" },
 ];
 
 const ROUND_COLUMNS = [
   { title: "Round", text: ({ round }) => String(round), kind: "number" },
   { title: "When", text: ({ age }) => ago(age), kind: "number" },
-  { title: "Counted", text: ({ contributors, members }) => `${contributors} of ${members}`, kind: "number" },
-  { title: "Attempt", text: ({ attempt }) => String(attempt), kind: "number minor" },
+  {
+    title: "Counted",
+    text: ({ contributors, members }) => `${contributors} of ${members}`,
+    kind: "number",
+    isOdd: ({ contributors, members }) => contributors < members,
+  },
+  { title: "Attempt", text: ({ attempt }) => String(attempt), kind: "number minor", isOdd: ({ attempt }) => attempt > 1 },
   { title: "Took", text: (round) => (round.seconds > 0 ? seconds(round.seconds) : "–"), kind: "number" },
   { title: "Sent", text: (round) => bytes(round.bytes), kind: "number minor" },
   { title: "Tokens", text: ({ samples }) => count(samples), kind: "number minor" },
@@ -60,8 +69,8 @@ export class RunCard {
     this.card.append(this.tiles, charts, scroll);
     parent.append(this.card);
     const loss = (value) => fixed(value, 2);
-    this.loss = new Chart(charts, { title: "Loss", series: SERIES, format: loss, fromZero: false });
-    this.speed = new Chart(charts, { title: "Tokens per second", series: SERIES, format: count, fromZero: true });
+    this.loss = new Chart(charts, { title: "Loss", series: LOSSES, format: loss, fromZero: false });
+    this.speed = new Chart(charts, { title: "Tokens per second", series: SPEEDS, format: count, fromZero: true });
     this.rounds = new Table(table, ROUND_COLUMNS, "Last rounds");
     this.points = [];
   }

@@ -14,7 +14,7 @@ from shoal.node.sentence import advice, headline
 from shoal.node.service import Answer, NodeService
 from shoal.node.web.curves import Curve, News, Point
 
-LAST_ROUNDS = 25
+LAST_ROUNDS = 15
 MOST_PEERS = 256  # shown
 
 

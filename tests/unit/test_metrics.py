@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -10,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from shoal.node.api import serve_api
 from shoal.node.meters import BOUNDS, Meters
+from shoal.node.web.metrics import Metrics
 from shoal.protocol.failure import Kind
 from shoal.protocol.messages.transfer import GetStateChunk, StateChunk
 from tests.fake_service import PEER, RUN, FakeService
@@ -93,3 +95,14 @@ def test_what_happens_is_counted_once() -> None:
     assert [bound for bound, _ in counted["durations"]] == [*BOUNDS, None]
     assert counted["failures"] == {"no-quorum": 0, "no-contributor": 0, "no-progress": 1}
     assert counted["sync"] == {"sent": 10, "received": 7}
+
+
+def test_the_documented_names_are_those_that_are_served() -> None:
+    document = (Path(__file__).parents[2] / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    documented = set(re.findall(r"^\| `(shoal_[a-z_]+)` \|", document, flags=re.MULTILINE))
+    service = FakeService()
+    served = {
+        {"counter": f"{family.name}_total", "info": f"{family.name}_info"}.get(family.type, family.name)
+        for family in Metrics(service).collect()
+    }
+    assert documented == served

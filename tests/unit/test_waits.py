@@ -16,6 +16,8 @@ def test_the_latest_comes_first_and_a_moment_is_not_worth_telling() -> None:
         waits.note([LATE, LATER], WORTH_TELLING / 10 + 0.01)
     waits.note([LATER, OTHER], WORTH_TELLING / 2)
     assert list(waits.longest()) == [LATER, LATE]
+    waits.note([LATER], 10 * WORTH_TELLING)
+    assert list(waits.longest()) == [LATER]  # beside that, the other was not late
     waits.note([PeerId(str(number)) for number in range(100)], 60.0)
     assert len(waits.longest()) == MOST
 
