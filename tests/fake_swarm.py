@@ -88,7 +88,7 @@ class FakeNode:
         members = [name for name in self.members(began) if died.get(name, number) >= number]
         counted = [name for name in members if died.get(name) != number]
         own = self.joined_at <= began  # else we only followed
-        record = {"round": number, "attempt": 1, "members": len(members), "contributors": len(counted)}
+        record: dict[str, Any] = {"round": number, "attempt": 1, "members": len(members), "contributors": len(counted)}
         record |= {"at": began + ROUND, "samples": 100}
         return record | {"digest": f"{number:064x}", "took_part": own, "seconds": 0.01, "bytes": 4000 * own}
 
