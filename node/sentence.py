@@ -12,7 +12,7 @@ WRONG = {
     "SPLIT": "The swarm is split: too few of its last members are reachable.",
 }
 ADVICE = {
-    "SOLO": "Start it with `--bootstrap` and the address of a running node.",
+    "SOLO": "Start it with --bootstrap and the address of a running node.",
     "SPLIT": "Check this machine's network and theirs. The run goes on by itself when they are back; nothing is lost.",
 }
 

@@ -2,6 +2,9 @@
 
 import { make, setText } from "./dom.js";
 
+// Seconds between two ticks: never a part of one.
+const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800];
+
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 /** The time of day, and the day where the ticks are days. */
@@ -48,7 +51,8 @@ export class Chart {
   build() {
     this.chart?.destroy();
     const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false } };
-    const times = { ...axis, space: 64, size: 28, values: (_, ticks, __, ___, step) => ticks.map((tick) => clock(tick, step)) };
+    const clocks = (_, ticks, __, ___, step) => ticks.map((tick) => clock(tick, step));
+    const times = { ...axis, space: 64, size: 28, incrs: STEPS, values: clocks };
     const lines = this.series.map(({ label, name }) => ({
       label,
       stroke: colour(`--${name}`),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # playwright keeps an event loop running in this thread: no other test may see that
 def browser() -> Iterator[Browser]:
     requires("browser", CHROMIUM, "there is no Chromium: `apt-get install chromium`")
     requires("browser", importlib.util.find_spec("playwright"), "there is no playwright: `make install`")
