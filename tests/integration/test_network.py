@@ -229,7 +229,9 @@ async def test_links_go_down_and_come_back() -> None:
                 await eventually(lambda b=b: b.words)  # type: ignore[misc]
                 assert b.words == [round_trip]
             await eventually(lambda: not a.links())
-        assert a.changes == [True, False] * 3
+        times = len(a.changes) // 2  # a peer that is just closing may be reached once more
+        assert times >= 3
+        assert a.changes == [True, False] * times
 
 
 @pytest.mark.asyncio

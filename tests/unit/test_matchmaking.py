@@ -65,14 +65,9 @@ class _View:
         return self.statuses.get(peer)
 
 
-def _core(me: PeerId, vote: VoteState | None = None) -> Matchmaking:
-    view, spread, pace = _View(me, list(PEERS)), Estimate(2.0, 0.5, 60.0), Estimate(1.0, 1.0, 60.0)
-    means = Means(me, 0, FakeSigner(me), view, POLICY, Shelf(), Outbox(), spread, pace)
-
-
 def _core(me: PeerId, vote: VoteState | None = None, view: _View | None = None) -> Matchmaking:
     view, spread, pace = view or _View(me, list(PEERS)), Estimate(2.0, 0.5, 60.0), Estimate(1.0, 1.0, 60.0)
-    means = Means(me, 0, FakeSigner(me), view, POLICY, Shelf(), spread, pace)
+    means = Means(me, 0, FakeSigner(me), view, POLICY, Shelf(), Outbox(), spread, pace)
     return Matchmaking(means, BASE, vote or VoteState(ROUND, 0))
 
 
