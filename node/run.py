@@ -31,7 +31,6 @@ from shoal.node.shm import FloatArray
 from shoal.node.state import Snapshot
 from shoal.node.state_file import save_state
 from shoal.node.training import Training
-from shoal.node.waits import NOTE_EVERY
 from shoal.node.worker_process import WorkerSettings
 from shoal.protocol.allreduce import Blamed
 from shoal.protocol.effects import Effect, Event
@@ -124,7 +123,6 @@ class Run:
             self.training = Training(self._worker_settings(), self.outer.committed, self._submit, self._spawn)
             self.training.start()
         self._spawn(self._report())
-        self._spawn(self._note_waits())
         self.driver.command(lambda now: member.start(now, seeds))
         self._begin_round()
 
@@ -167,7 +165,7 @@ class Run:
             case StateReceived():
                 self._spawn(self._install(event))
             case HandIn(round) if self.training is not None:
-                self.commits.waits.called = True
+                self.commits.called()
                 self.training.call(round)
             case PeerUp(peer, addresses):
                 self._network.remember(peer, addresses)
@@ -190,8 +188,11 @@ class Run:
         members = proposal.members
         self._lane = members.index(self._me) if self._me in members else newcomer_lane(self._me)
         self.driver.command(lambda now: self.member.applied(now, snapshot.root))
-        record = self.commits.add(event.decision, self._me, self.driver.now(), self.outgoing.resent)
-        self.meters.committed(record.samples, record.seconds)
+        driver = self.driver
+        record = self.commits.add(
+            event.decision, self._me, driver.now(), self.outgoing.resent, driver.phases, self.samples
+        )
+        self.meters.committed(record.round_samples, record.seconds)
         log.info("round %d committed: history %s, state %s", record.round, record.digest[:8], short(snapshot.root))
         self._begin_round()
 
@@ -228,7 +229,8 @@ class Run:
 
     def _submit(self, tokens: int, vector: FloatArray | None) -> None:
         """We are ready for the round: `vector` is our pseudo-gradient, and stays as it is until the next one."""
-        self.commits.submitted(self.driver.now())
+        loss = self.training.last_loss if self.training is not None else None
+        self.commits.submitted(self.driver.now(), tokens, loss if tokens else None)
         offer = Offer(min(tokens, self.manifest.rounds.max_weight), bandwidth=0, reachable=True)
         contribution = self.outer.encoder(vector) if vector is not None else None
         self.driver.command(lambda now: self.member.submit(now, offer, contribution))
@@ -249,13 +251,6 @@ class Run:
             if obstacle not in ("", said):
                 log.info("round %d waits: %s", self._open_round, obstacle)
             said = obstacle
-
-    async def _note_waits(self) -> None:
-        at = self.driver.now()
-        while True:
-            await asyncio.sleep(NOTE_EVERY)
-            since, at = at, self.driver.now()
-            self.commits.waits.note(self.member.rounds.waiting_for(), at - since)
 
     def _report_now(self, now: float) -> list[Effect]:
         training = self.training

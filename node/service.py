@@ -50,8 +50,9 @@ class NodeService(Protocol):
         `last` asks for the last ones only.
         `bytes` are those of the payloads that this node has sent for the round's all-reduce, `resent` those of them
         that it sent a second time, because an owner was lost; `took_part` is whether it was in the round's roster;
-        `at` is when it was applied here (seconds since 1970), `samples` the tokens behind it, `waited_for` the seconds
-        for which each late member was waited for, as seen from here, and `called` whether the others waited for us.
+        `applied_at` is when it was applied here (seconds since 1970), `round_samples` and `samples` the tokens behind
+        the round and behind the state, `waited_for` the seconds for which each member was waited for, as seen from
+        here, `called` whether the others waited for us, and `phases` where the time went: docs/metrics.md has them all.
         """
         ...
 

@@ -94,6 +94,11 @@ class Gathering:
         """The JOINs to `attempt`."""
         return {peer: join for peer, join in self._joins.items() if join.attempt == attempt}
 
+    def missing(self, attempt: int, expected: Sequence[PeerId]) -> list[PeerId]:
+        """Those of `expected` whose JOIN to `attempt` is not here."""
+        present = self.present(attempt)
+        return [peer for peer in expected if peer not in present and peer not in self._strays]
+
     def are_we_astray(self) -> bool:
         """Whether a quorum of the voters stands on one root that is not ours."""
         camps: dict[Digest, list[PeerId]] = {}
@@ -105,7 +110,7 @@ class Gathering:
         """What is to be done about the group of `attempt`, for which we wait for `expected`."""
         assert self.opened_at is not None
         present = self.present(attempt)
-        missing = tuple(peer for peer in expected if peer not in present and peer not in self._strays)
+        missing = tuple(self.missing(attempt, expected))
         waited, patience = now - self.opened_at, self._spread.deadline()
         leaves = self._needed(present, counting(leaves, Ballot(attempt, 0, self._me)))
         reason = self._obstacle(present, leaves)

@@ -113,8 +113,7 @@ class Matchmaking:
         if not self.active:
             return []
         if self.leader == self._me:
-            present = self._gathering.present(self.attempt)
-            return [peer for peer in self.candidates.expected() if peer not in present]
+            return self._gathering.missing(self.attempt, self.candidates.expected())
         return [peer for peer in self.candidates.expected() if self._is_training(peer)]
 
     def pause(self, attempt: int) -> None:

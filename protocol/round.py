@@ -96,9 +96,8 @@ class Round:
 
     def peer_down(self, now: float, peer: PeerId) -> list[Effect]:
         """Membership has given `peer` up."""
-        if self.attempt is None:
-            return self._digest(now, self._matching.peer_changed(now))
-        return self._digest(now, self.attempt.lose(now, peer))
+        attempt = self.attempt
+        return self._digest(now, attempt.lose(now, peer) if attempt else self._matching.peer_changed(now))
 
     def peer_up(self, now: float) -> list[Effect]:
         """Membership has found somebody, or has news of it."""
@@ -162,13 +161,11 @@ class Round:
         return [*self._late.note(sender, join.attempt), *attempt.overtaken(now, sender, join.attempt)]
 
     def _receive_retry(self, now: float, sender: PeerId, number: int) -> list[Effect]:
-        if self.attempt is None:
-            return self._matching.move_up(now, number)
-        return self.attempt.overtaken(now, sender, number)
+        attempt = self.attempt
+        return attempt.overtaken(now, sender, number) if attempt else self._matching.move_up(now, number)
 
     def _receive_roster(self, now: float, sender: PeerId, roster: wire.Roster) -> list[Effect]:
-        is_old = self.attempt is not None and roster.attempt <= self.attempt.number
-        if is_old or self.vote.is_sealed:
+        if self.vote.is_sealed or (self.attempt is not None and roster.attempt <= self.attempt.number):
             return []
         if roster.attempt < self.vote.attempt:
             return [self._retry_message(sender, self.vote.attempt)]
@@ -225,17 +222,18 @@ class Round:
         return [Send(sender, wire.Ask(self.number, self._means.part, 0))]
 
     def _begin(self, now: float, roster: wire.Roster) -> list[Effect]:
-        means = self._means
         self._matching.pause(roster.attempt)
         effects = self._matching.receive_leaves(now, roster.leaves)
-        context = Context(means, self.base, self.vote, self._matching.candidates.leaves)
+        context = Context(self._means, self.base, self.vote, self._matching.candidates.leaves)
         attempt = self.attempt = Attempt(context, roster, self._reducer, self._contribution, self._fetching, now)
         self._contributed_to.append(roster.attempt)
         effects += attempt.start(now)
-        for sender, message in [mail for mail in self._early.empty() if attempt_of(mail[1]) == roster.attempt]:
-            effects += replayed(attempt.receive, now, sender, message)
-        for peer in [each for each in attempt.plan.members if each != self._me and not means.view.is_alive(each)]:
-            effects += attempt.lose(now, peer)
+        for sender, message in self._early.empty():
+            if attempt_of(message) == roster.attempt:
+                effects += replayed(attempt.receive, now, sender, message)
+        for peer in attempt.plan.members:
+            if peer != self._me and not self._means.view.is_alive(peer):
+                effects += attempt.lose(now, peer)
         return effects
 
     def _digest(self, now: float, effects: list[Effect]) -> list[Effect]:

@@ -89,7 +89,7 @@ class FakeNode:
         counted = [name for name in members if died.get(name) != number]
         own = self.joined_at <= began  # else we only followed
         record: dict[str, Any] = {"round": number, "attempt": 1, "members": len(members), "contributors": len(counted)}
-        record |= {"at": began + ROUND, "samples": 100}
+        record |= {"applied_at": began + ROUND, "round_samples": 100}
         return record | {"digest": f"{number:064x}", "took_part": own, "seconds": 0.01, "bytes": 4000 * own}
 
     async def create_run(self, manifest_toml: str, train: bool) -> dict[str, Any]:

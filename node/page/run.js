@@ -26,13 +26,17 @@ const ROUND_COLUMNS = [
   { title: "Attempt", text: ({ attempt }) => String(attempt), kind: "number minor", isOdd: ({ attempt }) => attempt > 1 },
   { title: "Took", text: (round) => (round.seconds > 0 ? seconds(round.seconds) : "–"), kind: "number" },
   { title: "Sent", text: (round) => bytes(round.bytes), kind: "number minor" },
-  { title: "Tokens", text: ({ samples }) => count(samples), kind: "number minor" },
+  { title: "Tokens", text: ({ round_samples }) => count(round_samples), kind: "number minor" },
   { title: "Waited for", text: waitedFor, kind: "wide", hint: ({ waited_for }) => Object.keys(waited_for).join(" ") },
   { title: "History", text: (round) => digest(round.digest), kind: "mono minor", hint: (round) => round.digest },
 ];
 
+const WORTH_TELLING = 1; // seconds: everybody waits for everybody for a moment
+
 function waitedFor({ waited_for, called, took_part }) {
-  const late = Object.entries(waited_for).map(([peer, time]) => `${peerName(peer)} ${seconds(time)}`);
+  const late = Object.entries(waited_for)
+    .filter(([, time], _, [[, longest]]) => time >= Math.max(WORTH_TELLING, longest / 4))
+    .map(([peer, time]) => `${peerName(peer)} ${seconds(time)}`);
   if (called) late.unshift("this node");
   if (!took_part) late.unshift("not in the group");
   return late.join(", ") || "–";
@@ -88,7 +92,7 @@ export class RunCard {
       setText(node.children[0], name);
       setText(node.children[1], value);
     });
-    this.rounds.update(rounds.map((round) => ({ ...round, age: now - round.at })).reverse());
+    this.rounds.update(rounds.map((round) => ({ ...round, age: now - round.applied_at })).reverse());
     if (news) this.draw(news);
   }
 

@@ -64,8 +64,8 @@ def _swarm_speed(now: float, rounds: list[Answer]) -> float:
     if len(rounds) < 2:
         return math.nan
     before, last = rounds[-2:]
-    seconds = max(last["at"] - before["at"], now - last["at"])
-    return float(last["samples"] / seconds) if seconds > 0 else math.nan
+    seconds = max(last["applied_at"] - before["applied_at"], now - last["applied_at"])
+    return float(last["round_samples"] / seconds) if seconds > 0 else math.nan
 
 
 def _number(value: Any) -> float:

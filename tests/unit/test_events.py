@@ -158,7 +158,7 @@ def test_a_point_has_our_values_and_those_of_the_swarm() -> None:
     service = FakeService()
     rows = [{"peer": str(n), "run": RUN, "loss": 2.0 + n, "path": None, "rtt_ms": None} for n in range(2)]
     service.peers = lambda: [*rows, {"peer": "z", "run": None}]  # type: ignore[method-assign]
-    rounds = [{"at": 100.0, "samples": 5}, {"at": 110.0, "samples": 500}]
+    rounds = [{"applied_at": 100.0, "round_samples": 5}, {"applied_at": 110.0, "round_samples": 500}]
     service.rounds = lambda run, last=None: rounds[-(last or LAST_ROUNDS) :]  # type: ignore[method-assign]
     recorder = Recorder(service)
     service.news = {"loss": 1.0, "tokens_per_second": 70.0}

@@ -7,6 +7,7 @@ from typing import cast
 
 from shoal.node.faults import Fault, FaultTrigger
 from shoal.node.outgoing import Outgoing
+from shoal.node.phases import PhaseLog
 from shoal.node.records import CommitLog
 from shoal.protocol.attempt import Attempt
 from shoal.protocol.ids import NO_DIGEST, PeerId
@@ -39,7 +40,7 @@ def test_payloads_are_counted_for_their_round() -> None:
     outgoing.sent(contribution(7, 1), attempt(7))
     outgoing.sent(Final(7, 0, 1, 0, (0, 0), b"\x03", bytes(30)), attempt(7))
     outgoing.sent(Fetched(7, 0, 0, b"\x03", bytes(5)), attempt(7))
-    record = commits.add(decision(7), ME, 2.0, outgoing.resent)
+    record = commits.add(decision(7), ME, 2.0, outgoing.resent, PhaseLog(), 0)
     assert (record.members, record.contributors, record.took_part) == (2, 2, True)
     assert [each["bytes"] for each in commits.as_json()] == [135]
 
@@ -47,7 +48,7 @@ def test_payloads_are_counted_for_their_round() -> None:
 def test_what_leaves_after_the_commit_still_counts_but_catching_up_does_not() -> None:
     commits = CommitLog()
     outgoing = Outgoing(ME, commits, None)
-    commits.add(decision(7), ME, 2.0, 0)
+    commits.add(decision(7), ME, 2.0, 0, PhaseLog(), 0)
     outgoing.sent(Final(7, 0, 1, 0, (0, 0), b"\x03", bytes(30)), None)
     outgoing.sent(Fetched(7, 0, 0, b"\x03", bytes(5)), attempt(8))
     outgoing.sent(Fetched(7, 0, 0, b"\x03", bytes(5)), None)
@@ -77,5 +78,5 @@ def test_the_time_of_a_round_begins_with_the_first_submission() -> None:
     commits = CommitLog()
     for now in (1.0, 2.0):
         commits.submitted(now)
-    assert commits.add(decision(7), ME, 4.0, 0).seconds == 3.0
-    assert commits.add(decision(8), ME, 9.0, 0).seconds == 0.0  # we only followed
+    assert commits.add(decision(7), ME, 4.0, 0, PhaseLog(), 0).seconds == 3.0
+    assert commits.add(decision(8), ME, 9.0, 0, PhaseLog(), 0).seconds == 0.0  # we only followed
