@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from shoal.protocol.ids import PeerId
 
-LEAST = 0.001  # seconds: a shorter span is not worth telling
+LEAST = 0.002  # seconds: a shorter span is not worth telling
 MOST = 64  # spans of a round
 LOOK = 0.2  # seconds between two looks at whom we wait for: the answer takes time on large models
 

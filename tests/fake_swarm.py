@@ -89,8 +89,10 @@ class FakeNode:
         counted = [name for name in members if died.get(name) != number]
         own = self.joined_at <= began  # else we only followed
         record: dict[str, Any] = {"round": number, "attempt": 1, "members": len(members), "contributors": len(counted)}
-        record |= {"applied_at": began + ROUND, "round_samples": 100}
-        return record | {"digest": f"{number:064x}", "took_part": own, "seconds": 0.01, "bytes": 4000 * own}
+        measured = {"digest": f"{number:064x}", "took_part": own, "seconds": 0.01, "bytes": 4000 * own}
+        learned = {"tokens": 100 * own, "loss": 3.0 - number / 100, "round_samples": 100, "samples": 100 * number}
+        phases = [{"phase": "training", "seconds": ROUND}]
+        return record | measured | learned | {"applied_at": began + ROUND, "phases": phases, "waited_for": {}}
 
     async def create_run(self, manifest_toml: str, train: bool) -> dict[str, Any]:
         (self.world / "run.toml").write_text(manifest_toml)

@@ -84,10 +84,11 @@ def shown_rounds(story: Story) -> range:
 
 def members_chart(story: Story) -> Element:
     """Members of each round; those that did not count are lighter."""
-    most = max(each.members for each in story.rounds)
+    by_number = {each.round: each for each in story.rounds}
+    most = max(each.members for each in by_number.values())
 
     def draw(plot: Plot, place: tuple[float, float], label: str, numbers: list[int]) -> None:
-        rounds = [each for each in story.rounds if each.round in numbers]
+        rounds = [by_number[number] for number in numbers]
         members = sum(each.members for each in rounds) / len(rounds)
         counted = sum(each.contributors for each in rounds) / len(rounds)
         words = f"{label}: {counted:g} of {members:g} members counted"

@@ -64,6 +64,11 @@ def _losses(story: Story) -> Element | None:
         "A point is the mean training loss of a peer in one round; lower is better. Each peer reads data of its own. "
         "Validation losses are measured on text that nobody has trained on."
     )
+    if story.first("reference") is not None:
+        words += (
+            " The references are drawn over the tokens that they have trained on themselves: one peer alone has one "
+            "member's share, one big machine as many as all members together."
+        )
     return tag("section", tag("h2", "Loss"), tag("p", words), *chart)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from statistics import mean, median
+from statistics import fmean, median
 
 from shoal.node.report.read import Line, Story
 
@@ -18,6 +18,7 @@ PHASES = {  # in the order of a round; what people call them
     "reducing": "scatter and gather",
     "preparing": "prepare and commit",
     "applying": "apply",
+    "unreported": "not reported: the peer was killed",
 }
 
 
@@ -39,6 +40,7 @@ def bars(story: Story, numbers: range) -> list[Bar]:
         for report in story.reports(peer):
             if report["round"] in numbers:
                 found += _bars_of(story, peer, report)
+        found += _last_bar(story, peer, found)
     return found
 
 
@@ -56,13 +58,22 @@ def by_round(story: Story) -> dict[int, dict[str, float]]:
     for number, by in sorted(story.ledger.reports.items()):
         told = [seconds(each) for each in by.values() if each["took_part"] and each.get("phases")]
         if told:
-            table[number] = {phase: mean(each.get(phase, 0.0) for each in told) for phase in PHASES}
+            table[number] = {phase: fmean(each.get(phase, 0.0) for each in told) for phase in PHASES}
     return table
 
 
 def usual(table: dict[int, dict[str, float]]) -> dict[str, float]:
     """The median of each phase over all rounds."""
     return {phase: median(row[phase] for row in table.values()) for phase in PHASES} if table else {}
+
+
+def _last_bar(story: Story, peer: str, bars: list[Bar]) -> list[Bar]:
+    """What a killed peer did after its last report: nobody knows."""
+    killed = story.first("killed")
+    if killed is None or killed.fields["peer"] != peer or not bars or bars[-1].peer != peer:
+        return []
+    start = bars[-1].stop
+    return [Bar(peer, bars[-1].round + 1, "unreported", start, killed.at)] if killed.at > start else []
 
 
 def _bars_of(story: Story, peer: str, report: Line) -> list[Bar]:

@@ -66,7 +66,7 @@ class Plot:
             self.text(self.at_x(value), self.bottom + 17, self.x.write(value), "middle", "tick")
         self.text(middle, self.bottom + 37, self.x.label, "middle", "axis")
         if not rows:
-            for value in self.y.ticks(6):
+            for value in self.y.ticks((self.bottom - self.top) // 34):
                 self.draw("line", "grid", x1=self.left, x2=self.right, y1=self.at_y(value), y2=self.at_y(value))
                 self.text(self.left - 7, self.at_y(value) + 4, self.y.write(value), "end", "tick")
             height = (self.top + self.bottom) / 2
@@ -92,13 +92,13 @@ class Plot:
         self.draw("rect", f"bar {css}", title, x=left, y=high, width=max(right - left, 0.4), height=max(low - high, 0))
 
     def marks(self, marks: Iterable[tuple[float, str, str]], above: float = 6) -> None:
-        """Vertical lines (x, words, css) with words on top: earlier ones higher, so that no line crosses words."""
+        """Vertical lines (x, words, css) with words on top, on rows so ordered that no line crosses other words."""
         ordered = sorted(marks, reverse=True)
-        for row, (x, text, css) in enumerate(ordered):
+        fit = all(self.at_x(x) + len(text) * WIDTH_OF_LETTER < self.right for x, text, _ in ordered)
+        for row, (x, text, css) in enumerate(ordered if fit else ordered[::-1]):
             at, height = self.at_x(x), self.top - above - 15 * row
             self.draw("line", f"mark {css}", text, x1=at, x2=at, y1=height + 4, y2=self.bottom)
-            fits = at + len(text) * WIDTH_OF_LETTER < self.right
-            self.text(at, height, text, "start" if fits else "end", f"mark-text {css}")
+            self.text(at, height, text, "start" if fit else "end", f"mark-text {css}")
 
     def text(self, x: float, y: float, text: str, anchor: str, css: str) -> Element:
         """Words."""

@@ -12,7 +12,8 @@ from shoal.node.up.records import Round
 Outcome = Literal["good", "bad"]
 SLOW, SLOW_BY = 1.5, 0.5  # times the usual time, and seconds, from which a round took long
 TOLD_APART = {"up", "reference", "ended"}  # events that are told elsewhere on the page, or by the outcome
-WAITED = 0.2  # seconds that are worth a word
+WAITED_SHARE = 0.25  # of a usual round, from which waiting in matchmaking is worth a word
+MOST_TOLD = 40  # rounds that are told of one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +70,25 @@ def usual_round(story: Story) -> str:
 
 def why_slow(story: Story, each: Round, row: dict[str, float], typical: dict[str, float]) -> str:
     """Which phase took longer than usual, and who was waited for."""
-    excess = {phase: row[phase] - typical[phase] for phase in row}
-    phase = max(excess, key=lambda name: excess[name])
+    phase = max(row, key=lambda name: row[name] - typical[name])
     by = story.ledger.reports[each.round]
-    told = {peer: seconds(report).get(phase, 0.0) for peer, report in by.items() if report["took_part"]}
-    said = f"mostly for {PHASES[phase]}, {row[phase]:.1f} s instead of {typical[phase]:.1f} s"
+    said = f"{PHASES[phase]} took {row[phase]:.1f} s instead of {typical[phase]:.1f} s"
     if phase == "training":
+        told = _seconds_in(phase, by)
         slowest = max(told, key=lambda peer: told[peer])
         loading = ", which includes loading torch and the text" if each.round == 1 else ""
         return f"{said}; the slowest was {slowest} with {told[slowest]:.1f} s{loading}"
-    if (victim := _victim(story, each.round)) and phase in ("matching", "reducing", "preparing"):
-        return f"{said}: {victim} died in it, and the others had to notice and take over its chunks"
     if phase == "matching":
-        return f"{said}: the others waited for {_last_to_train(by)}, which was last to finish training"
-    waited = _waited_for(story, by)
-    return f"{said}; {waited}" if waited else said
+        return f"{said}; {last_to_train(by)} was the last to finish training"
+    if (victim := _victim(story, each.round)) is not None:
+        return f"{said}: {victim} died in it, and the others had to notice and to take over its chunks"
+    return f"{said}{_waited_for(story, by)}"
+
+
+def last_to_train(by: dict[str, Line]) -> str:
+    """Who kept the others waiting in matchmaking: it was there for the shortest time itself."""
+    told = _seconds_in("matching", by)
+    return min(told, key=lambda peer: told[peer])
 
 
 def clock(time: float) -> str:
@@ -92,21 +97,16 @@ def clock(time: float) -> str:
 
 
 def _unusual(story: Story) -> list[Sentence]:
+    """The rounds that were not like the others, the longest first if they are too many."""
     table = by_round(story)
     typical, found = usual(table), []
-    total = sum(typical.values())
     for each in story.rounds:
-        by = story.ledger.reports[each.round]
-        clocks = [report["applied_at"] for report in by.values() if "applied_at" in report and report["took_part"]]
-        at = min(clocks) - story.began if clocks else 0.0
-        parts = _oddities(each)
-        row = table.get(each.round)
-        took = sum(row.values()) if row else 0.0
-        if row and took > SLOW * total and took > total + SLOW_BY:
-            parts.append(f"it took long, {took:.1f} s, {why_slow(story, each, row, typical)}")
-        if parts:
-            found.append(Sentence(at, f"Round {each.round} was committed: {'; '.join(parts)}.", "slow"))
-    return found
+        row = table.get(each.round, {})
+        if parts := [*_oddities(each), *_delays(story, each, row, typical)]:
+            took = sum(row.values())
+            text = f"Round {each.round} was committed{f' after {took:.1f} s' if took else ''}: {'; '.join(parts)}."
+            found.append((took, Sentence(_committed_at(story, each.round), text, "slow")))
+    return [sentence for _, sentence in sorted(found, key=lambda told: -told[0])[:MOST_TOLD]]
 
 
 def _oddities(each: Round) -> list[str]:
@@ -118,12 +118,30 @@ def _oddities(each: Round) -> list[str]:
     return parts
 
 
+def _delays(story: Story, each: Round, row: dict[str, float], typical: dict[str, float]) -> list[str]:
+    took, total = sum(row.values()), sum(typical.values())
+    if took > SLOW * total and took > total + SLOW_BY:
+        return [why_slow(story, each, row, typical)]
+    by = story.ledger.reports[each.round]
+    longest = max(_seconds_in("matching", by).values(), default=0.0)
+    if row and longest > max(WAITED_SHARE * total, SLOW_BY):
+        return [f"up to {longest:.1f} s of it went in waiting for {last_to_train(by)} to finish training"]
+    return []
+
+
+def _committed_at(story: Story, number: int) -> float:
+    """When the first of its members had applied a round."""
+    reports = story.ledger.reports[number].values()
+    clocks = [float(report["applied_at"]) for report in reports if report["took_part"] and "applied_at" in report]
+    return min(clocks) - story.began if clocks else 0.0
+
+
 def _end(story: Story) -> list[Sentence]:
     """The last sentence: how it ended."""
     at = story.ended - story.began
     if not story.result:
         return [Sentence(at, outcome(story)[1])]
-    return [Sentence(at, f"After {clock(at)} all was measured, with exit status {story.result['exit_status']}.")]
+    return [Sentence(at, f"All was measured and compared; exit status {story.result['exit_status']}.")]
 
 
 def _victim(story: Story, number: int) -> str | None:
@@ -131,10 +149,9 @@ def _victim(story: Story, number: int) -> str | None:
     return str(killed.fields["peer"]) if killed is not None and story.plan.get("kill_at") == number else None
 
 
-def _last_to_train(by: dict[str, Line]) -> str:
-    """Whose matchmaking began last: it waited least itself."""
-    told = {peer: seconds(report).get("matching", 0.0) for peer, report in by.items() if report["took_part"]}
-    return min(told, key=lambda peer: told[peer])
+def _seconds_in(phase: str, by: dict[str, Line]) -> dict[str, float]:
+    """How long each peer that took part in a round was in a phase."""
+    return {peer: seconds(report).get(phase, 0.0) for peer, report in by.items() if report["took_part"]}
 
 
 def _waited_for(story: Story, by: dict[str, Line]) -> str:
@@ -145,8 +162,8 @@ def _waited_for(story: Story, by: dict[str, Line]) -> str:
             name = story.names.get(peer, peer[-6:])
             waited[name] = max(waited.get(name, 0.0), float(time))
     longest = sorted(waited.items(), key=lambda item: -item[1])[:3]
-    told = [f"{name} (up to {time:.1f} s)" for name, time in longest if time >= WAITED]
-    return f"waited for {', '.join(told)}" if told else ""
+    told = [f"{name} (up to {time:.1f} s)" for name, time in longest if time >= SLOW_BY]
+    return f"; others waited for {', '.join(told)}" if told else ""
 
 
 def _sentence(text: str) -> str:
