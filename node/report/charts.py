@@ -95,7 +95,7 @@ def members_chart(story: Story) -> Element:
         plot.bar(place, (0, members), "missed", words)
         plot.bar(place, (0, counted), "counted", words)
 
-    return _per_round(story, Axis(0, most + 0.5, "members", whole=True), "Members per round", draw)
+    return _per_round(story, Axis(0, most + 0.5, "", whole=True), "Members per round", draw)
 
 
 def bytes_chart(story: Story) -> Element:
@@ -107,7 +107,7 @@ def bytes_chart(story: Story) -> Element:
         plot.bar(place, (0, size), "counted", f"{label}: {si(size)}B")
 
     top = max(sizes.values()) * 1.1 or 1.0
-    return _per_round(story, Axis(0, top, "bytes sent by all", lambda value: f"{si(value)}B"), "Bytes per round", draw)
+    return _per_round(story, Axis(0, top, "", lambda value: f"{si(value)}B"), "Bytes sent per round, by all", draw)
 
 
 def seconds_chart(story: Story) -> Element | None:
@@ -125,7 +125,7 @@ def seconds_chart(story: Story) -> Element | None:
             base += height
 
     top = max(sum(row.values()) for row in table.values()) * 1.05
-    return _per_round(story, Axis(0, top, "seconds"), "Seconds per round", draw)
+    return _per_round(story, Axis(0, top, ""), "Seconds per round, by phase", draw)
 
 
 def legend(keys: Sequence[tuple[str, str]]) -> Element:
@@ -150,7 +150,7 @@ def _per_round(
     size = -(-len(numbers) // MOST_BARS)
     groups = [numbers[start : start + size] for start in range(0, len(numbers), size)]
     x = Axis(numbers[0] - 0.5, numbers[-1] + 0.5, "round", whole=True)
-    plot = Plot(x, y, title, width=310, height=220, left=64, top=HEAD)
+    plot = Plot(x, y, title, width=310, height=220, left=54, top=HEAD)
     plot.axes()
     for group in groups:
         gap = 0.08 * len(group)

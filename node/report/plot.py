@@ -69,9 +69,10 @@ class Plot:
             for value in self.y.ticks((self.bottom - self.top) // 34):
                 self.draw("line", "grid", x1=self.left, x2=self.right, y1=self.at_y(value), y2=self.at_y(value))
                 self.text(self.left - 7, self.at_y(value) + 4, self.y.write(value), "end", "tick")
-            height = (self.top + self.bottom) / 2
-            label = self.text(13, height, self.y.label, "middle", "axis")
-            label.set("transform", f"rotate(-90 13 {height:.1f})")
+            if self.y.label:
+                height = (self.top + self.bottom) / 2
+                label = self.text(13, height, self.y.label, "middle", "axis")
+                label.set("transform", f"rotate(-90 13 {height:.1f})")
         self.draw("line", "base", x1=self.left, x2=self.right, y1=self.bottom, y2=self.bottom)
 
     def line(self, points: Sequence[tuple[float, float]], css: str, title: str) -> None:

@@ -29,7 +29,7 @@ def outcome(story: Story) -> tuple[Outcome, str]:
     """Whether it went well, and a sentence for the top of the page."""
     if not story.result:
         ended = story.first("ended")
-        why = ended.text if ended is not None else "it stopped without a word"
+        why = ended.text if ended is not None else "it has not ended yet, or stopped without a word"
         return "bad", f"The run came to no verdict: {why.rstrip('.')}."
     if story.result["exit_status"] == 0:
         return "good", "All went as it should."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from types import SimpleNamespace
 from typing import cast
 
@@ -80,3 +82,19 @@ def test_the_time_of_a_round_begins_with_the_first_submission() -> None:
         commits.submitted(now)
     assert commits.add(decision(7), ME, 4.0, 0, PhaseLog(), 0).seconds == 3.0
     assert commits.add(decision(8), ME, 9.0, 0, PhaseLog(), 0).seconds == 0.0  # we only followed
+
+
+def test_a_record_says_where_the_time_went_and_how_the_training_did() -> None:
+    commits, phases = CommitLog(), PhaseLog()
+    for now, phase in ((1.0, "training"), (3.0, "reducing")):
+        phases.observe(now, phase, lambda: [OTHER])
+    commits.submitted(3.0, tokens=100, loss=2.5)
+    record = commits.add(decision(7), ME, 4.0, 0, phases, samples=900)
+    assert (record.tokens, record.loss, record.samples) == (100, 2.5, 900)
+    row = commits.as_json()[0]
+    assert row["phases"] == ({"phase": "training", "seconds": 2.0}, {"phase": "reducing", "seconds": 1.0})
+    assert row["waited_for"] == {OTHER: 3.0}
+    json.dumps(row, allow_nan=False)
+    commits.submitted(5.0, tokens=100, loss=math.nan)
+    assert commits.add(decision(8), ME, 6.0, 0, phases, samples=900).loss is None  # NaN is no JSON
+    assert commits.add(decision(9), ME, 7.0, 0, phases, samples=900).tokens == 0  # we only followed
