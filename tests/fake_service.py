@@ -65,7 +65,15 @@ class FakeService:
     def rounds(self, run: str, last: int | None = None) -> list[Answer]:
         find_run(run, {RUN: "stdlib"})
         first = {"round": 1, "attempt": 0, "members": 4, "contributors": 3, "digest": "ef" * 32, "took_part": True}
-        first |= {"seconds": 0.25, "bytes": 4096, "resent": 0, "applied_at": 1.7e9, "round_samples": 2048, "samples": 8192, "called": False}
+        first |= {
+            "seconds": 0.25,
+            "bytes": 4096,
+            "resent": 0,
+            "applied_at": 1.7e9,
+            "round_samples": 2048,
+            "samples": 8192,
+            "called": False,
+        }
         return [first | {"waited_for": {"evil<b>peer": 3.5}}]
 
     def meters(self) -> list[Answer]:
