@@ -16,7 +16,7 @@ export CFLAGS := $(CFLAGS) -I$(BREW)/include
 export LDFLAGS := $(LDFLAGS) -L$(BREW)/lib
 endif
 
-.PHONY: help swarm install test test-all lint format preflight clean
+.PHONY: help swarm install test test-all lint format bench-peers preflight clean
 
 help:
 	@echo 'make swarm     train a model with four peers on this machine (ARGS="--peers 6" and so on)'
@@ -24,6 +24,7 @@ help:
 	@echo 'make test-all  the same with the slow tests'
 	@echo 'make lint      ruff and mypy only'
 	@echo 'make format    let ruff format and fix what it can'
+	@echo 'make bench-peers  install what benchmarks/ compares with, in environments of their own'
 	@echo 'make install   set up $(VENV) with the development tools, nothing else'
 	@echo 'make clean     remove $(VENV) and what builds and tests left behind'
 
@@ -72,6 +73,14 @@ test: lint
 test-all: lint
 	$(BIN)/pytest
 
+bench-peers: benchmarks/.hivemind/.installed
+
+# hivemind wants other versions of what Shoal uses; with numpy 2.4 its 8-bit codec fails.
+benchmarks/.hivemind/.installed: constraints.txt
+	$(PYTHON) -m venv benchmarks/.hivemind
+	benchmarks/.hivemind/bin/python -m pip install --disable-pip-version-check -c constraints.txt 'hivemind==1.1.12' 'numpy<2.4' torch
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) benchmarks/.hivemind build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 from shoal.node.corpus import load_corpus
@@ -32,6 +33,14 @@ class Training:
     data: tuple[Path, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The final validation loss of a training, and its mean training loss round by round."""
+
+    loss: float
+    curve: tuple[tuple[int, float], ...]  # (tokens so far, loss)
+
+
 def trainings(manifest: Manifest, members: int, rounds: int, data: Sequence[Path] = ()) -> list[Training]:
     """All that must be run, the longest first."""
     fixed = manifest.model_copy(update={"rounds": manifest.rounds.model_copy(update={"last": rounds})})
@@ -40,16 +49,17 @@ def trainings(manifest: Manifest, members: int, rounds: int, data: Sequence[Path
     return [Training(fixed, lanes, rate, tuple(data)) for lanes in (joined, alone) for rate in rates]
 
 
-def run(training: Training) -> float:
-    """The final validation loss of one training."""
+def run(training: Training) -> Result:
+    """How one training goes."""
     manifest = training.manifest
     method = manifest.method.model_copy(update={"inner_lr": training.inner_lr})
     corpus = load_corpus(manifest.data, training.data)
     trainer = InnerTrainer(manifest.model_copy(update={"method": method}), corpus)
     assert manifest.rounds.last is not None
-    for round in range(1, manifest.rounds.last + 1):
-        trainer.train(round, training.lanes)
-    return validation_loss(trainer.model, corpus.validation, manifest.model.context)
+    rounds = [trainer.train(round, training.lanes) for round in range(1, manifest.rounds.last + 1)]
+    tokens = accumulate(each.tokens for each in rounds)
+    curve = tuple(zip(tokens, (each.loss for each in rounds), strict=True))
+    return Result(validation_loss(trainer.model, corpus.validation, manifest.model.context), curve)
 
 
 def best(results: Sequence[tuple[Training, float]]) -> tuple[float, float]:

@@ -46,6 +46,10 @@ class Client:
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"http://{host}:{self.port}/"
 
+    def page(self, with_token: bool) -> str:
+        """Where the page is; with the token in the fragment, which no browser sends or keeps, one click logs in."""
+        return f"{self.url}#token={self._home.token()}" if with_token else self.url
+
     def status(self) -> Answer:
         """See NodeService.status; so for the others."""
         return self._get_object("/v1/status")

@@ -61,10 +61,11 @@ class Daemon:
         self._stopping = asyncio.Event()
         self._fault = armed(os.environ)
         self._network = Network(identity, host=settings.listen_host, port=settings.port)
+        self._network.takes = lambda run: self._member(run) is not None
         self._network.on_message = self._on_message
         self._network.on_call = self._on_call
         self._network.on_link = self._on_link
-        self._network.on_sent = self._on_sent
+        self._network.on_left = self._on_left
 
     async def run(self) -> None:
         """Serve until asked to stop; leave the runs properly."""
@@ -124,14 +125,15 @@ class Daemon:
     # -- what the network says ------------------------------------------------------------------------------
 
     def _on_message(self, peer: PeerId, run: RunId | None, message: Message) -> None:
-        member = self._runs.get(run.hex()) if run is not None else None
+        member = self._member(run)
         if member is not None:
+            member.meters.received(message)
             member.driver.receive(peer, message)
 
-    def _on_sent(self, peer: PeerId, run: RunId, message: Message) -> None:
-        member = self._runs.get(run.hex())
+    def _on_left(self, peer: PeerId, run: RunId, message: Message, sent: bool) -> None:
+        member = self._member(run)
         if member is not None:
-            member.outgoing.sent(message, member.member.rounds.attempt)
+            member.left(peer, message, sent)
 
     def _on_link(self, peer: PeerId, up: bool) -> None:
         for run in self._runs.values():
@@ -152,6 +154,7 @@ class Daemon:
             "version": shoal_version(),
             "peer": self._identity.peer,
             "state": node_state([row["phase"] for row in rows], split, bool(self._network.links())),
+            "peers": len(self._network.links()),
             "reachability": "unknown",
             "addresses": list(self._network.addresses()),
             "runs": rows,
@@ -172,9 +175,13 @@ class Daemon:
         """See NodeService."""
         return run_view.details(self._find(run))
 
-    def rounds(self, run: str) -> list[Answer]:
+    def rounds(self, run: str, last: int | None = None) -> list[Answer]:
         """See NodeService."""
-        return self._find(run).commits.as_json()
+        return self._find(run).commits.as_json(last)
+
+    def meters(self) -> list[Answer]:
+        """See NodeService."""
+        return [run_view.meters(run, self._network.traffic(run.id)) for run in self._runs.values()]
 
     async def create_run(self, manifest_toml: str, train: bool, checkpoint: str = "") -> Answer:
         """See NodeService."""
@@ -219,6 +226,9 @@ class Daemon:
         self._stopping.set()
 
     # -- inside ---------------------------------------------------------------------------------------------
+
+    def _member(self, run: RunId | None) -> Run | None:
+        return self._runs.get(run.hex()) if run is not None else None
 
     def _find(self, run: str) -> Run:
         return self._runs[find_run(run, {key: each.manifest.name for key, each in self._runs.items()})]

@@ -37,7 +37,7 @@ class Disk:
                 file.flush()
                 os.fsync(file.fileno())
             fresh.replace(path)
-            _force_names(self._folder)
+            force(self._folder)
         except OSError as error:
             raise LocalError(
                 f"cannot write {path}: {error.strerror}; without a record of its vote a member must not vote: "
@@ -45,9 +45,9 @@ class Disk:
             ) from error
 
 
-def _force_names(folder: Path) -> None:
-    """A renamed file is found after a crash only once its folder is on disk, too."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def force(path: Path) -> None:
+    """To disk: a file's bytes, or a folder's names. A renamed file is found after a crash only once its folder is."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

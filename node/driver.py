@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 
 from shoal.node.disk import Disk
+from shoal.node.phases import PhaseLog
 from shoal.protocol.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import PeerId
@@ -34,6 +35,7 @@ class Driver:
         on_failure: Callable[[Exception], None],
     ) -> None:
         self.member = member
+        self.phases = PhaseLog()
         self._disk = disk
         self._send = send
         self._on_event = on_event
@@ -52,7 +54,9 @@ class Driver:
         if self._closed:
             return
         try:
-            self._effects.extend(step(self.now()))
+            now = self.now()
+            self._effects.extend(step(now))
+            self.phases.observe(now, self.member.phase, self.member.rounds.waiting_for)
             if not self._draining:
                 self._drain()
         except RemoteError:

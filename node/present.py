@@ -11,14 +11,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from shoal.node.sentence import advice, headline
 from shoal.node.text import printable
 
 Answer = dict[str, Any]
 COLOURS = {"SOLO": "yellow", "SPLIT": "bold red", "CONNECTED": "green", "IN-ROUND": "bold green"}
-ADVICE = {
-    "SOLO": "alone: no other peer is reachable; start with `--bootstrap` and the address of a running node",
-    "SPLIT": "split: too few of the last members are reachable; check this machine's network and theirs",
-}
 CHECKPOINT_COLUMNS = ("run", "name", "round", "samples", "state", "peer", "MB", "saved", "path")
 RUN_COLUMNS = ("run", "name", "round", "members", "loss", "step", "samples", "tok/s", "digest", "phase")
 
@@ -28,8 +25,8 @@ def show_json(answer: Any) -> None:
     print(json.dumps(answer, indent=2))
 
 
-def show_status(status: Answer) -> None:
-    """The node, what is wrong with it, its runs."""
+def show_status(status: Answer, page: str) -> None:
+    """The node, where its page is, what is wrong with it, its runs."""
     _show_pairs(
         [
             ("peer", status.get("peer")),
@@ -37,10 +34,11 @@ def show_status(status: Answer) -> None:
             ("reachability", status.get("reachability")),
             ("addresses", ", ".join(map(str, status.get("addresses", [])))),
             ("version", status.get("version")),
+            ("page", page),
         ]
     )
-    if advice := ADVICE.get(status.get("state", "")):
-        print(f"\n{advice}")
+    if remedy := advice(status):
+        print(f"\n{headline(status)} {remedy}")
     if status.get("runs"):
         print()
         show_runs(status["runs"])
@@ -172,7 +170,7 @@ def _show_pairs(pairs: Sequence[tuple[str, Any]]) -> None:
 
 def _show_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     lines = [[_clean(cell) for cell in row] for row in rows]
-    if _is_terminal():
+    if is_terminal():
         _show_rich(columns, lines)
         return
     if columns:
@@ -182,7 +180,8 @@ def _show_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
-def _is_terminal() -> bool:
+def is_terminal() -> bool:
+    """Whether a person reads this: a token, say, is for no log."""
     return sys.stdout.isatty()
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from shoal.node.phases import PhaseLog, Span
 from shoal.protocol.certificate import counted_everywhere, next_history
 from shoal.protocol.ids import PeerId
 from shoal.protocol.shelf import Decision
@@ -25,6 +28,14 @@ class CommitRecord:
     took_part: bool  # we are in its roster; otherwise we only followed
     seconds: float  # from our own readiness to the applied result
     resent: int  # bytes of contributions that we sent a second time, because an owner was lost
+    tokens: int  # that we trained on for it
+    loss: float | None  # mean over our own inner steps; None if we have not trained
+    round_samples: int  # tokens behind the round, of all members
+    samples: int  # tokens behind the state, of all rounds
+    applied_at: float  # seconds of this machine's clock
+    phases: tuple[Span, ...]  # what came before, from the last round that we applied
+    waited_for: dict[PeerId, float]  # seconds, the longest first; several may be waited for at once
+    called: bool  # whether the others waited for us
 
 
 class CommitLog:
@@ -32,22 +43,34 @@ class CommitLog:
 
     def __init__(self) -> None:
         self.records: list[CommitRecord] = []
+        self._rows: list[dict[str, Any]] = []  # the records as dicts: all of them are asked for again and again
         self.group = 0  # members of the last round
         self._submitted_at: float | None = None
+        self._tokens = 0
+        self._loss: float | None = None
+        self._called = False
         self._sent: Counter[int] = Counter()  # bytes of payload, by round
 
-    def submitted(self, now: float) -> None:
-        """We are ready for the current round."""
+    def submitted(self, now: float, tokens: int = 0, loss: float | None = None) -> None:
+        """We are ready for the current round, with so many tokens and this mean loss."""
         if self._submitted_at is None:
             self._submitted_at = now
+        self._tokens, self._loss = tokens, loss if loss is not None and math.isfinite(loss) else None
+
+    def called(self) -> None:
+        """The others wait for us to hand in what we have."""
+        self._called = True
 
     def sent(self, round: int, size: int) -> None:
         """So many bytes of payload have left for a round's all-reduce; some leave after it has committed."""
         self._sent[round] += size
 
-    def add(self, decision: Decision, me: PeerId, now: float, resent: int) -> CommitRecord:
-        """A round is applied."""
+    def add(
+        self, decision: Decision, me: PeerId, now: float, resent: int, phases: PhaseLog, samples: int
+    ) -> CommitRecord:
+        """A round is applied; there are `samples` tokens behind the state now."""
         proposal = decision.certificate.proposal
+        spans, waited_for = phases.cut(now)
         record = CommitRecord(
             proposal.round,
             proposal.attempt,
@@ -57,13 +80,25 @@ class CommitLog:
             me in proposal.members,
             0.0 if self._submitted_at is None else now - self._submitted_at,
             resent,
+            self._tokens,
+            self._loss,
+            proposal.samples,
+            samples,
+            round(time.time(), 3),
+            spans,
+            waited_for,
+            self._called,
         )
-        self._submitted_at, self.group = None, len(proposal.members)
+        self._submitted_at, self._tokens, self._loss, self._called = None, 0, None, False
+        self.group = len(proposal.members)
         self.records.append(record)
+        self._rows.append(asdict(record))
         if len(self.records) > KEPT:
+            self._rows.pop(0)
             self._sent.pop(self.records.pop(0).round, None)
         return record
 
-    def as_json(self) -> list[dict[str, Any]]:
-        """All records, for the API, each with the bytes that we have sent for it so far."""
-        return [{**asdict(record), "bytes": self._sent[record.round]} for record in self.records]
+    def as_json(self, last: int | None = None) -> list[dict[str, Any]]:
+        """All records or the `last` ones, for the API, each with the bytes that we have sent for it so far."""
+        first = 0 if last is None else max(0, len(self._rows) - last)
+        return [{**row, "bytes": self._sent[row["round"]]} for row in self._rows[first:]]

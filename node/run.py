@@ -13,7 +13,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Coroutine, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from shoal.node.driver import Driver
 from shoal.node.lanes import newcomer_lane
 from shoal.node.logs import warn
 from shoal.node.manifest import Manifest
+from shoal.node.meters import Meters
 from shoal.node.outer import OuterState, StateStore
 from shoal.node.outgoing import Outgoing
 from shoal.node.records import CommitLog
@@ -36,7 +36,6 @@ from shoal.node.shm import FloatArray
 from shoal.node.state import Snapshot
 from shoal.node.state_file import save_state
 from shoal.node.training import Training
-from shoal.node.worker_process import WorkerSettings
 from shoal.protocol.allreduce import Blamed
 from shoal.protocol.effects import Effect, Event
 from shoal.protocol.errors import ShoalError
@@ -49,9 +48,9 @@ from shoal.protocol.network import Network
 from shoal.protocol.rounds import Aborted, Committed
 from shoal.protocol.signing import Signer
 from shoal.protocol.transfer import StateReceived
+from shoal.protocol.wire import Message
 
 REPORT_EVERY = 1.0  # seconds between two reports of our progress to the others
-LAST_COMMIT = 5.0  # seconds that leaving waits for a commit that is being applied
 
 log = logging.getLogger("shoal.run")
 
@@ -77,6 +76,7 @@ class Run:
         self.id = manifest.run_id
         self.outer = OuterState(manifest, checkpoint.committed() if checkpoint is not None else None)
         self.commits = CommitLog()
+        self.meters = Meters()
         self.outgoing = Outgoing(signer.peer, self.commits, settings.fault)
         self.training: Training | None = None  # None: we keep state and vote, and contribute nothing
         self.samples = _samples_before(manifest)  # tokens behind the committed state
@@ -123,9 +123,8 @@ class Run:
         )
         self.member = member
         if self._settings.trains:
-            self.training = Training(
-                self._worker_settings(), self.outer.committed, self._submit, self._spawn, self._moments
-            )
+            worker = self._settings.worker(self.manifest, self.outer.elements)
+            self.training = Training(worker, self.outer.committed, self._submit, self._spawn, self._moments)
             self._moments = None
             self.training.start()
         self._spawn(self._report())
@@ -133,11 +132,7 @@ class Run:
         self._begin_round()
 
     async def close(self) -> None:
-        """Say goodbye to the others and end our part in the run; a commit that is being applied comes first."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LAST_COMMIT):
-                while self.member.rounds.phase == "applying" and not self.failure:
-                    await asyncio.sleep(0.01)  # only between rounds is there a vote to sign off with
+        """Say goodbye to the others, whatever we are doing, and end our part in the run."""
         self.driver.command(self.member.leave)
         self.driver.close()
         if self.training is not None:
@@ -156,17 +151,6 @@ class Run:
         if self.training is not None:
             self._spawn(self.training.stop())
 
-    def _worker_settings(self) -> WorkerSettings:
-        folder = self._settings.folder
-        return WorkerSettings(
-            folder=folder,
-            log=folder / "worker.log",
-            manifest=self.manifest.canonical(),
-            elements=self.outer.elements,
-            threads=self._settings.threads,
-            data=self._settings.data,
-        )
-
     # -- what the member says -------------------------------------------------------------------------------
 
     def _on_event(self, event: Event) -> None:
@@ -176,6 +160,7 @@ class Run:
             case StateReceived():
                 self._spawn(self._install(event))
             case HandIn(round) if self.training is not None:
+                self.commits.called()
                 self.training.call(round)
             case PeerUp(peer, addresses):
                 self._network.remember(peer, addresses)
@@ -184,6 +169,7 @@ class Run:
             case Waiting(reason):
                 self.obstacle = reason  # often for some milliseconds only: `_report` says what lasts
             case Aborted(round, attempt, reason):
+                self.meters.failed(reason.kind)
                 warn(log, "attempt-failed", f"attempt {attempt} of round {round} failed: {reason}; trying again")
             case Blamed(peer, reason):
                 warn(log, "peer-blamed", f"peer {peer} {reason}")
@@ -196,7 +182,11 @@ class Run:
             self.samples += proposal.samples
             self._lane = self._lane_in(proposal.members)
             self.driver.command(lambda now: self.member.applied(now, snapshot.root))
-            record = self.commits.add(event.decision, self._me, self.driver.now(), self.outgoing.resent)
+            driver = self.driver
+            record = self.commits.add(
+                event.decision, self._me, driver.now(), self.outgoing.resent, driver.phases, self.samples
+            )
+            self.meters.committed(record.round_samples, record.seconds)
             log.info("round %d committed: history %s, state %s", record.round, record.digest[:8], short(snapshot.root))
             if self.keeper.is_due(snapshot.round):
                 await self._checkpoint(proposal, snapshot)
@@ -239,10 +229,18 @@ class Run:
 
     def _submit(self, tokens: int, vector: FloatArray | None) -> None:
         """We are ready for the round: `vector` is our pseudo-gradient, and stays as it is until the next one."""
-        self.commits.submitted(self.driver.now())
+        loss = self.training.last_loss if self.training is not None else None
+        self.commits.submitted(self.driver.now(), tokens, loss if tokens else None)
         offer = Offer(min(tokens, self.manifest.rounds.max_weight), bandwidth=0, reachable=True)
         contribution = self.outer.encoder(vector) if vector is not None else None
         self.driver.command(lambda now: self.member.submit(now, offer, contribution))
+
+    def left(self, to: PeerId, message: Message, sent: bool) -> None:
+        """A payload no longer waits on this node: it was written to the network, or dropped."""
+        if sent:
+            self.outgoing.sent(message, self.member.rounds.attempt)
+            self.meters.sent(message)
+        self.member.left(self.driver.now(), to, message, sent)
 
     async def _report(self) -> None:
         said = ""

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from shoal.node.checkpoint.keep import Keeping
 from shoal.node.faults import FaultTrigger
+from shoal.node.manifest import Manifest
+from shoal.node.worker_process import WorkerSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,3 +21,14 @@ class RunSettings:
     trains: bool
     keeping: Keeping
     fault: FaultTrigger | None = None
+
+    def worker(self, manifest: Manifest, elements: int) -> WorkerSettings:
+        """What the run's worker is started with, for a vector of so many parameters."""
+        return WorkerSettings(
+            folder=self.folder,
+            log=self.folder / "worker.log",
+            manifest=manifest.canonical(),
+            elements=elements,
+            threads=self.threads,
+            data=self.data,
+        )

@@ -12,6 +12,7 @@ from shoal.protocol.link import Link
 from shoal.protocol.members import State
 from shoal.protocol.messages.status import RunStatus
 from shoal.protocol.quorum import is_quorum
+from shoal.protocol.traffic import Traffic
 
 if TYPE_CHECKING:
     from shoal.node.run import Run
@@ -19,12 +20,11 @@ if TYPE_CHECKING:
 LAST_ROUNDS = 10
 
 
-def row(run: Run, traffic: tuple[int, int]) -> Answer:
+def row(run: Run, traffic: Traffic) -> Answer:
     """The run in `shoal status`."""
     member, state = run.member, run.outer.committed.current
     progress = run.training.progress if run.training is not None else None
     base = member.rounds.base
-    sent, received = traffic
     return {
         "run": run.id.hex(),
         "name": run.manifest.name,
@@ -40,8 +40,8 @@ def row(run: Run, traffic: tuple[int, int]) -> Answer:
         "tokens_per_second": progress.tokens_per_second if progress is not None else None,
         "failure": run.failure or None,
         "waiting_for": waiting_for(run),
-        "bytes_sent": sent,
-        "bytes_received": received,
+        "bytes_sent": traffic.sent,
+        "bytes_received": traffic.received,
         "last": run.manifest.rounds.last,
         "checkpoint": run.keeper.newest or None,
     }
@@ -93,7 +93,22 @@ def details(run: Run) -> Answer:
         "author": run.author,
         "manifest": run.manifest.model_dump(mode="json"),
         "members": [own, *others],
-        "rounds": run.commits.as_json()[-LAST_ROUNDS:],
+        "rounds": run.commits.as_json(LAST_ROUNDS),
+    }
+
+
+def meters(run: Run, traffic: Traffic) -> Answer:
+    """The run in `/metrics`, as far as it is counted; the rest is in its row."""
+    last = run.commits.records[-1] if run.commits.records else None
+    return {
+        "run": run.id.hex(),
+        **run.meters.as_json(),
+        "participants": last.contributors if last is not None else None,
+        "last_commit": last.applied_at if last is not None else None,
+        "bytes": {
+            "control": {"sent": traffic.control_sent, "received": traffic.control_received},
+            "bulk": {"sent": traffic.bulk_sent, "received": traffic.bulk_received},
+        },
     }
 
 

@@ -26,7 +26,9 @@ class NodeService(Protocol):
     """
 
     def status(self) -> Answer:
-        """{version, peer, state: "SOLO"|"CONNECTED"|"IN-ROUND"|"SPLIT", reachability, addresses, runs}.
+        """{version, peer, state: "SOLO"|"CONNECTED"|"IN-ROUND"|"SPLIT", peers, reachability, addresses, runs}.
+
+        `peers` is the number of peers with a connection.
 
         Each of `runs`: {run, name, round, members, digest, loss, step, samples}, and what else is known:
         phase ("failed" if the run has ended on this node, "finished" after its last round), failure (why it failed),
@@ -43,12 +45,20 @@ class NodeService(Protocol):
         """{run, name, author, manifest, members, rounds}: the manifest as tables, a dict per member."""
         ...
 
-    def rounds(self, run: str) -> list[Answer]:
+    def rounds(self, run: str, last: int | None = None) -> list[Answer]:
         """Committed, oldest first: [{round, attempt, members, contributors, digest, seconds, bytes}], and more.
 
+        `last` asks for the last ones only.
         `bytes` are those of the payloads that this node has sent for the round's all-reduce, `resent` those of them
-        that it sent a second time, because an owner was lost; `took_part` is whether it was in the round's roster.
+        that it sent a second time, because an owner was lost; `took_part` is whether it was in the round's roster;
+        `applied_at` is when it was applied here (seconds since 1970), `round_samples` and `samples` the tokens behind
+        the round and behind the state, `waited_for` the seconds for which each member was waited for, as seen from
+        here, `called` whether the others waited for us, and `phases` where the time went: docs/metrics.md has them all.
         """
+        ...
+
+    def meters(self) -> list[Answer]:
+        """What was counted of each run since this node joined it: see `run_view.meters`."""
         ...
 
     async def create_run(self, manifest_toml: str, train: bool, checkpoint: str = "") -> Answer:

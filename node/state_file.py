@@ -14,6 +14,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from shoal.node.disk import force
 from shoal.node.state import CommittedState, Snapshot
 from shoal.node.state_shape import FORMAT, MOMENTUM, PARAMETERS, StateShape
 from shoal.protocol.errors import LocalError
@@ -32,9 +33,9 @@ def save_state(snapshot: Snapshot, path: Path) -> None:
     fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         save_file(tensors, fresh, {METADATA: json.dumps(about, sort_keys=True)})
-        _force(fresh)
+        force(fresh)
         fresh.replace(path)
-        _force(path.parent)
+        force(path.parent)
     except (OSError, SafetensorError) as error:
         raise LocalError(f"cannot write {path}: {error}") from error
     finally:
@@ -60,12 +61,3 @@ def load_state(path: Path, shape: StateShape) -> CommittedState:
     if state.current.root != root:
         raise LocalError(f"{path} is damaged: its numbers are not those that were saved")
     return state
-
-
-def _force(path: Path) -> None:
-    """To disk: a file's bytes, or a folder's names."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -2,7 +2,8 @@
 
 The supervisor holds one order at a time, and the order outlives the worker: a worker that dies is replaced,
 after a back-off that doubles, and the new one gets the same order, with the committed parameters and the last
-moments that are still in shared memory. Answers to older orders are dropped here. No worker can take the daemon down.
+moments that are still in shared memory. Answers to older orders are dropped here. A worker that hangs is killed, and
+replaced like one that died. No worker can take the daemon down.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from shoal.node import watchdog
 from shoal.node.moments import moments_size
 from shoal.node.shm import FloatArray, SharedVector
+from shoal.node.watchdog import Watchdog
 from shoal.node.worker_link import frame
 from shoal.node.worker_listener import WorkerListener, receive
 from shoal.node.worker_messages import Contribution, Failed, HandIn, Progress, Stop, Train, Welcome
@@ -57,6 +60,7 @@ class Worker:
         self._hand_in: int | None = None  # the round that was asked for early
         self._writer: asyncio.StreamWriter | None = None  # None: no worker to talk to
         self._backoff = settings.first_backoff
+        self._watchdog = Watchdog()
         self._stop = asyncio.Event()
         self._ended = asyncio.Event()
         self._ended.set()
@@ -126,8 +130,10 @@ class Worker:
         try:
             async with worker_process(self.settings, listener.path) as process:
                 self.pid = process.pid
+                self._watchdog.begin(asyncio.get_running_loop().time())
+                ends = (self._converse(process, listener), self._hang(), _death(process), self._stop_is_wanted())
                 try:
-                    words = await _first_of(self._converse(process, listener), _death(process), self._stop_is_wanted())
+                    words = await _first_of(*ends)
                 finally:
                     self._hang_up()
         except StartError as error:
@@ -153,11 +159,24 @@ class Worker:
                 return f"failed in round {message.round}: {message.reason}"
             if not isinstance(message, Progress | Contribution):
                 return f"broke the protocol: {type(message).__name__} is not a worker's to send"
+            self._see(message)
             if self._order is None or message.order != self._order.order:
                 continue  # the answer to an older order
             if message.round != self._order.round:
                 return f"broke the protocol: it was asked for round {self._order.round}, not {message.round}"
             self._pass_on(message)
+
+    async def _hang(self) -> str:
+        """Returns once the worker makes no step any more."""
+        while not self._watchdog.look(asyncio.get_running_loop().time()):
+            await asyncio.sleep(watchdog.LOOK)
+        return f"made no step for {self._watchdog.silence:.0f} s and was killed"
+
+    def _see(self, message: Progress | Contribution) -> None:
+        if isinstance(message, Progress):
+            self._watchdog.stepped()
+        else:
+            self._watchdog.answered(message.order, message.steps)
 
     def _pass_on(self, message: Progress | Contribution) -> None:
         if isinstance(message, Progress):
@@ -172,7 +191,8 @@ class Worker:
         return Welcome(settings.manifest, settings.elements, settings.threads, settings.device, settings.data)
 
     def _send_order(self) -> None:
-        if self._order:
+        if self._order and self._writer:
+            self._watchdog.ordered(self._order.order)
             self._send(self._order)
             if self._hand_in == self._order.round:
                 self._send(HandIn(self._order.order))

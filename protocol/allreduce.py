@@ -7,7 +7,7 @@ Rules:
 - An owner that loses a contributor finishes with those it has. A new owner takes over what the old one had
   already handed out (Have, Fetch) rather than compute it again.
 - Results are provisional: a round agrees on hashes, by PREPARE.
-- Nothing is resent unless it is asked for (Want).
+- Nothing is resent unless it is asked for (Want), and it is asked for only when its sender has gone silent.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from shoal.protocol.certificate import mask_size
 from shoal.protocol.effects import Effect, Event, Send, Tell
 from shoal.protocol.errors import PayloadError, RemoteError
 from shoal.protocol.ids import PeerId
+from shoal.protocol.lacking import Lacking
 from shoal.protocol.messages.rounds import (
     Assignment,
     Ballot,
     Contribution,
     Final,
     Have,
-    Noted,
     Reassign,
     Want,
 )
@@ -68,6 +68,8 @@ class AllReduce:
         self._lost: set[PeerId] = set()
         self._offers = Offers()
         self.results = Results(len(plan.owners), shelf)
+        self.lacking = Lacking(plan, self._owners, self._owned, self.results, self._offers, self._lost)
+        self.taken = 0  # payloads that came in and were of use
 
     def __repr__(self) -> str:
         return f"AllReduce(round={self._plan.round}, results={self.results.count}/{len(self.results)})"
@@ -85,14 +87,6 @@ class AllReduce:
     def is_hopeless(self) -> bool:
         """Whether we own a chunk to which nobody is left who could contribute."""
         return any(owned.is_hopeless and self.results[chunk] is None for chunk, owned in self._owned.items())
-
-    def waiting_for(self) -> list[PeerId]:
-        """Whom this member's progress hangs on, in roster order."""
-        wanted = {self._owners.of(chunk) for chunk in self.results.unfinished()}
-        for chunk, owned in self._owned.items():
-            if self.results[chunk] is None:
-                wanted.update(owned.missing())
-        return [peer for peer in self._plan.members if peer in wanted and peer != self._me]
 
     # -- inputs ---------------------------------------------------------------------------------------------
 
@@ -117,6 +111,7 @@ class AllReduce:
         owned = self._owned.get(message.chunk)
         if owned is None or self.results[message.chunk] is not None:
             return []
+        self.taken += sender in owned.missing()
         return _blames(owned.add(sender, message.payload)) + self._finish_if_complete(message.chunk)
 
     def receive_final(self, sender: PeerId, message: Final) -> list[Effect]:
@@ -133,10 +128,11 @@ class AllReduce:
         if self.results[message.chunk] is None:
             self._shelf.check(message.chunk, message.payload, sender)
             self.results.keep(message.chunk, message.mask, message.payload)
+            self.taken += 1
         return []
 
     def receive_want(self, sender: PeerId, message: Want) -> list[Effect]:
-        """Send again what somebody lacks; say that we live if there is nothing to send."""
+        """Send what somebody lacks; nothing, if we lack it ourselves."""
         for chunk in message.contributions + message.results:
             self._check(sender, chunk)
         effects: list[Effect] = []
@@ -146,7 +142,7 @@ class AllReduce:
         for chunk in dict.fromkeys(message.results):
             if self._owners.of(chunk) == self._me and self.results[chunk] is not None:
                 effects.append(Send(sender, self._final(chunk)))
-        return effects or [Send(sender, Noted(self._plan.round, self._plan.part, self._plan.attempt))]
+        return effects
 
     def receive_have(self, sender: PeerId, message: Have) -> list[Effect]:
         """Somebody holds what we were made owner of: take it instead of computing it."""
@@ -154,6 +150,8 @@ class AllReduce:
         if message.chunk not in self._owned or self.results[message.chunk] is not None:
             return []
         self._offers.note(sender, message.chunk, message.hash)
+        if not self._offers.choose(message.chunk, sender, self._lost):
+            return []
         return [self._shelf.fetch(self._plan.round, self._plan.part, message.chunk, message.hash, sender)]
 
     def adopt(self, chunk: int, mask: bytes, payload: bytes) -> list[Effect]:
@@ -161,6 +159,7 @@ class AllReduce:
         if self.results[chunk] is not None or not self._offers.include(chunk, mask, payload):
             return []
         self.results.keep(chunk, mask, payload)
+        self.taken += 1
         return self._broadcast(chunk) if self._owners.of(chunk) == self._me else []
 
     def reassign(self, leader: PeerId, assignments: tuple[Assignment, ...]) -> list[Effect]:
@@ -201,21 +200,6 @@ class AllReduce:
         moves = self._owners.moved()
         return Reassign(self._plan.round, self._plan.part, ballot, moves) if moves else None
 
-    def want(self, peer: PeerId) -> list[Effect]:
-        """Ask `peer` for what this member still lacks from it."""
-        contributions = tuple(
-            chunk for chunk, owned in self._owned.items() if self.results[chunk] is None and peer in owned.missing()
-        )
-        results = tuple(chunk for chunk in self.results.unfinished() if self._owners.of(chunk) == peer)
-        if not contributions and not results:
-            return []
-        plan = self._plan
-        return [Send(peer, Want(plan.round, plan.part, plan.attempt, contributions, results))]
-
-    def is_expected(self, chunk: int) -> bool:
-        """Whether the owner of a chunk that is not here is about to send it."""
-        return self.results[chunk] is None and self._owners.of(chunk) not in self._lost
-
     # -- inside ---------------------------------------------------------------------------------------------
 
     def _check(self, sender: PeerId, chunk: int) -> None:
@@ -226,7 +210,9 @@ class AllReduce:
 
     def _keep_early(self, sender: PeerId, message: Contribution | Final) -> list[Effect]:
         """The newest of each kind from each member waits; so nobody can make us hold more than one round's bytes."""
-        self._early.setdefault(message.chunk, {})[sender, type(message)] = message
+        waiting = self._early.setdefault(message.chunk, {})
+        self.taken += (sender, type(message)) not in waiting
+        waiting[sender, type(message)] = message
         return []
 
     def _contribute(self, chunk: int) -> list[Effect]:

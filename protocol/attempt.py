@@ -11,40 +11,35 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from shoal.protocol.allreduce import AllReduce
 from shoal.protocol.certificate import make_proposal
 from shoal.protocol.commit import Commit, Elected, Overtaken, Proposed
 from shoal.protocol.context import Context
-from shoal.protocol.effects import Effect, Event, Send, Tell
+from shoal.protocol.effects import Effect, Tell
 from shoal.protocol.errors import RemoteError
+from shoal.protocol.failure import AttemptFailed, Failure, Kind
 from shoal.protocol.fetching import Fetching
+from shoal.protocol.headway import Headway
 from shoal.protocol.ids import PeerId
 from shoal.protocol.leadership import Leadership
 from shoal.protocol.matchmaking import MAX_ATTEMPT_STEP
 from shoal.protocol.messages import rounds as wire
 from shoal.protocol.reducer import Reducer
-from shoal.protocol.roster import Base, check_proposed, first_ballot, make_plan
-from shoal.protocol.silence import Silence, Stall
+from shoal.protocol.reminders import Reminders
+from shoal.protocol.roster import Base, answers, check_proposed, first_ballot, make_plan
+from shoal.protocol.silence import Stall
 from shoal.protocol.succession import Succession
 from shoal.protocol.voting import counting, must_propose
 from shoal.protocol.wire import Message
 
-STALLED, STALLED_MOST = 12, 120.0  # patiences, and seconds at most, without any progress before we give up
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptFailed(Event):
-    """This group cannot decide any more; `attempt` is the lowest that may work."""
-
-    reason: str
-    attempt: int
+STALLED = 16  # patiences without any progress, anywhere in the group, before we give up
+SIGNS_OF_LIFE = wire.Ask | wire.Want | wire.Have | wire.Busy | wire.Refuse  # no progress in themselves
 
 
 def adopted_value(roster: wire.Roster, base: Base) -> wire.PreparedValue | None:
     """What the members' JOINs oblige the group to propose; None: it is free to reduce."""
-    return must_propose({join.peer: join.prepared for join in roster.joins}, roster.leaves, base.voters)
+    return must_propose(answers(roster.joins), roster.leaves, base.voters)
 
 
 class Attempt:
@@ -56,6 +51,7 @@ class Attempt:
         roster: wire.Roster,
         reducer: Reducer,
         contribution: Callable[[int], bytes] | None,
+        fetching: Fetching,
         now: float,
     ) -> None:
         means = context.means
@@ -70,12 +66,13 @@ class Attempt:
         self._reduce: AllReduce | None = None
         if self._adopted is None:
             self._reduce = AllReduce(means.me, self.plan, reducer, contribution, means.shelf)
-        self._silence = Silence(self.plan.members, now)
+        self._headway = Headway(self.plan.members, now, means.pace)
         self._succession = Succession(means.me, self.plan.members)
         self._stall = Stall(now)
-        self._leadership = Leadership(means.me, self._commit, self._reduce, self._succession, self._silence, means.pace)
+        self._leadership = Leadership(means.me, self._commit, self._reduce, self._succession, self._headway, means.pace)
+        self._reminders = Reminders(means, roster, self._reduce, self._leadership)
         self._retry_from = roster.attempt + 1
-        self._fetching = Fetching(means.shelf, roster.round, roster.part)
+        self._fetching = fetching
 
     def __repr__(self) -> str:
         return f"Attempt({self.number}, {self.phase}, {self._reduce}, {self._commit}, {self._succession})"
@@ -106,8 +103,7 @@ class Attempt:
 
     def waiting_for(self) -> list[PeerId]:
         """Members that we need something from, in roster order."""
-        needed = self._reduce.waiting_for() if self._reduce is not None else []
-        needed = needed + (self._commit.unanswered() if self.leads else [self._commit.leader])
+        needed = self._owing() + (self._commit.unanswered() if self.leads else [self._commit.leader])
         return [peer for peer in self._succession.live() if peer in needed and peer != self._me]
 
     # -- inputs -----------------------------------------------------------------------------------------------
@@ -124,17 +120,17 @@ class Attempt:
         """A message of this attempt."""
         if sender not in self.plan.members:
             raise RemoteError("is not in this round's group", sender)
+        taken = self._taken
         effects = self._dispatch(now, sender, message)
-        self._hear(now, sender, not isinstance(message, wire.Ask | wire.Want | wire.Refuse))
+        self._means.outbox.taken_count += self._taken - taken
+        progress = self._taken > taken if message.bulk else not isinstance(message, SIGNS_OF_LIFE)
+        self._headway.hear(now, sender, progress)
         return self._advance(now, effects)
-
-    def noted(self, now: float, peer: PeerId) -> None:
-        """`peer` lives, and has nothing for us yet."""
-        self._hear(now, peer, progress=False)
 
     def fetched(self, now: float, sender: PeerId, message: wire.Fetched) -> list[Effect]:
         """Bytes we asked for; the shelf has them already."""
-        self._hear(now, sender, progress=True)
+        self._headway.hear(now, sender, progress=True)
+        self._means.outbox.taken_count += 1
         effects: list[Effect] = []
         if self._reduce is not None and message.chunk < len(self.plan.owners):
             effects = self._reduce.adopt(message.chunk, message.mask, message.payload)
@@ -146,7 +142,7 @@ class Attempt:
             return []
         effects = self._reduce.lose(peer) if self._reduce is not None else []
         if not self._can_decide():
-            return [*effects, Tell(AttemptFailed(f"no quorum without {peer}", self._retry_from))]
+            return [*effects, self._failed(Kind.NO_QUORUM, f"no quorum without {peer}")]
         return self._advance(now, effects + self._leadership.replace_lost(now))
 
     def overtaken(self, now: float, peer: PeerId, attempt: int) -> list[Effect]:
@@ -164,27 +160,30 @@ class Attempt:
 
     def tick(self, now: float) -> list[Effect]:
         """Remind the silent, fetch what is missing, take over from a lost leader, notice a stall."""
-        patience = self._means.pace.deadline()
         effects: list[Effect] = []
+        owing = self._owing()
         for peer in self.waiting_for():
-            if self._silence.is_due(now, peer, patience):
-                given_up = self._silence.is_given_up(peer)
-                effects += self.lose(now, peer) if given_up else self._remind(peer)
-        effects += self._fetch(everything=True)
+            if self._headway.is_due(now, peer):
+                given_up = self._headway.is_given_up(now, peer, owes_bytes=peer in owing)
+                effects += self.lose(now, peer) if given_up else self._reminders.remind(peer)
+        effects += self._fetch(now)
         effects += self._leadership.take_over_if_due(now)
-        return self._advance(now, effects) + self._check_stall(now, patience)
+        return self._advance(now, effects) + self._check_stall(now)
+
+    def is_awaited(self, now: float, chunk: int) -> bool:
+        """Whether a chunk that is not here is on its way from its owner, who is not late."""
+        sender = self._reduce.lacking.sender_of(chunk) if self._reduce is not None else None
+        return sender not in (None, self._me) and not self._headway.is_late(now, sender)
 
     # -- inside -----------------------------------------------------------------------------------------------
 
-    def _hear(self, now: float, peer: PeerId, progress: bool) -> None:
-        """A sign of life; progress also teaches how long live members take.
+    @property
+    def _taken(self) -> int:
+        return self._reduce.taken if self._reduce is not None else 0
 
-        A silence longer than our patience may have been a fault of the network: it counts as just that long, so that
-        patience grows if they all are slow, and not by one that was cut off for a minute.
-        """
-        gap = self._silence.hear(now, peer, progress)
-        if gap is not None:
-            self._means.pace.observe(min(gap, self._means.pace.deadline()))
+    def _owing(self) -> list[PeerId]:
+        """Who owes us bytes."""
+        return self._reduce.lacking.awaited() if self._reduce is not None else []
 
     def _dispatch(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
         match message:
@@ -200,7 +199,10 @@ class Attempt:
             case wire.Refuse():
                 return self._commit.receive_refuse(sender, message)
             case wire.Ask():
-                return self._answer(sender, message)
+                return self._reminders.answer(sender, message)
+            case wire.Busy():
+                self._headway.report(now, sender, message)
+                return []
         return self._dispatch_reduction(now, sender, message) if self._reduce is not None else []
 
     def _dispatch_reduction(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
@@ -211,7 +213,7 @@ class Attempt:
             case wire.Final():
                 return self._reduce.receive_final(sender, message)
             case wire.Want():
-                return self._reduce.receive_want(sender, message)
+                return self._reminders.answer_want(now, sender, message)
             case wire.Have():
                 return self._reduce.receive_have(sender, message)
             case wire.Reassign():
@@ -224,7 +226,7 @@ class Attempt:
             raise RemoteError("reassigns chunks in somebody else's name", sender)
         if message.ballot.order < self._commit.ballot.order:
             return []
-        self._silence.wait_anew(now)
+        self._headway.wait_anew(now)
         return self._reduce.reassign(sender, message.assignments)
 
     def _advance(self, now: float, effects: list[Effect]) -> list[Effect]:
@@ -233,7 +235,7 @@ class Attempt:
         for effect in effects:
             match effect:
                 case Tell(Proposed()):
-                    done += self._fetch(everything=False)
+                    done += self._fetch(now)
                 case Tell(Elected()):
                     done += self._leadership.go_on(now, self._adopted)
                 case Tell(Overtaken(peer, promised)):
@@ -245,7 +247,7 @@ class Attempt:
         if self._commit.needs_bytes and not self._missing():
             done += self._advance(now, self._commit.bytes_held())
         if self._reduce is not None and self._reduce.is_hopeless and self._commit.value is None:
-            done.append(Tell(AttemptFailed("nobody is left who could contribute to a chunk", self._retry_from)))
+            done.append(self._failed(Kind.NO_CONTRIBUTOR, "nobody is left who could contribute to a chunk"))
         return done
 
     def _propose(self, reduce: AllReduce) -> list[Effect]:
@@ -258,17 +260,14 @@ class Attempt:
         value = self._commit.value
         return self._means.shelf.missing(value.chunks) if value is not None else []
 
-    def _fetch(self, everything: bool) -> list[Effect]:
-        """Ask for bytes of the proposal by hash; at first only for those that nobody is about to send us."""
+    def _fetch(self, now: float) -> list[Effect]:
+        """Ask by hash for those bytes of the proposal that nobody is about to send us."""
         value, live = self._commit.value, self._succession.live()
         if value is None or not self._commit.needs_bytes:
             return []
-        chunks = [chunk for chunk in self._missing() if everything or not self._is_expected(chunk)]
+        chunks = [chunk for chunk in self._missing() if not self.is_awaited(now, chunk)]
         holders = [peer for peer in (value.ballot.leader, *live) if peer in live and peer != self._me]
-        return self._fetching.ask(value.chunks, chunks, holders)
-
-    def _is_expected(self, chunk: int) -> bool:
-        return self._reduce is not None and self._reduce.is_expected(chunk)
+        return self._fetching.ask(now, value.chunks, chunks, holders)
 
     def _can_decide(self) -> bool:
         left = [leave.peer for leave in counting(self._context.leaves(), self._commit.ballot)]
@@ -276,24 +275,13 @@ class Attempt:
         electorates = [self._context.base.voters, *([value.proposal.voters] if value is not None else [])]
         return self._succession.can_decide(*electorates, left=left)
 
-    def _remind(self, peer: PeerId) -> list[Effect]:
-        effects = self._reduce.want(peer) if self._reduce is not None else []
-        if self.leads:
-            return effects + self._leadership.repeat(peer)
-        return [*effects, Send(peer, wire.Ask(self.plan.round, self.plan.part, self.number))]
-
-    def _answer(self, sender: PeerId, message: wire.Ask) -> list[Effect]:
-        """Somebody has heard nothing for a while, or lacks the roster."""
-        if message.attempt < self.number:
-            return [Send(sender, self._roster), *self._leadership.repeat(sender)]
-        return [
-            Send(sender, wire.Noted(self.plan.round, self.plan.part, self.number)),
-            *self._leadership.repeat(sender),
-        ]
-
-    def _check_stall(self, now: float, patience: float) -> list[Effect]:
-        have = self._reduce.results.count if self._reduce is not None else 0
-        state = (have, len(self._missing()), self._commit.ballot, len(self._commit.unanswered()))
-        if not self._stall.is_long(now, state, min(STALLED * patience, STALLED_MOST)):
+    def _check_stall(self, now: float) -> list[Effect]:
+        moved = self._means.outbox.moved + self._headway.moved
+        state = (moved, len(self._missing()), self._commit.ballot, len(self._commit.unanswered()))
+        patience = self._headway.longest_patience() if self._owing() else self._means.pace.deadline()
+        if not self._stall.is_long(now, state, STALLED * patience):
             return []
-        return [Tell(AttemptFailed("no progress", self._retry_from))]
+        return [self._failed(Kind.NO_PROGRESS, "no progress")]
+
+    def _failed(self, kind: Kind, words: str) -> Tell:
+        return Tell(AttemptFailed(Failure(kind, words), self._retry_from))

@@ -187,6 +187,8 @@ class Commit:
             raise RemoteError("proposes two results under one ballot", sender)
         self._adopt_ballot(message.ballot)
         self.value = value
+        if self._vote.prepared == value:  # our vote was lost on its way
+            return [Send(sender, self._sign_vote(value))]
         return [Tell(Proposed(value))]
 
     def bytes_held(self) -> list[Effect]:
@@ -195,8 +197,7 @@ class Commit:
         if value is None or not self._vote.may_answer(value.ballot):
             return []
         self._vote.prepare(value)
-        vote = Prepared(self._vote.round, self._vote.part, value.ballot, proposal_digest(value.proposal), self._me, b"")
-        vote = signed(vote, self._signer)
+        vote = self._sign_vote(value)
         effects: list[Effect] = [self._persist()]
         if value.ballot.leader == self._me:
             return effects + self._count(vote)
@@ -218,6 +219,11 @@ class Commit:
         return [Tell(Overtaken(sender, message.promised))]
 
     # -- inside ---------------------------------------------------------------------------------------------
+
+    def _sign_vote(self, value: PreparedValue) -> Prepared:
+        digest = proposal_digest(value.proposal)
+        vote = Prepared(self._vote.round, self._vote.part, value.ballot, digest, self._me, b"")
+        return signed(vote, self._signer)
 
     def _next_counter(self) -> int:
         """The lowest counter above all seen that is ours: no two members use the same, so epochs are unique too."""
@@ -259,7 +265,7 @@ class Commit:
         tally, leaves = self._tally, self._leaves()
         if tally is None or not tally.decided(self._base.voters, leaves):
             return []
-        return [Tell(Decided(tally.certificate(leaves), tally.value.chunks))]
+        return [Tell(Decided(tally.certificate(self._base.voters, leaves), tally.value.chunks))]
 
     def _prepare_message(self, value: PreparedValue) -> Prepare:
         return Prepare(self._vote.round, self._vote.part, value.ballot, value.proposal, value.chunks)

@@ -10,6 +10,7 @@ from shoal.protocol.estimate import Estimate
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.rounds import Leave
 from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.outbox import Outbox
 from shoal.protocol.roster import Base, Policy
 from shoal.protocol.shelf import Shelf
 from shoal.protocol.signing import Signer
@@ -38,6 +39,7 @@ class Means:
     view: View
     policy: Policy
     shelf: Shelf
+    outbox: Outbox
     spread: Estimate  # learned: from the first JOIN of a round to its last
     pace: Estimate  # learned: how long a live member is silent while it works
 

@@ -1,12 +1,15 @@
 """The donor's side of state transfer: offer a certified version, pin it while it is asked for, serve its chunks.
 
-Rules: only a version whose root the next round's certificate names is offered, and only if ours is that very state;
-a version is pinned until `LEASE` seconds after the last chunk that was asked of it, for a bounded number of joiners.
+Rules: only a version whose root the next round's certificate names is offered, and only if ours is that very state.
+A lease pins a version until `LEASE` seconds after the last chunk that was asked of it, but however it is used no longer
+than a slow joiner needs; who had one to its end makes room for others first. Leases, and versions that are pinned, are
+bounded in number, and only who has a lease is served.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from shoal.protocol.effects import Effect, Send
@@ -16,7 +19,9 @@ from shoal.protocol.ids import Digest, PeerId, digest
 from shoal.protocol.messages.transfer import GetState, GetStateChunk, StateChunk, StateIs
 
 MAX_LEASES = 16
+MAX_VERSIONS = 4  # that are pinned at once: each may be a whole copy of the state
 LEASE = 30.0  # seconds
+SLOWEST = 10.0  # seconds that a joiner may take for a chunk, all chunks together
 
 
 def state_root(layout: bytes, chunks: Sequence[Digest]) -> Digest:
@@ -44,6 +49,15 @@ class Store(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A version that is pinned for somebody."""
+
+    version: int
+    until: float  # if no chunk is asked for
+    ends: float  # whatever is asked for
+
+
 class Donor:
     """Serves those who catch up."""
 
@@ -51,7 +65,8 @@ class Donor:
         self._part = part
         self._history = history
         self._store = store
-        self._leases: dict[PeerId, tuple[int, float]] = {}  # version, until when
+        self._leases: dict[PeerId, Lease] = {}
+        self._resting: dict[PeerId, float] = {}  # who had a lease to its end; until when it gets no other
 
     def __repr__(self) -> str:
         return f"Donor({self._leases})"
@@ -63,39 +78,36 @@ class Donor:
 
     def oldest_lease(self) -> int | None:
         """The oldest version that is pinned; later rounds must be kept for whoever downloads it."""
-        return min((round for round, _ in self._leases.values()), default=None)
+        return min((lease.version for lease in self._leases.values()), default=None)
 
     def offer(self, now: float, sender: PeerId, message: GetState) -> list[Effect]:
         """Pin a version and say what it is made of; silence if there is none, or too many ask."""
-        self.expire(now)
-        certified = [version for version in self._store.versions() if self._is_certified(version)]
-        if message.round:
-            certified = [version for version in certified if version == message.round]
-        is_full = sender not in self._leases and len(self._leases) >= MAX_LEASES
-        if not certified or is_full:
+        version = self._lease(now, sender, message.round)
+        if version is None:
             return []
-        version = certified[-1]
-        self._lease(now, sender, version)
         layout, chunks = self._store.describe(version)
         return [Send(sender, StateIs(self._part, version, layout, chunks))]
 
     def serve(self, now: float, sender: PeerId, message: GetStateChunk) -> list[Effect]:
-        """One chunk; empty if the version is here no more."""
+        """One chunk; empty if the version is here no more, or not for `sender`."""
         if message.round not in self._store.versions():
             return [Send(sender, StateChunk(self._part, message.round, message.index, b""))]
         _, chunks = self._store.describe(message.round)
         if message.index >= len(chunks):
             raise RemoteError(f"asks for chunk {message.index} of {len(chunks)}", sender)
-        if sender in self._leases:
-            self._lease(now, sender, message.round)
-        payload = self._store.chunk(message.round, message.index)
+        is_leased = self._lease(now, sender, message.round) is not None
+        payload = self._store.chunk(message.round, message.index) if is_leased else b""
         return [Send(sender, StateChunk(self._part, message.round, message.index, payload))]
 
     def expire(self, now: float) -> None:
         """End the leases that have run out."""
-        live = {peer: lease for peer, lease in self._leases.items() if lease[1] > now}
-        if len(live) != len(self._leases):
-            self._leases = live
+        self._resting = {peer: until for peer, until in self._resting.items() if until > now}
+        over = {peer: lease for peer, lease in self._leases.items() if lease.until <= now}
+        for peer, lease in over.items():
+            del self._leases[peer]
+            if lease.ends <= now:
+                self._resting[peer] = now + LEASE
+        if over:
             self._pin()
 
     # -- inside ---------------------------------------------------------------------------------------------
@@ -104,11 +116,30 @@ class Donor:
         root = self._history.certified_root(version)
         return root is not None and root == state_root(*self._store.describe(version))
 
-    def _lease(self, now: float, peer: PeerId, version: int) -> None:
+    def _lease(self, now: float, peer: PeerId, round: int) -> int | None:
+        """Pin the version of `round`, or any if it is 0, for `peer` from now on; None if that cannot be."""
+        self.expire(now)
         before = self._leases.get(peer)
-        self._leases[peer] = (version, now + LEASE)
-        if before is None or before[0] != version:
+        version = before.version if before is not None and before.version == round else self._choose(peer, round)
+        if version is None:
+            return None
+        _, chunks = self._store.describe(version)
+        ends = before.ends if before is not None else now + LEASE + SLOWEST * len(chunks)
+        self._leases[peer] = Lease(version, min(now + LEASE, ends), ends)
+        if before is None or before.version != version:
             self._pin()
+        return version
+
+    def _choose(self, peer: PeerId, round: int) -> int | None:
+        """A version that there is a place for."""
+        others = [lease.version for holder, lease in self._leases.items() if holder != peer]
+        if peer in self._resting or len(others) >= MAX_LEASES:
+            return None
+        versions = [version for version in self._store.versions() if round in (0, version)]
+        if len(set(others)) >= MAX_VERSIONS:
+            versions = [version for version in versions if version in others]
+        certified = [version for version in versions if self._is_certified(version)]
+        return certified[-1] if certified else None
 
     def _pin(self) -> None:
-        self._store.pin(sorted({round for round, _ in self._leases.values()}))
+        self._store.pin(sorted({lease.version for lease in self._leases.values()}))

@@ -6,6 +6,7 @@ Rules for every core:
 - It never iterates over a set: the same inputs give the same effects, whatever PYTHONHASHSEED is.
 - Timers are never cancelled. A timer that no longer matters is recognised by its token and ignored.
 - A bad message raises RemoteError before any state has changed.
+- Of each bulk message in a `Send` the shell tells when it has left this node, or was dropped; of words it does not.
 - Effects are carried out in order; `Persist` is on disk before the next effect leaves.
 """
 

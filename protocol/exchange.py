@@ -43,11 +43,14 @@ class Exchange:
         return self._summary(peer, ask=True)
 
     def ask_somebody(self) -> list[Effect]:
-        """Begin an exchange with a random member or, while we know none, with some of the seeds."""
+        """Begin an exchange with a random member and a seed of whom we have never heard; if alone, with some seeds."""
         present = self._table.present()
         if present:
-            return [self.ask(self._rng.choice(present))]
-        return [self.ask(seed) for seed in self._rng.sample(self._seeds, min(SEEDS_AT_ONCE, len(self._seeds)))]
+            strangers = [seed for seed in self._seeds if self._table.get(seed) is None]
+            chosen = [self._rng.choice(peers) for peers in (present, strangers) if peers]
+        else:
+            chosen = self._rng.sample(self._seeds, min(SEEDS_AT_ONCE, len(self._seeds)))
+        return [self.ask(peer) for peer in chosen]
 
     def sync(self, now: float, _: str) -> list[Effect]:
         """Time for another exchange."""

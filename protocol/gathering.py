@@ -18,15 +18,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shoal.protocol.context import Means
-from shoal.protocol.ids import Digest, PeerId
+from shoal.protocol.ids import Digest, PeerId, short
 from shoal.protocol.messages.rounds import Ballot, Join, Leave, Roster
 from shoal.protocol.quorum import is_quorum
-from shoal.protocol.roster import Base, rank
+from shoal.protocol.roster import Base, answers, rank
 from shoal.protocol.signing import signed
 from shoal.protocol.voting import counting, must_propose
 
 MAX_JOINS = 10_000  # as many as a run has members
 CLOSE, CALL_AWAY = 2, 3  # patiences until a leader closes without the missing; until it calls them away from others
+MAX_NAMED = 8  # of those who are missing
 HAND_IN = 0  # the attempt in a Call that is meant for those who are still training
 
 
@@ -93,6 +94,11 @@ class Gathering:
         """The JOINs to `attempt`."""
         return {peer: join for peer, join in self._joins.items() if join.attempt == attempt}
 
+    def missing(self, attempt: int, expected: Sequence[PeerId]) -> list[PeerId]:
+        """Those of `expected` whose JOIN to `attempt` is not here."""
+        present = self.present(attempt)
+        return [peer for peer in expected if peer not in present and peer not in self._strays]
+
     def are_we_astray(self) -> bool:
         """Whether a quorum of the voters stands on one root that is not ours."""
         camps: dict[Digest, list[PeerId]] = {}
@@ -104,9 +110,10 @@ class Gathering:
         """What is to be done about the group of `attempt`, for which we wait for `expected`."""
         assert self.opened_at is not None
         present = self.present(attempt)
-        missing = tuple(peer for peer in expected if peer not in present and peer not in self._strays)
+        missing = tuple(self.missing(attempt, expected))
         waited, patience = now - self.opened_at, self._spread.deadline()
-        reason = self._obstacle(present, attempt, leaves)
+        leaves = self._needed(present, counting(leaves, Ballot(attempt, 0, self._me)))
+        reason = self._obstacle(present, leaves)
         if not reason and (not missing or waited >= CLOSE * patience):
             if not missing:
                 self._spread.observe(waited)
@@ -125,19 +132,26 @@ class Gathering:
             return HAND_IN
         return None
 
-    def _obstacle(self, present: dict[PeerId, Join], attempt: int, leaves: Sequence[Leave]) -> str:
+    def _needed(self, present: dict[PeerId, Join], leaves: Sequence[Leave]) -> tuple[Leave, ...]:
+        """Those of the last round's voters, and of the voters of a value that may be decided."""
+        voters = self._base.voters
+        values = [*answers(present.values()).values(), *(leave.prepared for leave in leaves if leave.peer in voters)]
+        entitled = {*voters, *(voter for value in values if value is not None for voter in value.proposal.voters)}
+        return tuple(leave for leave in leaves if leave.peer in entitled)
+
+    def _obstacle(self, present: dict[PeerId, Join], leaves: Sequence[Leave]) -> str:
         """Why no group can be made of those present; empty if one can."""
         needed = self._policy.members_needed(self._base.round + 1)
-        counted = counting(leaves, Ballot(attempt, 0, self._me))
-        left = [leave.peer for leave in counted]
-        if not is_quorum(present, self._base.voters, left):
-            absent = [voter for voter in self._base.voters if voter not in present and voter not in left]
-            return f"no quorum: waiting for {', '.join(peer[-6:] for peer in absent)}"
+        left, answered = [leave.peer for leave in leaves], answers(present.values())
+        if not is_quorum(answered, self._base.voters, left):
+            voters = [voter for voter in self._base.voters if voter not in left]
+            absent = [short(voter) for voter in voters if voter not in answered]
+            names = ", ".join(absent[:MAX_NAMED]) + (", ..." if len(absent) > MAX_NAMED else "")
+            return f"no quorum with {len(absent)} of {len(voters)} voters absent ({names})"
         if len(present) < needed:
             return f"{len(present)} of at least {needed} members are here"
-        answers = {peer: join.prepared for peer, join in present.items()}
-        adopted = must_propose(answers, counted, self._base.voters)
-        if adopted is not None and not is_quorum(present, adopted.proposal.voters, left):
+        adopted = must_propose(answered, leaves, self._base.voters)
+        if adopted is not None and not is_quorum(answered, adopted.proposal.voters, left):
             return "no quorum of those who may have decided already"
         if adopted is None and not any(join.weight for join in present.values()):
             return "nobody here has trained anything yet"
@@ -145,6 +159,5 @@ class Gathering:
 
     def _roster(self, present: dict[PeerId, Join], attempt: int, leaves: Sequence[Leave]) -> Roster:
         joins = tuple(present[peer] for peer in rank(self._base, attempt, present))
-        counted = counting(leaves, Ballot(attempt, 0, self._me))
-        roster = Roster(self._base.round + 1, self._part, attempt, self._me, joins, counted, b"")
+        roster = Roster(self._base.round + 1, self._part, attempt, self._me, joins, tuple(leaves), b"")
         return signed(roster, self._signer)

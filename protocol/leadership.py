@@ -10,9 +10,9 @@ from shoal.protocol.allreduce import AllReduce
 from shoal.protocol.commit import Commit
 from shoal.protocol.effects import Effect, Send
 from shoal.protocol.estimate import Estimate
+from shoal.protocol.headway import Headway
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.rounds import PreparedValue
-from shoal.protocol.silence import Silence
 from shoal.protocol.succession import Succession
 
 
@@ -25,14 +25,14 @@ class Leadership:
         commit: Commit,
         reduce: AllReduce | None,
         succession: Succession,
-        silence: Silence,
+        headway: Headway,
         pace: Estimate,
     ) -> None:
         self._me = me
         self._commit = commit
         self._reduce = reduce
         self._succession = succession
-        self._silence = silence
+        self._headway = headway
         self._pace = pace
         self._sequence = 0
 
@@ -75,6 +75,6 @@ class Leadership:
         message = self._reduce.reassignment(self._commit.ballot, self._sequence, everything)
         if message is None:
             return []
-        self._silence.wait_anew(now)
+        self._headway.wait_anew(now)
         others = [peer for peer in self._succession.live() if peer != self._me]
         return [*(Send(peer, message) for peer in others), *self._reduce.reassign(self._me, message.assignments)]

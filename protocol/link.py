@@ -4,6 +4,7 @@ Rules:
 - Messages and calls travel on control streams; messages whose class says `bulk` on bulk streams, so that no
   payload ever stands before a word.
 - A bad frame or message costs its sender that frame and a line in our log; bad framing costs it the stream.
+- A message of a run that we are not in is dropped unread: decoding it would cost us more than sending it cost.
 - The peer may have one stream of each protocol: a new one replaces the old. If the old one had not ended, the peer
   has lost a connection that looks alive here, and our own words must not go there any more.
 - A peer may keep us busy with its words, and with malformed payloads, for a share of the time (BUSY); beyond that it
@@ -63,10 +64,11 @@ class Surroundings:
     bulk_queue: int
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
     complain: Callable[[RemoteError], None]
-    count: Callable[[RunId | None, int, int], None]  # (run, bytes sent, bytes received)
+    count: Callable[[RunId | None, int, int, bool], None]  # (run, bytes sent, bytes received, in bulk)
+    takes: Callable[[RunId | None], bool]
     on_message: Callable[[PeerId, RunId | None, Message], None]
     on_call: Callable[[PeerId, Message], Awaitable[Message]]
-    on_sent: Callable[[PeerId, RunId, Message], None]
+    on_left: Callable[[PeerId, RunId, Message, bool], None]
 
 
 class Neighbour:
@@ -192,14 +194,17 @@ class Neighbour:
             return [frame_head(Kind.MESSAGE, 0, run, len(body)), body]
 
         def sent(size: int) -> None:
-            self._count_sent(run, size)
-            self._around.on_sent(self.peer, run, message)
+            self._count_sent(run, size, bulk=True)
+            self._around.on_left(self.peer, run, message, True)
 
-        self._bulk.put(Parcel(MAX_HEAD + _payload_size(message), pack, sent))
+        def lost(reason: TransportError) -> None:
+            self._around.on_left(self.peer, run, message, False)
 
-    def _count_sent(self, run: RunId | None, size: int) -> None:
+        self._bulk.put(Parcel(MAX_HEAD + _payload_size(message), pack, sent, lost))
+
+    def _count_sent(self, run: RunId | None, size: int, bulk: bool = False) -> None:
         self._sent += size
-        self._around.count(run, size, 0)
+        self._around.count(run, size, 0, bulk)
 
     # -- in -------------------------------------------------------------------------------------------------
 
@@ -225,7 +230,7 @@ class Neighbour:
                     data = await stream.read_exact(length)
                 frame = decode_frame(data, self.peer)
                 self._received += LENGTH_SIZE + length
-                self._around.count(frame.run, 0, LENGTH_SIZE + length)
+                self._around.count(frame.run, 0, LENGTH_SIZE + length, bulk)
                 begin = time.thread_time()
                 if not self._receive(frame, bulk) or not bulk:
                     await self._pace(time.thread_time() - begin)
@@ -244,8 +249,10 @@ class Neighbour:
             await asyncio.sleep(wait)
 
     def _receive(self, frame: Frame, bulk: bool) -> bool:
-        """Act on one frame; whatever is wrong with its contents ends here. Whether it was well-formed."""
+        """Act on one frame; whatever is wrong with its contents ends here. Whether it was any good."""
         try:
+            if frame.kind is Kind.MESSAGE and not self._around.takes(frame.run):
+                return False
             if frame.kind is Kind.MESSAGE:
                 message = decode(frame.body, self.peer, tags=RUN_TAGS)
                 if message.bulk != bulk:

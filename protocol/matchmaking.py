@@ -13,14 +13,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from shoal.protocol.candidates import Candidates
 from shoal.protocol.certificate import check_value
 from shoal.protocol.context import Means
 from shoal.protocol.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.gathering import HAND_IN, Gathering
 from shoal.protocol.ids import PeerId
+from shoal.protocol.leaving import leave_of
 from shoal.protocol.messages.rounds import Call, CatchUp, Join, Leave, Noted, Retry, Roster
-from shoal.protocol.roster import Base, check_join, rank
+from shoal.protocol.roster import Base, check_join
 from shoal.protocol.signing import signed
 from shoal.protocol.voting import VoteState
 
@@ -77,7 +79,7 @@ class Matchmaking:
         self._base = base
         self._vote = vote
         self._gathering = Gathering(means, base)
-        self._leaves: dict[PeerId, Leave] = {}
+        self.candidates = Candidates(means.me, base, vote, means.view)
         self._offer: Offer | None = None
         self._join: Join | None = None  # our own, of this attempt
         self._token = base.round << 20  # a timer of an earlier round is stale here
@@ -101,14 +103,18 @@ class Matchmaking:
         members = [join.peer for join in roster.joins]
         return [peer for peer in self._gathering.peers() if peer not in members]
 
-    def leaves(self) -> tuple[Leave, ...]:
-        """The voters that signed off in this round."""
-        return tuple(self._leaves[peer] for peer in sorted(self._leaves))
-
     @property
     def has_offer(self) -> bool:
         """Whether we have submitted for this round."""
         return self._offer is not None
+
+    def waiting_for(self) -> list[PeerId]:
+        """Who is not ready yet: whose JOIN we miss as leader, else who last said that it still trains."""
+        if not self.active:
+            return []
+        if self.leader == self._me:
+            return self._gathering.missing(self.attempt, self.candidates.expected())
+        return [peer for peer in self.candidates.expected() if self._is_training(peer)]
 
     def pause(self, attempt: int) -> None:
         """A group was formed at `attempt`; matchmaking rests until it fails."""
@@ -129,22 +135,23 @@ class Matchmaking:
             return []
         if self.attempt:
             self._gathering.restart()
-        attempt = max(attempt, self._vote.attempt + 1)
+        attempt = max(attempt, self._vote.attempt + 1, self.candidates.after_leaves(self.attempt + MAX_ATTEMPT_STEP))
         self.active = True
-        self.attempt, self.leader = attempt, self._choose_leader(attempt)
+        self.attempt, self.leader = attempt, self.candidates.leader(attempt)
         self._silent, self._token = 0, self._token + 1
         self._vote.join(attempt)
         self._join = self._sign_join(self._offer, attempt, self.leader)
         effects: list[Effect] = [Persist(f"vote-{self._part}", self._vote.record()), self._wake(RETRY)]
         if self.leader != self._me:
-            return [*effects, Send(self.leader, self._join)]
+            goodbye = [Send(self.leader, leave_of(self._vote, self._signer))] if self._vote.has_left else []
+            return [*effects, *goodbye, Send(self.leader, self._join)]
         self._gathering.add(now, self._join)
         return effects + self._close_if_due(now)
 
     def receive_join(self, now: float, join: Join) -> list[Effect]:
         """A JOIN to us as leader; it may come before we are ready ourselves."""
         self.check_join(join)
-        if self._vote.is_sealed:
+        if self._vote.is_sealed or self._vote.has_left:
             return [self._retry(join.peer, join.attempt + 1)]
         if self.active and join.attempt < self.attempt:
             return [self._retry(join.peer, self.attempt)]
@@ -188,16 +195,16 @@ class Matchmaking:
         return effects + self.enter(now, attempt)
 
     def receive_leaves(self, now: float, leaves: Iterable[Leave]) -> list[Effect]:
-        """Voters have signed off; checked to be of this round."""
-        self._leaves.update({leave.peer: leave for leave in leaves})
-        highest = max((leave.promised.attempt for leave in self._leaves.values()), default=0)
-        return self.move_up(now, highest + 1) + self._close_if_due(now)
+        """Some have signed off; checked to be of this round."""
+        self.candidates.sign_off(leaves)
+        effects = self.move_up(now, self.candidates.after_leaves(self.attempt + MAX_ATTEMPT_STEP))
+        return effects + self._close_if_due(now)
 
     def peer_changed(self, now: float) -> list[Effect]:
         """Somebody came or went."""
         if not self.active:
             return []
-        if self.leader != self._me and self.leader is not None and not self._view.is_alive(self.leader):
+        if self.candidates.may_replace(self.leader):
             return self.enter(now, self.attempt + 1)
         return self._close_if_due(now)
 
@@ -213,17 +220,13 @@ class Matchmaking:
             return [*self._close_if_due(now), self._wake(self._spread.deadline() / 4)]
         assert self.leader is not None
         assert self._join is not None
-        self._silent += 1
-        if self._silent > SILENCE or not self._view.is_alive(self.leader):
+        is_wedged = self._silent >= SILENCE and self._view.is_alive(self.leader)
+        if is_wedged or self.candidates.may_replace(self.leader):
             return self.enter(now, self.attempt + 1)
+        self._silent = min(self._silent + 1, SILENCE)
         return [Send(self.leader, self._join), self._wake(RETRY * (1 + self._silent / 2))]
 
     # -- inside ---------------------------------------------------------------------------------------------
-
-    def _choose_leader(self, attempt: int) -> PeerId:
-        voters = [voter for voter in self._base.voters if voter not in self._leaves]
-        live = [voter for voter in voters if voter == self._me or self._view.is_alive(voter)]
-        return rank(self._base, attempt, live or voters or [self._me])[0]
 
     def check_join(self, join: Join) -> None:
         """RemoteError for a JOIN to us that no honest peer sends, in whatever attempt we are."""
@@ -238,29 +241,39 @@ class Matchmaking:
             check_value(join.prepared, self._base, self._policy.chunks, join.peer)
 
     def _sign_join(self, offer: Offer, attempt: int, leader: PeerId) -> Join:
-        base, prepared = self._base, self._vote.prepared
-        who = (self.round, self._part, attempt, leader, self._me)
-        what = (base.history, base.root, offer.weight, offer.bandwidth, offer.reachable)
-        return signed(Join(*who, *what, prepared, b""), self._signer)
+        base, vote = self._base, self._vote
+        join = Join(
+            round=self.round,
+            part=self._part,
+            attempt=attempt,
+            leader=leader,
+            peer=self._me,
+            base_history=base.history,
+            base_root=base.root,
+            weight=offer.weight,
+            bandwidth=offer.bandwidth,
+            reachable=offer.reachable,
+            votes=not vote.has_left,
+            prepared=None if vote.has_left else vote.prepared,
+            signature=b"",
+        )
+        return signed(join, self._signer)
 
-    def _expected(self) -> list[PeerId]:
-        def shares_base(peer: PeerId) -> bool:
-            status = self._view.status(peer)
-            return peer in self._base.voters or (status is not None and status.history == self._base.history)
-
-        return [peer for peer in self._view.alive() if peer not in self._leaves and shares_base(peer)]
+    def _is_training(self, peer: PeerId) -> bool:
+        status = self._view.status(peer)
+        return status is not None and status.phase == "training" and status.round == self._base.round
 
     def _close_if_due(self, now: float) -> list[Effect]:
         if not self.active or self.leader != self._me or self._gathering.opened_at is None:
             return []
-        outlook = self._gathering.look(now, self.attempt, self._expected(), self.leaves())
+        outlook = self._gathering.look(now, self.attempt, self.candidates.expected(), self.candidates.leaves())
         if outlook.roster is not None:
             self.pause(self.attempt)
             catch_up = CatchUp(self.round, self._part)
             return [*(Send(peer, catch_up) for peer in self._gathering.strays()), Tell(GroupFormed(outlook.roster))]
         effects: list[Effect] = [Tell(Waiting(outlook.reason))] if outlook.reason not in ("", self._reason) else []
         self._reason = outlook.reason
-        if outlook.call is not None:
+        if outlook.call is not None and self._me in self._base.voters:  # if they all have left, nobody may call
             call = Call(self.round, self._part, outlook.call)
             effects += [Send(peer, call) for peer in outlook.missing]
         return effects

@@ -144,6 +144,10 @@ class Member:
             return self._digest(now, self.transfer.fire(now, timer))
         return self._digest(now, self.rounds.fire(now, timer))
 
+    def left(self, now: float, to: PeerId, message: Message, sent: bool) -> None:
+        """A bulk message no longer waits at this node: it was sent, or dropped together with its connection."""
+        self.rounds.left(now, to, message, sent)
+
     def link_lost(self, now: float, peer: PeerId) -> list[Effect]:
         """The connection with `peer` was closed."""
         return self._digest(now, self.membership.link_lost(now, peer))

@@ -3,6 +3,7 @@
 Rules:
 - `send` never blocks and never raises for the network's faults: messages may be lost, and the cores repair. Per
   peer and class (control or bulk) they arrive in order and once.
+- Of each payload the owner is told once: that it was written to its stream, or that it was dropped (`on_left`).
 - The owner sets the handlers before `start`; what a handler raises is logged and ends nothing.
 - Each kind of mistake of a peer is logged once, and MAX_REASONS of them; COMPLAINTS of all peers. Nobody can make us
   remember, or write, more than a bounded amount.
@@ -27,6 +28,7 @@ from shoal.protocol.identity import Identity, public_key
 from shoal.protocol.ids import PeerId, RunId, short
 from shoal.protocol.link import BULK, CONTROL, Link, Neighbour, Surroundings
 from shoal.protocol.ports import claim_pair
+from shoal.protocol.traffic import Traffic
 from shoal.protocol.transport import Stream, Transport
 from shoal.protocol.wire import Message
 
@@ -48,14 +50,15 @@ class Network:
         self, identity: Identity, *, host: str = "0.0.0.0", port: int = DEFAULT_PORT, bulk_queue: int = BULK_QUEUE
     ) -> None:
         self.peer = identity.peer
+        self.takes: Callable[[RunId | None], bool] = lambda run: True  # of which runs messages are read at all
         self.on_message: Callable[[PeerId, RunId | None, Message], None] = lambda peer, run, message: None
         self.on_call: Callable[[PeerId, Message], Awaitable[Message]] = _refuse
         self.on_link: Callable[[PeerId, bool], None] = lambda peer, up: None
-        self.on_sent: Callable[[PeerId, RunId, Message], None] = lambda peer, run, message: None
+        self.on_left: Callable[[PeerId, RunId, Message, bool], None] = lambda peer, run, message, sent: None
         self._listen_host, self._port = host, port
         self._transport = Transport(identity, (CONTROL, BULK), self._accept, self._change)
         self._neighbours: OrderedDict[PeerId, Neighbour] = OrderedDict()
-        self._traffic: dict[RunId, list[int]] = {}
+        self._traffic: dict[RunId, Traffic] = {}
         self._complaints: OrderedDict[PeerId | None, set[str]] = OrderedDict()
         self._may_complain = Allowance(*COMPLAINTS)
         self._knows_of_namesake = False
@@ -68,9 +71,10 @@ class Network:
             spawn=self._spawn,
             complain=self._complain,
             count=self._count,
+            takes=lambda run: self.takes(run),
             on_message=self._deliver,
             on_call=lambda peer, message: self.on_call(peer, message),
-            on_sent=lambda peer, run, message: self._guard(self.on_sent, peer, run, message),
+            on_left=lambda peer, run, message, sent: self._guard(self.on_left, peer, run, message, sent),
             bulk_queue=bulk_queue,
         )
 
@@ -137,7 +141,7 @@ class Network:
     def send(self, to: PeerId, run: RunId, message: Message) -> None:
         """Queue `message`; it may be lost. A payload in it must not change before it was sent."""
         if not self._closing:
-            self._traffic.setdefault(run, [0, 0])
+            self._traffic.setdefault(run, Traffic())
             self._neighbour(to).send(run, message)
 
     async def call(self, to: PeerId, message: Message, timeout: float = 10.0) -> Message:
@@ -154,10 +158,9 @@ class Network:
         """All peers that we are connected with."""
         return [each.link() for each in self._neighbours.values() if each.is_up]
 
-    def traffic(self, run: RunId) -> tuple[int, int]:
-        """Bytes sent and received for `run`, since we first sent something for it or asked."""
-        sent, received = self._traffic.setdefault(run, [0, 0])
-        return sent, received
+    def traffic(self, run: RunId) -> Traffic:
+        """The bytes of `run`, since we first sent something for it or asked."""
+        return self._traffic.setdefault(run, Traffic())
 
     @property
     def dropped(self) -> int:
@@ -243,10 +246,9 @@ class Network:
             if oldest is not None:
                 del self._neighbours[oldest]
 
-    def _count(self, run: RunId | None, sent: int, received: int) -> None:
+    def _count(self, run: RunId | None, sent: int, received: int, bulk: bool) -> None:
         if run is not None and run in self._traffic:
-            self._traffic[run][0] += sent
-            self._traffic[run][1] += received
+            self._traffic[run].count(sent, received, bulk)
 
     def _complain(self, error: RemoteError) -> None:
         """Log a peer's mistake, once per peer and reason."""

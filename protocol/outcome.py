@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
+from shoal.protocol.attempt import Attempt
 from shoal.protocol.certificate import in_mask
+from shoal.protocol.context import Means
 from shoal.protocol.effects import Effect, Event
 from shoal.protocol.fetching import Fetching
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.rounds import Certificate, ChunkRef
-from shoal.protocol.shelf import Decision, Shelf
+from shoal.protocol.shelf import Decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +26,29 @@ class Concluded(Event):
 class Outcome:
     """Collects the bytes of one certificate."""
 
-    def __init__(self, certificate: Certificate, chunks: tuple[ChunkRef, ...], shelf: Shelf) -> None:
+    def __init__(
+        self, certificate: Certificate, chunks: tuple[ChunkRef, ...], means: Means, fetching: Fetching
+    ) -> None:
         self.certificate = certificate
         self.chunks = chunks
-        self._shelf = shelf
-        self._fetching = Fetching(shelf, certificate.proposal.round, certificate.proposal.part)
+        self._means = means
+        self._shelf = means.shelf
+        self._fetching = fetching
 
-    def fetch(self, me: PeerId, others: Sequence[PeerId]) -> list[Effect]:
-        """Ask for what is missing: those who voted hold it, `others` may."""
+    def fetch(self, now: float, attempt: Attempt | None) -> list[Effect]:
+        """Ask for what is missing and not on its way: those who voted hold it, the others may."""
         voted = [vote.peer for vote in self.certificate.votes]
-        holders = [peer for peer in dict.fromkeys((*voted, *others)) if peer != me]
-        return self._fetching.ask(self.chunks, self._shelf.missing(self.chunks), holders)
+        holders = [peer for peer in dict.fromkeys((*voted, *self._means.view.alive())) if peer != self._means.me]
+        return self._fetching.ask(now, self.chunks, self._missing(now, attempt), holders)
+
+    def is_near(self, now: float, attempt: Attempt | None) -> bool:
+        """Whether all that is missing is on its way to us."""
+        return not self._missing(now, attempt)
+
+    def _missing(self, now: float, attempt: Attempt | None) -> list[int]:
+        """What nobody is about to send us."""
+        missing = self._shelf.missing(self.chunks)
+        return missing if attempt is None else [chunk for chunk in missing if not attempt.is_awaited(now, chunk)]
 
     def conclude(self, me: PeerId, contributed_to: Collection[int]) -> Concluded | None:
         """The whole decision, once every byte is here; what we contributed to other attempts is not in it."""

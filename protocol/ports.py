@@ -30,7 +30,8 @@ def claim_pair(host: str, port: int) -> tuple[int, socket.socket]:
         pair = _try_pair(host, first)
         if pair is not None:
             if port and pair[0] != port:
-                log.warning("ports %d and %d are in use; listening on %d instead", port, port + 1, pair[0])
+                words = "ports %d and %d are in use; listening on %d instead"
+                log.warning(words, port, port + 1, pair[0], extra={"code": "ports-in-use"})
             return pair
     raise LocalError(f"no free pair of ports on {host} from {port} on")
 

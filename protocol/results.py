@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from shoal.protocol.errors import RemoteError
@@ -63,11 +63,23 @@ class Offers:
 
     def __init__(self) -> None:
         self._hashes: dict[int, dict[PeerId, Digest]] = {}
+        self._sources: dict[int, PeerId] = {}  # who was asked for the bytes
 
     def note(self, sender: PeerId, chunk: int, hash: Digest) -> None:
         """`sender` holds a result; RemoteError if it has named another before."""
         if self._hashes.setdefault(chunk, {}).setdefault(sender, hash) != hash:
             raise RemoteError(f"offers two results for chunk {chunk}", sender)
+
+    def source(self, chunk: int) -> PeerId | None:
+        """Who was asked for the bytes of a chunk."""
+        return self._sources.get(chunk)
+
+    def choose(self, chunk: int, holder: PeerId, lost: Collection[PeerId]) -> bool:
+        """Whether to ask `holder`: one at a time, and another only when that one is lost."""
+        if self._sources.get(chunk, holder) != holder and self._sources[chunk] not in lost:
+            return False
+        self._sources[chunk] = holder
+        return True
 
     def include(self, chunk: int, mask: bytes, payload: bytes) -> bool:
         """Whether somebody has offered these bytes."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import Digest, PeerId, digest
-from shoal.protocol.messages.rounds import Ballot, Join, Proposal, Roster
+from shoal.protocol.messages.rounds import Ballot, Join, PreparedValue, Proposal, Roster
 from shoal.protocol.quorum import is_quorum
 from shoal.protocol.signing import Signer, check_signature
 from shoal.protocol.voting import counting
@@ -59,6 +59,11 @@ def check_join(join: Join, policy: Policy, signer: Signer) -> None:
     check_signature(join, join.peer, signer)
 
 
+def answers(joins: Iterable[Join]) -> dict[PeerId, PreparedValue | None]:
+    """What those who vote have prepared; whoever joins without a vote has given its answer in its LEAVE."""
+    return {join.peer: join.prepared for join in joins if join.votes}
+
+
 def first_ballot(roster: Roster) -> Ballot:
     """What a group's leader proposes under, until somebody polls."""
     return Ballot(roster.attempt, 0, roster.leader)
@@ -89,7 +94,7 @@ def check_roster(roster: Roster, base: Base, policy: Policy, signer: Signer) -> 
         raise refuse("members are not in order")
     if counting(roster.leaves, first_ballot(roster)) != roster.leaves:
         raise refuse("a LEAVE in it answers a higher ballot")
-    if not is_quorum(peers, base.voters, [leave.peer for leave in roster.leaves]):
+    if not is_quorum(answers(roster.joins), base.voters, [leave.peer for leave in roster.leaves]):
         raise refuse("no quorum of the last round's voters joined it")
     check_signature(roster, roster.leader, signer)
     for leave in roster.leaves:

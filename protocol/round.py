@@ -14,33 +14,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shoal.protocol.attempt import Attempt, AttemptFailed
+from shoal.protocol.attempt import Attempt
 from shoal.protocol.certificate import check_answers, check_commit, check_leave
 from shoal.protocol.commit import Decided
 from shoal.protocol.context import Context, Means
-from shoal.protocol.effects import Effect, Event, Persist, Send, Tell, Timer
+from shoal.protocol.effects import Effect, Event, Send, Tell, Timer
 from shoal.protocol.errors import RemoteError
+from shoal.protocol.failure import AttemptFailed, Failed, Failure
+from shoal.protocol.fetching import Fetching, answer_fetch
 from shoal.protocol.ids import PeerId
+from shoal.protocol.latecomers import Latecomers
 from shoal.protocol.mailbox import Mailbox, replayed
 from shoal.protocol.matchmaking import MAX_ATTEMPT_STEP, Astray, GroupFormed, Matchmaking, Offer
 from shoal.protocol.messages import rounds as wire
 from shoal.protocol.outcome import Outcome
 from shoal.protocol.reducer import Reducer
 from shoal.protocol.roster import Base, check_roster
-from shoal.protocol.signing import signed
 from shoal.protocol.stages import attempt_of
 from shoal.protocol.voting import VoteState
 from shoal.protocol.wire import Message
-
-MAX_LATE = 256  # members that came too late for the group, kept to be told of the outcome
-
-
-@dataclass(frozen=True, slots=True)
-class Failed(Event):
-    """An attempt came to nothing; the next one begins."""
-
-    attempt: int
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +54,9 @@ class Round:
         self._contribution: Callable[[int], bytes] | None = None
         self._contributed_to: list[int] = []  # attempts, in this life
         self._outcome: Outcome | None = None
-        self._late: list[PeerId] = []
-        self._early = Mailbox()  # what came before its roster
+        self._fetching = Fetching(means, base.round + 1)
+        self._late = Latecomers(base.round + 1, means.part)
+        self._early = Mailbox(base.voters)  # what came before its roster
         self._asked_at: float | None = None
         self.base = base
         self.vote = vote
@@ -84,6 +77,14 @@ class Round:
             return self.attempt.phase
         return "matching" if self._matching.active else "training"
 
+    def is_ending(self, now: float) -> bool:
+        """Whether the round is decided, and its last bytes are on their way to us."""
+        return self._outcome is not None and self._outcome.is_near(now, self.attempt)
+
+    def waiting_for(self) -> list[PeerId]:
+        """Whom this round hangs on, as far as we know."""
+        return self.attempt.waiting_for() if self.attempt is not None else self._matching.waiting_for()
+
     # -- commands -------------------------------------------------------------------------------------------
 
     def submit(self, now: float, offer: Offer, contribution: Callable[[int], bytes] | None) -> list[Effect]:
@@ -93,22 +94,10 @@ class Round:
         self._contribution = contribution
         return self._digest(now, self._matching.submit(now, offer))
 
-    def leave(self) -> list[Effect]:
-        """Sign off: our voting ends, with our last vote on record. Who has forgotten its votes has none to show."""
-        if self.vote.is_sealed:
-            return []
-        vote = self.vote
-        leave = wire.Leave(vote.round, vote.part, self._me, vote.promised, vote.prepared, b"")
-        leave = signed(leave, self._means.signer)
-        self.vote.seal()
-        goodbyes = [Send(peer, leave) for peer in self._means.view.alive()]
-        return [Persist(f"vote-{vote.part}", vote.record()), *goodbyes]
-
     def peer_down(self, now: float, peer: PeerId) -> list[Effect]:
         """Membership has given `peer` up."""
-        if self.attempt is None:
-            return self._digest(now, self._matching.peer_changed(now))
-        return self._digest(now, self.attempt.lose(now, peer))
+        attempt = self.attempt
+        return self._digest(now, attempt.lose(now, peer) if attempt else self._matching.peer_changed(now))
 
     def peer_up(self, now: float) -> list[Effect]:
         """Membership has found somebody, or has news of it."""
@@ -127,9 +116,7 @@ class Round:
     def tick(self, now: float) -> list[Effect]:
         """Time has passed."""
         effects = self.attempt.tick(now) if self.attempt is not None else []
-        if self._outcome is not None:
-            effects += self._outcome.fetch(self._me, self._means.view.alive())
-        return self._digest(now, effects)
+        return self._digest(now, effects + (self._outcome.fetch(now, self.attempt) if self._outcome else []))
 
     # -- inside ---------------------------------------------------------------------------------------------
 
@@ -138,8 +125,6 @@ class Round:
             case wire.Join():
                 return self._receive_join(now, sender, message)
             case wire.Noted():
-                if self.attempt is not None:
-                    self.attempt.noted(now, sender)
                 return self._matching.receive_noted(sender, message)
             case wire.Retry():
                 return self._receive_retry(now, sender, message.attempt)
@@ -154,10 +139,14 @@ class Round:
             case wire.Leave():
                 return self._receive_leave(now, message)
             case wire.Fetch():
-                return self._means.shelf.answer(sender, message)
+                return answer_fetch(self._means, now, sender, message)
             case wire.Fetched():
                 self._means.shelf.take(sender, message)
+                self._fetching.arrived(now, sender)
                 return self.attempt.fetched(now, sender, message) if self.attempt is not None else []
+            case wire.Busy(attempt=0):
+                self._fetching.put_off(now, sender, message)
+                return []
         return self._receive_in_attempt(now, sender, message)
 
     def _receive_join(self, now: float, sender: PeerId, join: wire.Join) -> list[Effect]:
@@ -169,21 +158,14 @@ class Round:
         self._matching.check_join(join)
         if sender in attempt.plan.members and join.attempt == attempt.number:
             return attempt.receive(now, sender, wire.Ask(join.round, join.part, 0))
-        return [*self._note_late(sender, join.attempt), *attempt.overtaken(now, sender, join.attempt)]
-
-    def _note_late(self, sender: PeerId, attempt: int) -> list[Effect]:
-        """Somebody who is not in our group waits for its outcome."""
-        self._late = [*(peer for peer in self._late if peer != sender), sender][-MAX_LATE:]
-        return [Send(sender, wire.Noted(self.number, self._means.part, attempt))]
+        return [*self._late.note(sender, join.attempt), *attempt.overtaken(now, sender, join.attempt)]
 
     def _receive_retry(self, now: float, sender: PeerId, number: int) -> list[Effect]:
-        if self.attempt is None:
-            return self._matching.move_up(now, number)
-        return self.attempt.overtaken(now, sender, number)
+        attempt = self.attempt
+        return attempt.overtaken(now, sender, number) if attempt else self._matching.move_up(now, number)
 
     def _receive_roster(self, now: float, sender: PeerId, roster: wire.Roster) -> list[Effect]:
-        is_old = self.attempt is not None and roster.attempt <= self.attempt.number
-        if is_old or self.vote.is_sealed:
+        if self.vote.is_sealed or (self.attempt is not None and roster.attempt <= self.attempt.number):
             return []
         if roster.attempt < self.vote.attempt:
             return [self._retry_message(sender, self.vote.attempt)]
@@ -205,8 +187,9 @@ class Round:
         return [Tell(Decided(certificate, message.chunks))]
 
     def _receive_leave(self, now: float, leave: wire.Leave) -> list[Effect]:
+        """Who is no voter of the last round may be one of this round's proposal."""
         check_leave(leave, self.base, self._means.policy.chunks, self._means.signer)
-        if leave.peer not in self.base.voters:
+        if leave in self._matching.candidates.leaves():  # its author may be back by now
             return []
         effects = self._matching.receive_leaves(now, [leave])
         if self.attempt is not None:
@@ -217,7 +200,7 @@ class Round:
         number = attempt_of(message)
         if self.attempt is not None:
             if isinstance(message, wire.Ask) and sender not in self.attempt.plan.members:
-                return self._note_late(sender, number)
+                return self._late.note(sender, number)
             if number == self.attempt.number or isinstance(message, wire.Refuse | wire.Ask):
                 return self.attempt.receive(now, sender, message)
         if self.vote.is_sealed:
@@ -239,18 +222,17 @@ class Round:
         return [Send(sender, wire.Ask(self.number, self._means.part, 0))]
 
     def _begin(self, now: float, roster: wire.Roster) -> list[Effect]:
-        means = self._means
         self._matching.pause(roster.attempt)
         effects = self._matching.receive_leaves(now, roster.leaves)
-        context = Context(means, self.base, self.vote, self._matching.leaves)
-        attempt = self.attempt = Attempt(context, roster, self._reducer, self._contribution, now)
+        context = Context(self._means, self.base, self.vote, self._matching.candidates.leaves)
+        attempt = self.attempt = Attempt(context, roster, self._reducer, self._contribution, self._fetching, now)
         self._contributed_to.append(roster.attempt)
         effects += attempt.start(now)
         for sender, message in self._early.empty():
             if attempt_of(message) == roster.attempt:
                 effects += replayed(attempt.receive, now, sender, message)
         for peer in attempt.plan.members:
-            if peer != self._me and not means.view.is_alive(peer):
+            if peer != self._me and not self._means.view.is_alive(peer):
                 effects += attempt.lose(now, peer)
         return effects
 
@@ -260,33 +242,35 @@ class Round:
         for effect in effects:
             match effect:
                 case Tell(GroupFormed(roster)):
-                    self._late = self._matching.late(roster)
+                    self._late.begin(self._matching.late(roster))
                     done += [Send(join.peer, roster) for join in roster.joins if join.peer != self._me]
                     done += self._digest(now, self._begin(now, roster))
                 case Tell(Decided(certificate, chunks)):
-                    done += self._decide(certificate, chunks)
+                    done += self._decide(now, certificate, chunks)
                 case Tell(AttemptFailed(reason, attempt)):
                     done += self._digest(now, self._retry(now, reason, attempt))
                 case Tell(Astray()):
                     done.append(Tell(WrongState(self._me, is_proven=False)))
                 case _:
                     done.append(effect)
-        return [*done, *self._conclude()]
+        done += self._conclude()
+        self._means.outbox.note(now, done)
+        return done
 
-    def _retry(self, now: float, reason: str, number: int) -> list[Effect]:
+    def _retry(self, now: float, reason: Failure, number: int) -> list[Effect]:
         if self.attempt is None or self._outcome is not None:
             return []
         failed, self.attempt = self.attempt.number, None
         return [Tell(Failed(failed, reason)), *self._matching.enter(now, max(number, failed + 1))]
 
-    def _decide(self, certificate: wire.Certificate, chunks: tuple[wire.ChunkRef, ...]) -> list[Effect]:
+    def _decide(self, now: float, certificate: wire.Certificate, chunks: tuple[wire.ChunkRef, ...]) -> list[Effect]:
         if self._outcome is not None:
             return []
-        self._outcome = Outcome(certificate, chunks, self._means.shelf)
+        self._outcome = Outcome(certificate, chunks, self._means, self._fetching)
         if certificate.ballot.leader != self._me:
-            return self._outcome.fetch(self._me, self._means.view.alive())
+            return self._outcome.fetch(now, self.attempt)
         group = self.attempt.plan.members if self.attempt is not None else ()
-        told = dict.fromkeys((*certificate.proposal.members, *group, *self._late))
+        told = dict.fromkeys((*certificate.proposal.members, *group, *self._late.peers))
         return [Send(peer, wire.Commit(certificate, chunks)) for peer in told if peer != self._me]
 
     def _conclude(self) -> list[Effect]:

@@ -6,27 +6,34 @@
 
 Rules: messages of decided rounds are answered with what was decided; messages of the next round wait until we are
 there; whoever is more than one round ahead makes us catch up. What was voted outlives its round: a member that goes
-back to an earlier state takes up its votes again, and votes in no round before the last in which it has.
+back to an earlier state takes up its votes again, and votes in no round before the last in which it has. A LEAVE
+counts in the round that it names, whenever we are there, and is a reason neither to wait nor to catch up.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from shoal.protocol.afterwards import answer_late
 from shoal.protocol.attempt import Attempt
 from shoal.protocol.certificate import next_base
 from shoal.protocol.context import Means, View
-from shoal.protocol.effects import Effect, Event, Send, Tell, Timer, Wake
+from shoal.protocol.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
 from shoal.protocol.estimate import Estimate
+from shoal.protocol.failure import Failed, Failure
 from shoal.protocol.ids import Digest, PeerId
+from shoal.protocol.leaving import Goodbyes, last_words
+from shoal.protocol.lookout import Lookout
 from shoal.protocol.mailbox import Mailbox, replayed
 from shoal.protocol.matchmaking import Offer
 from shoal.protocol.messages import rounds as wire
+from shoal.protocol.outbox import Outbox
 from shoal.protocol.outcome import Concluded
 from shoal.protocol.reducer import Reducer
 from shoal.protocol.roster import Base, Policy
-from shoal.protocol.round import Failed, Round, WrongState
+from shoal.protocol.round import Round, WrongState
 from shoal.protocol.shelf import Decision, Shelf
 from shoal.protocol.signing import Signer
 from shoal.protocol.stages import round_of
@@ -50,7 +57,7 @@ class Aborted(Event):
 
     round: int
     attempt: int
-    reason: str
+    reason: Failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +84,15 @@ class Rounds:
         self.shelf = Shelf()
         spread = Estimate(initial=10.0, floor=0.5, ceiling=600.0)
         pace = Estimate(initial=4.0, floor=2.0, ceiling=60.0)
-        self._means = Means(me, part, signer, view, policy, self.shelf, spread, pace)
+        self._means = Means(me, part, signer, view, policy, self.shelf, Outbox(), spread, pace)
         self._reducer = reducer  # opens the reducer of a round
         self._voted = restored  # the last round in which we voted, and how
         self._round: Round | None = None
         self._applying: Decision | None = None
         self._doubted: Base | None = None  # what somebody doubted that we should stand on; once is enough
-        self._ahead = Mailbox()
-        self._asked: PeerId | None = None
-        self._asks = 0
+        self._ahead = Mailbox(())  # of the round after the current one
+        self._goodbyes = Goodbyes(policy.chunks, signer)
+        self._lookout = Lookout()
         self._token = 0
         self._has_left = False
 
@@ -113,7 +120,7 @@ class Rounds:
 
     def waiting_for(self) -> list[PeerId]:
         """Whom the current round hangs on."""
-        return self.attempt.waiting_for() if self.attempt is not None else []
+        return self._round.waiting_for() if self._round is not None else []
 
     # -- commands -------------------------------------------------------------------------------------------
 
@@ -123,13 +130,17 @@ class Rounds:
         vote = VoteState.resume(base.round + 1, self._means.part, self._voted)
         reducer = self._reducer(base.round + 1)
         self.shelf.open(reducer)
+        self._means.outbox.open()
         self._round, self._applying = Round(self._means, base, vote, reducer), None
         self._token += 1
         known = self.shelf.decision(base.round + 1)
         if known is not None:  # we have been here before
             return self._commit(known, (False,) * len(known.chunks))
         effects: list[Effect] = [self._wake(), *self._look_ahead()]
-        for sender, message in self._ahead.empty():
+        self._goodbyes.forget_before(base.round + 1)
+        kept = [(leave.peer, leave) for leave in self._goodbyes.of(base.round + 1)]
+        early, self._ahead = self._ahead, Mailbox(base.voters)
+        for sender, message in (*kept, *early.empty()):
             effects += replayed(self.receive, now, sender, message)
         return effects
 
@@ -150,11 +161,17 @@ class Rounds:
         self._round = self._applying = None
 
     def leave(self, now: float) -> list[Effect]:
-        """Sign off: our voting ends, with our last vote on record."""
+        """Sign off from every round that may count us among its voters, whatever we are doing; we are silent then."""
         if self._has_left:
             return []
         self._has_left = True
-        return self._round.leave() if self._round is not None else []
+        self._remember_votes()
+        leaves = last_words(self._means, self._voted, *self._undecided())
+        if self._voted is None or not leaves:
+            return []
+        self._voted = dataclasses.replace(self._voted, left=leaves[-1].round)
+        goodbyes = [Send(peer, leave) for peer in self._means.view.alive() for leave in leaves]
+        return [Persist(f"vote-{self._means.part}", self._voted), *goodbyes]
 
     def peer_down(self, now: float, peer: PeerId) -> list[Effect]:
         """Membership has given `peer` up."""
@@ -175,16 +192,18 @@ class Rounds:
         number = round_of(message)
         if self._has_left:
             return []
+        if isinstance(message, wire.Leave):
+            return self._receive_leave(now, message)
         if self.shelf.decision(number) is not None:
-            return self._answer_late(sender, message)
+            return answer_late(self._means, now, sender, message)
         if self._round is None or number == self._round.number + 1:
             self._ahead.keep(sender, message)
-            return []
+            return self._hold_on(now, sender, message)
         if number < self._round.number:
             return [Send(sender, wire.CatchUp(number, self._means.part))] if isinstance(message, wire.Ask) else []
         if number > self._round.number:
             return self._fall_behind(sender, message, number)
-        if isinstance(message, wire.CatchUp) and sender == self._asked:  # it has applied this round, and more
+        if isinstance(message, wire.CatchUp) and sender == self._lookout.asked:  # it has applied this round, and more
             return [Tell(Behind(sender, number + 1))]
         return self._digest(self._round.receive(now, sender, message))
 
@@ -198,16 +217,38 @@ class Rounds:
             return []
         return [self._wake(), *self._digest(self._round.tick(now)), *self._look_ahead()]
 
+    def left(self, now: float, to: PeerId, message: Message, sent: bool) -> None:
+        """A payload no longer waits at this node: it was sent, or dropped together with its connection."""
+        if sent:
+            self._means.outbox.sent(now, to, message)
+        else:
+            self._means.outbox.dropped(to, message)
+
     # -- inside ---------------------------------------------------------------------------------------------
 
-    def _answer_late(self, sender: PeerId, message: Message) -> list[Effect]:
-        """Somebody is still in a round that we have decided."""
-        match message:
-            case wire.Fetch():
-                return self.shelf.answer(sender, message)
-            case wire.Ask() | wire.Join() | wire.Poll() | wire.Prepare() | wire.Want():
-                return self.shelf.answer(sender, wire.Ask(round_of(message), self._means.part, 0))
-        return []
+    def _receive_leave(self, now: float, leave: wire.Leave) -> list[Effect]:
+        """Somebody has signed off from a round: this one, one that is over, or one to come."""
+        _, voters = self._undecided()
+        if not self._goodbyes.has_room_for(leave.peer, voters):
+            return []
+        effects: list[Effect] = []
+        if self._round is not None and leave.round == self._round.number:
+            effects = self._digest(self._round.receive(now, leave.peer, leave))
+        self._goodbyes.keep(leave)
+        return effects
+
+    def _undecided(self) -> tuple[int, tuple[PeerId, ...]]:
+        """The lowest round that is not decided here, and its voters."""
+        if self._round is not None:
+            return self._round.number, self._round.base.voters
+        applying = self._applying
+        return (applying.round + 1, applying.certificate.proposal.voters) if applying is not None else (0, ())
+
+    def _hold_on(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
+        """Somebody follows us into the next round, which we shall be in as soon as the last bytes of this one came."""
+        if not isinstance(message, wire.Join) or self._round is None or not self._round.is_ending(now):
+            return []
+        return [Send(sender, wire.Noted(message.round, message.part, message.attempt))]
 
     def _fall_behind(self, sender: PeerId, message: Message, number: int) -> list[Effect]:
         """Somebody is rounds ahead of us; if it wants us to lead, it had better ask another."""
@@ -251,17 +292,9 @@ class Rounds:
             self._voted = vote.record()
 
     def _look_ahead(self) -> list[Effect]:
-        """Somebody has applied what we have not: ask what we have missed."""
-        round, view = self._round, self._means.view
-        if round is None:
+        if self._round is None or self._has_left:
             return []
-        statuses = [(peer, view.status(peer)) for peer in view.alive()]
-        ahead = [peer for peer, status in statuses if status is not None and status.round >= round.number]
-        if not ahead:
-            return []
-        self._asks += 1
-        self._asked = ahead[self._asks % len(ahead)]
-        return [Send(self._asked, wire.Ask(round.number, self._means.part, 0))]
+        return self._lookout.look(self._means.view, self._round.number, self._means.part)
 
     def _wake(self) -> Wake:
         return Wake(TICK, Timer("rounds", "tick", self._token, str(self._means.part)))

@@ -35,6 +35,7 @@ class Silence:
     def wait_anew(self, now: float) -> None:
         """The work was shared out anew: nobody is late with it yet."""
         self._clock = dict.fromkeys(self._clock, now)
+        self._reminders = dict.fromkeys(self._reminders, 0)
 
     def is_due(self, now: float, peer: PeerId, patience: float) -> bool:
         """Whether `peer` must be reminded now; each reminder waits longer than the one before."""

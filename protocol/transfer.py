@@ -16,6 +16,7 @@ what brings us further is fetched: if rounds go on by themselves meanwhile, olde
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -31,6 +32,7 @@ from shoal.protocol.wire import Message
 
 WINDOW = 4  # chunks asked of one donor at a time
 MAX_DONORS = 8
+MAX_LIARS = 64  # that are remembered
 PATIENCE = 3.0  # seconds without an answer before another donor is asked
 
 
@@ -81,7 +83,7 @@ class Transfer:
         self._source: PeerId | None = None
         self._invited: list[PeerId] = []
         self._heard_at = 0.0
-        self._liars: list[PeerId] = []
+        self._liars: deque[PeerId] = deque(maxlen=MAX_LIARS)
         self._tries = 0
         self._token = 0
         self._leases_watched = False
@@ -229,7 +231,8 @@ class Transfer:
         return self._ask_chunks(now, download)
 
     def _blame(self, peer: PeerId, reason: str) -> list[Effect]:
-        self._liars.append(peer)
+        if peer not in self._liars:
+            self._liars.append(peer)
         return [Tell(Blamed(peer, reason))]
 
     def _ask_chunks(self, now: float, download: Download) -> list[Effect]:

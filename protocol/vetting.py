@@ -44,11 +44,16 @@ def vet(table: MemberTable, signer: Signer, sender: PeerId, message: Spoken) -> 
         _vet_entry(table, signer, sender, message.answer)
 
 
-def _vet_entry(table: MemberTable, signer: Signer, sender: PeerId, entry: Entry) -> None:
-    if len(entry.addresses) > MAX_ADDRESSES:
-        raise RemoteError(f"an entry with {len(entry.addresses)} addresses", sender)
-    if any(len(address) > MAX_ADDRESS for address in entry.addresses):
+def vet_addresses(addresses: tuple[str, ...], sender: PeerId) -> None:
+    """RemoteError, naming the sender, unless these are few and short enough to be kept."""
+    if len(addresses) > MAX_ADDRESSES:
+        raise RemoteError(f"a peer with {len(addresses)} addresses", sender)
+    if any(len(address) > MAX_ADDRESS for address in addresses):
         raise RemoteError(f"an address of more than {MAX_ADDRESS} characters", sender)
+
+
+def _vet_entry(table: MemberTable, signer: Signer, sender: PeerId, entry: Entry) -> None:
+    vet_addresses(entry.addresses, sender)
     if max(len(entry.status.phase), len(entry.status.reachability)) > MAX_WORD:
         raise RemoteError(f"a status with a word of more than {MAX_WORD} characters", sender)
     if max(entry.incarnation, entry.version) > MAX_COUNT:

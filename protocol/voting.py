@@ -6,7 +6,8 @@ a quorum had prepared, and is free only if that cannot have been decided. A JOIN
 first ballot. A LEAVE is its author's last answer, to every poll whose ballot is not below its promise; under a lower
 ballot it does not count, because its author has answered a higher one and the two counts need not overlap.
 What a vote depends on is in a VoteRecord, on disk before the vote leaves, so a restarted member may vote again in
-the round of its record, and in no earlier one: what it did there is forgotten.
+the round of its record, and in no earlier one, because what it did there is forgotten; nor in one that it signed off
+from, because others may count without it.
 """
 
 from __future__ import annotations
@@ -31,42 +32,49 @@ class VoteState:
     attempt: int = 0
     promised: Ballot = NO_BALLOT
     prepared: PreparedValue | None = None
+    left: int = 0  # the last round that this member has signed off from
 
     @classmethod
     def resume(cls, round: int, part: int, record: VoteRecord | None) -> VoteState:
         """The acceptor of `round`, for a member whose last record was this."""
         if record is None or record.round < round:
-            return cls(round, part)
-        state = cls(round, part, record.attempt, record.promised, record.prepared)
+            return cls(round, part, left=record.left if record is not None else 0)
+        state = cls(round, part, record.attempt, record.promised, record.prepared, record.left)
         if record.round > round:
             state.seal()
         return state
 
     @property
     def is_sealed(self) -> bool:
-        """Whether this member has no say in the round any more: it signed off, or forgot what it had said."""
+        """Whether this member has no part in the round any more: it forgot what it had said."""
         return self.attempt == MAX_INT
 
+    @property
+    def has_left(self) -> bool:
+        """Whether this member has signed off from the round; if it is back, it takes part, but has no vote."""
+        return self.round <= self.left
+
     def seal(self) -> None:
-        """Vote no more in this round."""
+        """Take no part in this round."""
         self.attempt, self.prepared = MAX_INT, None
 
     def record(self) -> VoteRecord:
         """What must be on disk before a vote leaves."""
-        return VoteRecord(self.round, self.part, self.attempt, self.promised, self.prepared)
+        return VoteRecord(self.round, self.part, self.attempt, self.promised, self.prepared, self.left)
 
     def may_join(self, attempt: int) -> bool:
         """One JOIN per attempt, and never back to an earlier one."""
         return self.attempt < attempt < MAX_INT
 
     def join(self, attempt: int) -> None:
-        """Promise to answer no ballot of an earlier attempt."""
+        """Promise to answer no ballot of an earlier attempt; without a vote there is nothing to promise."""
         self.attempt = attempt
-        self.promise(Ballot(attempt, 0, PeerId("")))
+        if not self.has_left:
+            self.promise(Ballot(attempt, 0, PeerId("")))
 
     def may_answer(self, ballot: Ballot) -> bool:
         """Whether `ballot` is not below what was promised."""
-        return not self.is_sealed and ballot.order >= self.promised.order
+        return not self.is_sealed and not self.has_left and ballot.order >= self.promised.order
 
     def promise(self, ballot: Ballot) -> None:
         """Answer nothing below `ballot` from now on."""
@@ -132,7 +140,10 @@ class Tally:
         left = [leave.peer for leave in counting(leaves, self.value.ballot)]
         return is_quorum(self.votes, voters, left) and is_quorum(self.votes, self.value.proposal.voters, left)
 
-    def certificate(self, leaves: Iterable[Leave]) -> Certificate:
+    def certificate(self, voters: Sequence[PeerId], leaves: Iterable[Leave]) -> Certificate:
         """The proof that goes out with COMMIT."""
+        ballot, proposal = self.value.ballot, self.value.proposal
         votes = tuple(Vote(peer, signature) for peer, signature in sorted(self.votes.items()))
-        return Certificate(self.value.ballot, self.value.proposal, votes, counting(leaves, self.value.ballot))
+        counted = counting(leaves, ballot)
+        left = tuple(leave for leave in counted if leave.peer in voters or leave.peer in proposal.voters)
+        return Certificate(ballot, proposal, votes, left)

@@ -39,7 +39,7 @@ LIBP2P = {"libp2p", "trio"}
 LIBP2P_ALLOWED = ("protocol/host.py", "protocol/swarm.py")
 TORCH = {"torch", "safetensors.torch"}
 TRAINING = (
-    *("corpus", "lanes", "model", "layout", "inner", "inner_state", "worker", "evaluate", "up/job"),
+    *("corpus", "lanes", "model", "layout", "inner", "inner_state", "worker", "evaluate", "generate", "up/job"),
     *("checkpoint/write", "checkpoint/read"),
     *("outer", "state", "state_file"),  # the committed state: the daemon loads it with its first run
 )

@@ -8,10 +8,12 @@ from collections.abc import Callable
 
 from shoal.node.api import serve_api
 from shoal.node.home import DaemonInfo, Home
+from shoal.node.meters import Meters
 from shoal.node.options import NodeSettings
 from shoal.node.service import Answer, find_run
 from shoal.node.version import shoal_version
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
+from shoal.protocol.failure import Kind
 from shoal.protocol.ids import PeerId
 
 PEER = "12D3KooWFakeFakeFakeFakeFakeFakeFakeFakeFakeFakeFake"
@@ -29,12 +31,21 @@ class FakeService:
         self._on_stop = on_stop
 
     def status(self) -> Answer:
-        run = {"run": RUN, "name": "stdlib", "round": 3, "members": 4, "digest": "cd" * 32, "loss": 1.25}
+        run = {
+            "run": RUN,
+            "name": "stdlib",
+            "round": 3,
+            "members": 4,
+            "digest": "cd" * 32,
+            "loss": 1.25,
+            "tokens_per_second": 900.0,
+        }
         run |= {"step": 7, "samples": 4096, "phase": "training", "waiting_for": None} | self.news
         return {
             "version": shoal_version(),
             "peer": PEER,
             "state": self.state,
+            "peers": 1,
             "reachability": "public",
             "addresses": [ADDRESS],
             "runs": [run],
@@ -51,10 +62,27 @@ class FakeService:
             "rounds": self.rounds(run)
         }
 
-    def rounds(self, run: str) -> list[Answer]:
+    def rounds(self, run: str, last: int | None = None) -> list[Answer]:
         find_run(run, {RUN: "stdlib"})
-        first = {"round": 1, "attempt": 0, "members": 4, "contributors": 3, "digest": "ef" * 32}
-        return [first | {"seconds": 0.25, "bytes": 4096}]
+        first = {"round": 1, "attempt": 0, "members": 4, "contributors": 3, "digest": "ef" * 32, "took_part": True}
+        first |= {
+            "seconds": 0.25,
+            "bytes": 4096,
+            "resent": 0,
+            "applied_at": 1.7e9,
+            "round_samples": 2048,
+            "samples": 8192,
+            "called": False,
+        }
+        return [first | {"waited_for": {"evil<b>peer": 3.5}}]
+
+    def meters(self) -> list[Answer]:
+        meters = Meters()
+        meters.committed(2048, 0.25)
+        meters.failed(Kind.NO_QUORUM)
+        traffic = {"control": {"sent": 1, "received": 2}, "bulk": {"sent": 30, "received": 40}}
+        rest = {"participants": 3, "last_commit": 1.7e9, "bytes": traffic}
+        return [{"run": RUN, **meters.as_json(), **rest}]
 
     async def create_run(self, manifest_toml: str, train: bool, checkpoint: str = "") -> Answer:
         if "typo" in manifest_toml:

@@ -76,8 +76,11 @@ class FakeNode:
         address = f"/ip4/127.0.0.1/tcp/1/p2p/{self.name}"
         return {"peer": self.name, "state": "CONNECTED", "addresses": [address], "runs": runs}
 
-    def rounds(self, run: str) -> list[dict[str, Any]]:
-        return [self.record(number) for number in range(1, self.round() + 1)]
+    def peers(self) -> list[dict[str, Any]]:
+        return []
+
+    def rounds(self, run: str, last: int | None = None) -> list[dict[str, Any]]:
+        return [self.record(number) for number in range(1, self.round() + 1)][-(last or 0) :]
 
     def record(self, number: int) -> dict[str, Any]:
         began = (self.begin() or 0) + (number - 1) * ROUND
@@ -85,8 +88,11 @@ class FakeNode:
         members = [name for name in self.members(began) if died.get(name, number) >= number]
         counted = [name for name in members if died.get(name) != number]
         own = self.joined_at <= began  # else we only followed
-        record = {"round": number, "attempt": 1, "members": len(members), "contributors": len(counted)}
-        return record | {"digest": f"{number:064x}", "took_part": own, "seconds": 0.01, "bytes": 4000 * own}
+        record: dict[str, Any] = {"round": number, "attempt": 1, "members": len(members), "contributors": len(counted)}
+        measured = {"digest": f"{number:064x}", "took_part": own, "seconds": 0.01, "bytes": 4000 * own}
+        learned = {"tokens": 100 * own, "loss": 3.0 - number / 100, "round_samples": 100, "samples": 100 * number}
+        phases = [{"phase": "training", "seconds": ROUND}]
+        return record | measured | learned | {"applied_at": began + ROUND, "phases": phases, "waited_for": {}}
 
     async def create_run(self, manifest_toml: str, train: bool, checkpoint: str = "") -> dict[str, Any]:
         (self.world / "run.toml").write_text(manifest_toml)

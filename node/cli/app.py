@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from shoal.node.cli import ckpt, node, read, run, up
+from shoal.node.cli import ckpt, node, read, report, run, up
 from shoal.node.exits import HELP
 
 CODES = "\n".join(f"  {code:3}  {text}" for code, text in HELP.items())
@@ -19,6 +19,7 @@ app = typer.Typer(
     f"{NO_REWRAP}\nExit codes:\n{CODES}",
 )
 app.command()(up.up)
+app.command()(report.report)
 app.add_typer(node.app, name="node")
 app.add_typer(run.app, name="run")
 app.add_typer(ckpt.app, name="ckpt")

@@ -57,7 +57,8 @@ def start(
     ] = options.CHECKPOINT_KEEP,
 ) -> None:
     """Start the node, in the background unless told otherwise."""
-    from shoal.node import launch
+    from shoal.node import launch, present
+    from shoal.node.client import Client
     from shoal.node.home import find_home
 
     settings = options.NodeSettings(
@@ -76,6 +77,7 @@ def start(
         launch.run_here(settings)
     else:
         print(launch.start_in_background(settings))
+        print(f"page: {Client(find_home()).page(present.is_terminal())}")
 
 
 @app.command()

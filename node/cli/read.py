@@ -26,8 +26,9 @@ def status(
     from shoal.node.client import Client
     from shoal.node.home import find_home
 
-    answer = Client(find_home()).status()
-    present.show_json(answer) if as_json else present.show_status(answer)
+    client = Client(find_home())
+    answer = client.status()
+    present.show_json(answer) if as_json else present.show_status(answer, client.page(present.is_terminal()))
     if check:
         raise typer.Exit({"SOLO": Exit.ALONE, "SPLIT": Exit.SPLIT}.get(answer["state"], Exit.OK))
 

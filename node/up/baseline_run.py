@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from shoal.node.up.jobs import Jobs
 from shoal.node.up.plan import Plan
@@ -27,8 +27,14 @@ class References:
         return gap_recovered(self.alone, swarm, self.joined) if self.joined < self.alone else None
 
 
-async def train_references(plan: Plan, jobs: Jobs, say: Callable[[str], None]) -> References:
-    """Train every reference, saying how each came out as soon as it is known."""
+class Note(Protocol):
+    """Where it is noted how a training came out."""
+
+    def __call__(self, event: str, text: str, **fields: Any) -> None: ...
+
+
+async def train_references(plan: Plan, jobs: Jobs, note: Note) -> References:
+    """Train every reference, noting how each came out as soon as it is known."""
     from shoal.node.baseline import best, trainings  # brings torch
 
     wanted = trainings(plan.manifest, len(plan.peers), plan.rounds, plan.data)
@@ -50,12 +56,16 @@ async def train_references(plan: Plan, jobs: Jobs, say: Callable[[str], None]) -
             )
         done += 1
         kind = "alone" if len(wanted[number].lanes) == 1 else "joined"
-        say(
+        note(
+            "reference",
             f"reference {done} of {len(wanted)}: {kind} at learning rate {wanted[number].inner_lr:g} reaches "
-            f"{answer['loss']:.3f} ({time.monotonic() - began:.0f} s)"
+            f"{answer['loss']:.3f} ({time.monotonic() - began:.0f} s)",
+            reference=kind,
+            inner_lr=wanted[number].inner_lr,
+            **answer,
         )
         return float(answer["loss"])
 
-    say(f"training {len(wanted)} references, {AT_ONCE} at a time")
+    note("baseline", f"training {len(wanted)} references, {AT_ONCE} at a time")
     losses = await asyncio.gather(*(train(number) for number in range(len(wanted))))
     return References(*best(list(zip(wanted, losses, strict=True))))

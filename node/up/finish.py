@@ -31,9 +31,19 @@ async def find(plan: Plan, swarm: Swarm, ends: tuple[PeerEnd, ...], jobs: Jobs, 
     )
     references = None
     if baseline:
-        references = await train_references(plan, jobs, lambda text: swarm.note("baseline", text))
+        references = await train_references(plan, jobs, swarm.note)
     tokens = max(int(peer.row.get("samples") or 0) for peer in swarm.peers)
-    return Finding(plan, swarm.ledger, ends, final["parameters"], tokens, initial["loss"], final["loss"], references)
+    return Finding(
+        plan,
+        swarm.ledger,
+        ends,
+        final["parameters"],
+        tokens,
+        initial["loss"],
+        final["loss"],
+        references,
+        final["sample"],
+    )
 
 
 async def _save(peer: LocalPeer, run: str) -> Answer:

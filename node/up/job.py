@@ -23,6 +23,7 @@ from shoal.node import baseline
 from shoal.node.checkpoint.read import load
 from shoal.node.corpus import files_corpus, load_corpus
 from shoal.node.evaluate import validation_loss
+from shoal.node.generate import END_OF_TEXT, generate
 from shoal.node.layout import Layout
 from shoal.node.manifest import load_manifest
 from shoal.node.model import build
@@ -31,6 +32,7 @@ from shoal.node.state_shape import PARAMETERS, StateShape
 from shoal.protocol.errors import LocalError
 
 INITIAL = "initial"  # instead of a state file: the model as the manifest's seed makes it
+SAMPLE_BYTES = 400
 
 
 def corpus(*data: str) -> dict[str, Any]:
@@ -46,7 +48,7 @@ def corpus(*data: str) -> dict[str, Any]:
 
 
 def validate(manifest_file: str, state: str, *data: str) -> dict[str, Any]:
-    """The validation loss of a state, and how many parameters it has."""
+    """The validation loss of a state, how many parameters it has, and a text that a trained one writes."""
     manifest = load_manifest(Path(manifest_file))
     model = build(manifest.model, manifest.seed)
     layout = Layout.of(model)
@@ -54,7 +56,12 @@ def validate(manifest_file: str, state: str, *data: str) -> dict[str, Any]:
         shape = StateShape(layout, manifest.rounds.chunk_bytes)
         layout.load(load_state(Path(state), shape).current.vectors[PARAMETERS], model)
     text = load_corpus(manifest.data, [Path(path) for path in data]).validation
-    return {"loss": validation_loss(model, text, manifest.model.context), "parameters": layout.size}
+    loss = validation_loss(model, text, manifest.model.context)
+    sample = ""
+    if state != INITIAL:
+        written = generate(model, bytes([END_OF_TEXT]), SAMPLE_BYTES, context=manifest.model.context)
+        sample = written.decode(errors="replace")
+    return {"loss": loss, "parameters": layout.size, "sample": sample}
 
 
 def verify(*checkpoints: str) -> dict[str, Any]:
@@ -69,11 +76,12 @@ def verify(*checkpoints: str) -> dict[str, Any]:
 
 
 def train_baseline(manifest_file: str, members: str, rounds: str, number: str, *data: str) -> dict[str, Any]:
-    """The validation loss of one of the reference trainings."""
+    """The validation loss of one of the reference trainings, and its training loss over its tokens."""
     manifest = load_manifest(Path(manifest_file))
     paths = [Path(path) for path in data]
     training = baseline.trainings(manifest, int(members), int(rounds), paths)[int(number)]
-    return {"loss": baseline.run(training), "lanes": len(training.lanes), "inner_lr": training.inner_lr}
+    result = baseline.run(training)
+    return {"loss": result.loss, "curve": result.curve}
 
 
 TASKS: dict[str, Callable[..., dict[str, Any]]] = {

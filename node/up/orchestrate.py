@@ -19,6 +19,7 @@ from shoal.node.options import UpOptions
 from shoal.node.up.display import LineDisplay, make_display
 from shoal.node.up.finish import find, save_states
 from shoal.node.up.jobs import Jobs
+from shoal.node.up.leave_report import leave_report
 from shoal.node.up.plan import Plan, chosen_manifest, make_plan, prepare_folder, resumed_manifest, to_toml
 from shoal.node.up.processes import Children
 from shoal.node.up.records import Metrics
@@ -66,11 +67,13 @@ async def _run(options: UpOptions, out: Path) -> int:
                 finding = await _play(options, out, Swarm(metrics, display), children)
         except (ShoalError, asyncio.CancelledError) as error:
             metrics.write("event", event="ended", text=str(error) or "interrupted")
+            await leave_report(out, children, LineDisplay(console).say)
             raise
-        code, answer = Exit.FAILED if problems(finding) else Exit.OK, as_json(finding)
-        metrics.write("result", exit_status=code, **answer)
-    for line in in_words(finding):
-        LineDisplay(console).say(line)
+        code, answer, words = Exit.FAILED if problems(finding) else Exit.OK, as_json(finding), in_words(finding)
+        metrics.write("result", exit_status=code, words=words, sample=finding.sample, **answer)
+        for line in words:
+            LineDisplay(console).say(line)
+        await leave_report(out, children, LineDisplay(console).say)
     if options.json:
         print(json.dumps(answer), flush=True)
     return code
@@ -102,7 +105,8 @@ async def _settle(options: UpOptions, out: Path, jobs: Jobs, swarm: Swarm) -> Pl
     plan.manifest_file.write_text(to_toml(plan.manifest), encoding="utf-8")
     deaths = f"{plan.victim} dies in round {plan.kill_at}" if plan.victim else "nobody dies"
     comes = f"{plan.newcomer} comes at round {plan.join_at}" if plan.newcomer else "nobody comes"
-    swarm.note("plan", f"{len(plan.peers)} peers, {plan.rounds} rounds; {deaths}, {comes}; all files: {out}")
+    text = f"{len(plan.peers)} peers, {plan.rounds} rounds; {deaths}, {comes}; all files: {out}"
+    swarm.note("plan", text, **plan.facts())
     return plan
 
 

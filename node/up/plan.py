@@ -55,6 +55,18 @@ class Plan:
         """Who comes later."""
         return f"peer-{len(self.peers) + 1}" if self.join_at else None
 
+    def facts(self) -> dict[str, Any]:
+        """The plan in metrics.jsonl."""
+        return {
+            "run": self.manifest.name,
+            "peers": self.peers,
+            "rounds": self.rounds,
+            "victim": self.victim,
+            "kill_at": self.kill_at,
+            "newcomer": self.newcomer,
+            "join_at": self.join_at,
+        }
+
     @property
     def manifest_file(self) -> Path:
         """The manifest as it was run."""

@@ -60,11 +60,11 @@ class Ledger:
     reports: dict[int, dict[str, Answer]] = field(default_factory=dict)
 
     def add(self, peer: str, records: Iterable[Answer]) -> list[Answer]:
-        """Take a peer's list of committed rounds, the latest figures of each; returns those that are new."""
+        """Take a peer's list of committed rounds, the latest figures of each; returns those that are news."""
         fresh = []
         for record in records:
             by = self.reports.setdefault(int(record["round"]), {})
-            fresh += [record] if peer not in by else []
+            fresh += [record] if by.get(peer) != record else []
             by[peer] = record
         return fresh
 

@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass, field
 
 from shoal.node.faults import Fault
+from shoal.node.present import is_terminal
 from shoal.node.up.peers import LocalPeer
 from shoal.node.up.plan import Plan, to_toml
 from shoal.node.up.processes import Children
@@ -52,6 +53,8 @@ class _Stage:
         self.watchers.append(self.tasks.create_task(swarm.guard()))
         founder, *others = [LocalPeer(name, plan.out) for name in plan.peers]
         await self._start([founder], None)
+        if is_terminal():
+            swarm.say(f"watch it in a browser: {founder.page}")
         await self._start(others, founder.addresses[0])
         own = plan.checkpoint_of(founder.name)
         swarm.run = (await founder.ask(lambda client: client.create_run(to_toml(plan.manifest), True, own)))["run"]

@@ -1,4 +1,4 @@
-"""What happened, in words: the last thing that the person reads."""
+"""What came out, in words: for the person who watched, and for the report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ def in_words(finding: Finding) -> list[str]:
         *_agreement(finding),
         *_learning(finding),
         *(f"PROBLEM: {problem}." for problem in problems(finding)),
-        f"Logs, metrics and states: {finding.plan.out}",
     ]
 
 

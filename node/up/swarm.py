@@ -49,6 +49,10 @@ class Swarm:
         self._metrics.write("event", event=event, text=text, **fields)
         self._display.say(text)
 
+    def say(self, text: str) -> None:
+        """To the person who watches, and into no file."""
+        self._display.say(text)
+
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until something that was seen of the peers makes `condition` true."""
         async with self._changed:

@@ -43,6 +43,7 @@ class Finding:
     initial_loss: float
     final_loss: float
     references: References | None = None
+    sample: str = ""  # what the model writes at the end
 
     @property
     def live(self) -> list[PeerEnd]:

@@ -94,3 +94,4 @@ class VoteRecord(Message):
     attempt: int  # the last one joined
     promised: Ballot
     prepared: PreparedValue | None
+    left: int  # the last round that its author has signed off from; 0: none

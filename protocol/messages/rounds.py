@@ -31,6 +31,9 @@ from shoal.protocol.messages.decision import (
 from shoal.protocol.messages.decision import (
     VoteRecord as VoteRecord,
 )
+from shoal.protocol.messages.payloads import Busy as Busy
+from shoal.protocol.messages.payloads import Fetch as Fetch
+from shoal.protocol.messages.payloads import Fetched as Fetched
 from shoal.protocol.wire import Message, message, value
 
 
@@ -51,6 +54,7 @@ class Join(Message):
     weight: int  # tokens behind the contribution
     bandwidth: int  # bytes per second, 0 = not measured
     reachable: bool  # can own chunks: others can send to it
+    votes: bool  # False: its author has signed off from this round, is back, and only contributes
     prepared: PreparedValue | None
     signature: bytes
 
@@ -163,28 +167,6 @@ class Have(Message):
     hash: Digest
 
 
-@message(30)
-class Fetch(Message):
-    """Send me the chunk of this hash."""
-
-    round: int
-    part: int
-    chunk: int
-    hash: Digest
-
-
-@message(31)
-class Fetched(Message):
-    """A chunk's bytes, asked for by hash."""
-
-    bulk = True
-    round: int
-    part: int
-    chunk: int
-    mask: bytes
-    payload: bytes
-
-
 @message(32)
 class Poll(Message):
     """A new leader of the attempt asks for promises."""
@@ -282,6 +264,7 @@ ROUND_MESSAGES = (
     | Refuse
     | Commit
     | Ask
+    | Busy
     | CatchUp
 )
 """All that a member takes from others about rounds."""

@@ -18,7 +18,7 @@ import msgpack
 import pytest
 
 from shoal.node.worker_messages import Stop
-from shoal.protocol import calls, link, swarm
+from shoal.protocol import calls, link, swarm, wire
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.frames import LENGTH_SIZE, Kind, frame_head
 from shoal.protocol.identity import Identity
@@ -107,8 +107,8 @@ async def test_messages_payloads_and_calls_arrive() -> None:
         return Refused(message.run_prefix)
 
     b.on_call = answer
-    sent: list[tuple[PeerId, RunId, Message]] = []
-    a.on_sent = lambda *parcel: sent.append(parcel)
+    sent: list[tuple[PeerId, RunId, Message, bool]] = []
+    a.on_left = lambda *parcel: sent.append(parcel)
     async with running(a, b):
         assert await a.connect(b.addresses()[0]) == b.peer
         payload = bytearray(b"p" * MIB)
@@ -117,8 +117,8 @@ async def test_messages_payloads_and_calls_arrive() -> None:
         a.send(b.peer, RUN, load)
         assert await a.call(b.peer, GetManifest("abc")) == Refused("abc")
         await eventually(lambda: b.words == [1] and b.loads == [7])
-        await eventually(lambda: sent == [(b.peer, RUN, load)])
-        assert a.traffic(RUN)[0] > MIB
+        await eventually(lambda: sent == [(b.peer, RUN, load, True)])
+        assert a.traffic(RUN).bulk_sent > MIB
         (seen,) = a.links()
         assert (seen.peer, seen.path) == (b.peer, "direct")
         assert seen.bytes_sent > MIB
@@ -229,7 +229,9 @@ async def test_links_go_down_and_come_back() -> None:
                 await eventually(lambda b=b: b.words)  # type: ignore[misc]
                 assert b.words == [round_trip]
             await eventually(lambda: not a.links())
-        assert a.changes == [True, False] * 3
+        times = len(a.changes) // 2  # a peer that is just closing may be reached once more
+        assert times >= 3
+        assert a.changes == [True, False] * times
 
 
 @pytest.mark.asyncio
@@ -294,7 +296,7 @@ async def test_a_peer_that_was_stopped_for_a_while_loses_nothing() -> None:
     a = Node()
     payload = memoryview(bytes(MIB))
     sent: list[int] = []
-    a.on_sent = lambda peer, run, message: sent.append(message.number)  # type: ignore[attr-defined]
+    a.on_left = lambda peer, run, message, left: sent.append(message.number)  # type: ignore[attr-defined]
     async with running(a), peer_process() as (process, address):
         peer = await a.connect(address)
         os.kill(process.pid, signal.SIGSTOP)
@@ -422,8 +424,8 @@ class Rogue:
         return await self.transport.open_stream(node.peer, protocol)
 
 
-def framed(body: bytes, kind: Kind = Kind.MESSAGE) -> bytes:
-    return frame_head(kind, 1, RUN, len(body)) + body
+def framed(body: bytes, kind: Kind = Kind.MESSAGE, run: RunId | None = RUN) -> bytes:
+    return frame_head(kind, 1, run, len(body)) + body
 
 
 @pytest.mark.asyncio
@@ -451,6 +453,29 @@ async def test_bad_messages_are_ignored_and_logged_once(caplog: pytest.LogCaptur
         complaints = [each.message for each in caplog.records if each.levelno == logging.WARNING]
         assert len(complaints) == len(set(complaints)) == 10
         assert all(rogue.identity.peer in each for each in complaints)
+
+
+@pytest.mark.asyncio
+async def test_messages_of_other_runs_are_not_even_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    a = Node()
+    a.takes = lambda run: run == RUN
+    decoded: list[bytes] = []
+
+    def decode(data: memoryview, sender: PeerId, tags: range) -> Message:
+        decoded.append(bytes(data))
+        return wire.decode(data, sender, tags=tags)
+
+    monkeypatch.setattr(link, "decode", decode)
+    async with running(a), Rogue() as rogue:
+        stream, bulk = await rogue.stream_to(a), await rogue.stream_to(a, BULK)
+        for run in (RunId(b"x" * 32), None):
+            await stream.write(framed(encode(Word(1)), run=run), framed(b"garbage", run=run))
+            await bulk.write(framed(encode(Load(1, b"x")), run=run))
+        await stream.write(framed(encode(Word(2))))
+        await bulk.write(framed(encode(Load(2, b"x"))))
+        await eventually(lambda: a.words and a.loads)
+        assert (a.words, a.loads) == ([2], [2])
+        assert sorted(decoded) == sorted([encode(Word(2)), encode(Load(2, b"x"))])
 
 
 @pytest.mark.asyncio
@@ -646,7 +671,8 @@ async def test_a_pair_of_ports_in_use_gives_way_to_the_next(caplog: pytest.LogCa
     async with running(a, b):
         assert f"/tcp/{port}/" in a.addresses()[0]
         assert f"/tcp/{port}/" not in b.addresses()[0]
-        assert f"ports {port} and {port + 1} are in use" in caplog.text
+        (said,) = [each for each in caplog.records if getattr(each, "code", "") == "ports-in-use"]
+        assert f"ports {port} and {port + 1} are in use" in said.message
         await a.connect(b.addresses()[0])
 
 

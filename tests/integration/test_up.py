@@ -60,6 +60,12 @@ def test_a_death_and_an_arrival(tmp_path: Path) -> None:
     assert len({hashlib.sha256(file.read_bytes()).digest() for file in files}) == 1
     assert answer["val_loss"] < 0.9 * answer["initial_val_loss"]
     assert answer["bytes_per_parameter_per_round"] > 0
+    report = (tmp_path / "out" / "report.html").read_text()
+    assert "peer-3 was killed with SIGKILL" in report
+    assert "peer-4 joined the run" in report
+    for phase in ("training", "reducing", "preparing", "applying"):
+        assert f'class="bar {phase}"' in report
+    assert (tmp_path / "out" / "loss.png").exists()
     assert not left_behind(tmp_path)
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from shoal.node import watchdog
 from shoal.node.manifest import DataSpec, Manifest, MethodSpec, ModelSpec
 from shoal.node.shm import FloatArray
 from shoal.node.worker_messages import Contribution, Progress
@@ -273,6 +274,25 @@ async def test_a_stopped_worker_that_ignores_everything_is_killed(tmp_path: Path
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
     assert not is_alive(pid)
+
+
+@pytest.mark.asyncio
+async def test_a_worker_that_hangs_is_killed_and_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "LOOK", 0.02)
+    monkeypatch.setattr(watchdog, "LEAST", 1.0)
+    async with supervised(script_settings(tmp_path)) as (worker, seen):
+        await worker.train(1, 97, vector(0))
+        await seen.until(lambda: len(seen.progress) == 2)
+        hung = worker.pid
+        assert hung is not None
+        os.kill(hung, signal.SIGSTOP)
+        await worker.train(2, 97, vector(0))  # the others go on; that is no sign of life
+        await seen.until(lambda: seen.lost)
+        assert "made no step for" in seen.lost[0]
+        assert not is_alive(hung)
+        worker.hand_in(2)
+        await seen.until(lambda: seen.contributions)
+        assert (seen.contributions[0].round, seen.contributions[0].steps) == (2, 2)
 
 
 @pytest.mark.asyncio

@@ -51,7 +51,13 @@ Strike = Callable[[World[Any], PeerId, Fault], Undo]
 
 def _kill(world: World[Any], victim: PeerId, fault: Fault) -> Undo:
     world.kill(victim, int(fault.amount))
-    return lambda: world.restart(victim)
+    return lambda: start_again(world, victim)
+
+
+def start_again(world: World[Any], peer: PeerId) -> None:
+    """A new process with the old disk, unless somebody else was faster."""
+    if not world.is_alive(peer):
+        world.start(peer)
 
 
 def _pause(world: World[Any], victim: PeerId, fault: Fault) -> Undo:

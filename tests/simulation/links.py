@@ -1,7 +1,7 @@
 """The simulated network between peers: delay, jitter, loss, duplication and cuts, from one seeded generator.
 
 Jitter reorders: each message draws its own delay. A cut has a direction, so that asymmetric failures are the
-simple case and a partition is just many of them.
+simple case and a partition is just many of them. Only a peer with an uplink has a bandwidth.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from shoal.protocol.ids import PeerId
+from tests.simulation.uplink import Uplink
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,6 @@ class Link:
     jitter: float = 0.01  # seconds, at most, on top
     loss: float = 0.0  # share of messages that vanish
     duplicate: float = 0.0  # share of messages that arrive twice
-    bandwidth: float = 0.0  # bytes per second for bulk messages; 0: their size does not matter
 
 
 LAN = Link(delay=0.0005, jitter=0.002)
@@ -37,10 +37,19 @@ class Network:
         self._links: dict[tuple[PeerId, PeerId], Link] = {}
         self._cut: set[tuple[PeerId, PeerId]] = set()
         self._loss: float | None = None
+        self._rates: dict[PeerId, float] = {}
 
     def set_link(self, a: PeerId, b: PeerId, link: Link) -> None:
         """Use `link` in both directions between two peers."""
         self._links[a, b] = self._links[b, a] = link
+
+    def set_uplink(self, peer: PeerId, rate: float) -> None:
+        """Let the payloads of `peer`'s next process leave at `rate` bytes per second, in turn; without, at once."""
+        self._rates[peer] = rate
+
+    def uplink(self, peer: PeerId) -> Uplink | None:
+        """The way out for a process of `peer`; None if the size of its payloads does not matter."""
+        return Uplink(self._rates[peer]) if peer in self._rates else None
 
     def cut(self, sender: PeerId, to: PeerId) -> None:
         """Lose everything that `sender` sends to `to`, in this direction only."""
@@ -75,8 +84,8 @@ class Network:
         """Whether messages pass in both directions."""
         return (a, b) not in self._cut and (b, a) not in self._cut
 
-    def arrivals(self, sender: PeerId, to: PeerId, bulk_size: int) -> tuple[float, ...]:
-        """The delays after which copies of one message arrive; none if it is lost. `bulk_size` 0: control."""
+    def arrivals(self, sender: PeerId, to: PeerId) -> tuple[float, ...]:
+        """The delays after which copies of one message arrive; none if it is lost."""
         if self._cut and (sender, to) in self._cut:
             return ()
         link = self._links.get((sender, to), self.default) if self._links else self.default
@@ -85,8 +94,6 @@ class Network:
         if loss and draw() < loss:
             return ()
         delay = link.delay + link.jitter * draw()
-        if bulk_size and link.bandwidth:
-            delay += bulk_size / link.bandwidth
         if link.duplicate and draw() < link.duplicate:
             return delay, delay + link.delay + link.jitter * draw()
         return (delay,)

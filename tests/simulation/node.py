@@ -34,6 +34,9 @@ class Node:
         """The connection with `peer` was closed."""
         return []
 
+    def on_left(self, now: float, to: PeerId, message: Message, sent: bool) -> None:
+        """A payload no longer waits here: it was `sent`, or dropped with its connection."""
+
     def accuse(self, now: float, peer: PeerId) -> list[Effect]:
         """A fault makes this node believe, wrongly, that `peer` is dead."""
         return []

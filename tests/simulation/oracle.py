@@ -10,34 +10,29 @@ from collections.abc import Sequence
 
 import msgpack
 
-from shoal.protocol.certificate import in_mask, next_history, proposal_digest, result_digest
-from shoal.protocol.ids import Digest, PeerId, result_hash
-from shoal.protocol.messages.rounds import Certificate, Prepared
+from shoal.protocol.certificate import in_mask
+from shoal.protocol.effects import Effect
+from shoal.protocol.ids import Digest, PeerId
 from shoal.protocol.rounds import Aborted
 from shoal.protocol.shelf import Decision
-from shoal.protocol.signing import check_signature
-from tests.simulation.signing import FakeSigner
-
-
-class Violation(AssertionError):
-    """A promise is broken."""
-
-    def __init__(self, promise: str, what: str) -> None:
-        super().__init__(f"{promise}: {what}")
-        self.promise = promise
+from tests.simulation.ledger import Ledger
+from tests.simulation.promises import Violation
+from tests.simulation.proofs import Proofs
 
 
 class Oracle:
-    """The swarm's ledger."""
+    """Whoever is told anything, and whatever goes out, is held against all that was seen before."""
 
     def __init__(self, creator: PeerId) -> None:
-        self.decisions: dict[int, Decision] = {}
+        self.ledger = Ledger(creator)
+        self.decisions: dict[int, Decision] = {}  # that somebody was told of
         self.roots: dict[int, Digest] = {}
-        self.voters: dict[int, tuple[PeerId, ...]] = {0: (creator,)}
         self.members_at: dict[int, list[PeerId]] = defaultdict(list)
         self.aborts: list[tuple[int, int, str]] = []
         self.begun: set[int] = set()
-        self.start_members = 0
+        self.was_too_small = False  # after the start
+        self.left: list[PeerId] = []  # for good
+        self._proofs = Proofs(self.ledger)
         self._offers: dict[tuple[PeerId, int], list[tuple[int, tuple[float, ...]]]] = defaultdict(list)
 
     # -- what the peers tell --------------------------------------------------------------------------------
@@ -45,6 +40,11 @@ class Oracle:
     def offered(self, peer: PeerId, round: int, weight: int, amounts: Sequence[float]) -> None:
         """`peer` has something to contribute to `round`."""
         self._offers[peer, round].append((weight, tuple(amounts)))
+
+    def saw(self, peer: PeerId, effect: Effect) -> None:
+        """An effect of `peer` goes out, or to its disk."""
+        self.ledger.saw(peer, effect)
+        self._proofs.saw(effect)
 
     def begins(self, round: int) -> None:
         """Somebody is ready for `round`."""
@@ -54,11 +54,12 @@ class Oracle:
         """`peer`, whose state is that of round `standing`, is told that a round is decided."""
         if decision.round != standing + 1:
             raise Violation("All or nothing", f"{peer} at round {standing} is told to apply round {decision.round}")
-        self._check_certified(peer, decision)
+        self._proofs.check(peer, decision)
         known = self.decisions.setdefault(decision.round, decision)
         if known.payloads != decision.payloads or known.certificate.proposal != decision.certificate.proposal:
             raise Violation("Agreement", f"two results of round {decision.round}")
-        self.voters[decision.round] = decision.certificate.proposal.voters
+        if self.ledger.decided.get(decision.round) != decision.certificate.proposal:
+            raise Violation("Agreement", f"{peer} is told of another value of round {decision.round} than was decided")
         self._check_valid(decision)
 
     def counted(self, peer: PeerId, decision: Decision, counted: Sequence[bool], offered: Sequence[float]) -> None:
@@ -80,41 +81,13 @@ class Oracle:
 
     def aborted(self, peer: PeerId, event: Aborted) -> None:
         """An attempt failed at `peer`."""
-        self.aborts.append((event.round, event.attempt, event.reason))
+        self.aborts.append((event.round, event.attempt, str(event.reason)))
+
+    def waiting(self, standing: int, reason: str) -> None:
+        """A leader at round `standing` cannot close its group, and says why."""
+        self.was_too_small |= standing > 0 and "members" in reason
 
     # -- the promises ---------------------------------------------------------------------------------------
-
-    def _check_certified(self, peer: PeerId, decision: Decision) -> None:
-        """Independent of the cores: real signatures of real majorities."""
-        certificate, round = decision.certificate, decision.round
-        proposal = certificate.proposal
-        if not certificate.votes:
-            raise Violation("All or nothing", f"{peer} is told to apply round {round}, which nobody has decided")
-        before = self.voters.get(round - 1)
-        if before is None:
-            raise Violation("Agreement", f"round {round} is decided before round {round - 1}")
-        for name, voters in (("old", before), ("new", proposal.voters)):
-            votes = [vote.peer for vote in certificate.votes if vote.peer in voters]
-            left = [leave.peer for leave in certificate.leaves if leave.peer in voters]
-            entitled = len(voters) - len(left)
-            first = next((voter for voter in voters if voter not in left), None)
-            enough = 2 * len(set(votes)) > entitled or (2 * len(set(votes)) == entitled and first in votes)
-            if not enough:
-                raise Violation("Agreement", f"round {round} was decided without a quorum of its {name} voters")
-        self._check_votes(certificate)
-        if result_digest(decision.chunks) != proposal.result:
-            raise Violation("Agreement", f"{peer} was told other chunks than those decided in round {round}")
-        for ref, payload in zip(decision.chunks, decision.payloads, strict=True):
-            if result_hash(ref.mask, payload) != ref.hash:
-                raise Violation("Agreement", f"{peer} holds other bytes than those decided in round {round}")
-
-    def _check_votes(self, certificate: Certificate) -> None:
-        proposal = certificate.proposal
-        for vote in certificate.votes:
-            prepared = Prepared(
-                proposal.round, proposal.part, certificate.ballot, proposal_digest(proposal), vote.peer, vote.signature
-            )
-            check_signature(prepared, vote.peer, FakeSigner(vote.peer))
 
     def _check_valid(self, decision: Decision) -> None:
         proposal = decision.certificate.proposal
@@ -157,10 +130,6 @@ class Oracle:
             raise Violation("Validity", f"{peer} counts with weight {weight} in round {round}")
         if not any(offer[1][chunk] == amount and offer[0] == weight for offer in self._offers[peer, round]):
             raise Violation("Validity", f"{peer} never contributed {amount} to round {round}")
-
-    def history(self, round: int) -> Digest:
-        """The history digest after `round`."""
-        return next_history(self.decisions[round].certificate.proposal)
 
     def decided_at_once(self) -> int:
         """Rounds that were decided in their first attempt."""

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 from shoal.protocol.ids import PeerId
 from shoal.protocol.wire import Message, decode, encode
 from tests.simulation.node import Node
+from tests.simulation.uplink import Uplink
 
 N = TypeVar("N", bound=Node)
 
@@ -16,12 +17,13 @@ N = TypeVar("N", bound=Node)
 class Process(Generic[N]):
     """One life of a peer."""
 
-    __slots__ = ("alive", "backlog", "fuse", "links", "node", "origin", "paused", "peer")
+    __slots__ = ("alive", "backlog", "fuse", "links", "node", "origin", "paused", "peer", "uplink")
 
-    def __init__(self, peer: PeerId, node: N, origin: float) -> None:
+    def __init__(self, peer: PeerId, node: N, origin: float, uplink: Uplink | None) -> None:
         self.peer = peer
         self.node = node
         self.origin = origin  # what its clock shows at the world's time 0
+        self.uplink = uplink
         self.alive = True
         self.paused = False
         self.backlog: list[tuple[Any, ...]] = []

@@ -6,15 +6,18 @@ import random
 from collections.abc import Callable
 from itertools import product
 
-from shoal.protocol.ids import PeerId
+from shoal.protocol.effects import Effect
+from shoal.protocol.ids import PeerId, content_hash
 from shoal.protocol.roster import Base, rank
 from shoal.protocol.round import Round
-from tests.simulation.campaign import Report, build, make_peace
+from tests.simulation.campaign import build
 from tests.simulation.faults import At, During, Fault, FaultPlan
 from tests.simulation.links import LAN, Link
-from tests.simulation.oracle import Oracle, Violation
+from tests.simulation.oracle import Oracle
+from tests.simulation.peace import make_peace
+from tests.simulation.promises import Violation
 from tests.simulation.single_death import CountingWorld
-from tests.simulation.swarm import Peer, Shape, peers_named
+from tests.simulation.swarm import Peer, Shape, peers_named, root_of
 from tests.simulation.world import World
 
 
@@ -56,7 +59,7 @@ def rival_leaders(seed: int) -> None:
     Then the first decides, and nobody hears of it.
     """
     keeper, names = PeerId("p04"), peers_named(5)
-    shape = Shape(start_members=5, contributors_only=(keeper,), keepers=(keeper,))
+    shape = Shape(start_members=5, unreachable=(keeper,), keepers=(keeper,))
     world, oracle = build(seed, len(names), LAN, shape)
 
     def suits(base: Base) -> bool:
@@ -86,10 +89,12 @@ def two_deaths(seed: int) -> None:
     """An owner dies, and then one that inherited from it, while messages overtake each other: no reason to abort."""
     rng = random.Random(f"two deaths {seed}")
     names = peers_named(7)
-    shape = Shape(start_members=7, contributors_only=tuple(names[3:]))
+    shape = Shape(start_members=7, unreachable=tuple(names[3:]))
     link = Link(delay=0.01, jitter=rng.choice((0.1, 0.3)), duplicate=0.5)
     oracle = Oracle(names[0])
     world = CountingWorld(lambda me, now, disk, rng: Peer(me, names, disk, rng, oracle, shape), seed, link)
+    world.taps.append(oracle.saw)
+    world.post.unreachable.extend(shape.unreachable)
     for name in names:
         world.start(name)
     base = _next_base(world, lambda base: True)
@@ -138,6 +143,38 @@ def echoes(seed: int) -> None:
         Fault("pause", At(rng.uniform(4.0, 12.0)), victim=names[-1], lasts=rng.uniform(0.5, 3.0)),
     ]
     _play(seed, count, Link(delay=0.01, jitter=rng.choice((0.3, 3.0)), duplicate=0.5), faults)
+
+
+def restarts(seed: int) -> None:
+    """One after the other dies while a round is decided, and is back within a second."""
+    rng = random.Random(f"restarts {seed}")
+    moments = [During(rng.choice(("scatter", "prepare", "commit")), rng.randint(1, 40)) for _ in range(4)]
+    _play(seed, 5, LAN, [Fault("kill", moment, lasts=rng.uniform(0.1, 1.0)) for moment in moments])
+
+
+def memory_hit(seed: int) -> None:
+    """A member applies a round, and holds other bytes than the others: it must not contribute from there."""
+    names = peers_named(4)
+    world, oracle = build(seed, len(names), LAN)
+    world.run_until(lambda: oracle.newest >= 2, within=60.0)
+    apply_wrongly(world.node(names[seed % 4]))
+    _finish(world, oracle)
+
+
+def apply_wrongly(node: Peer) -> None:
+    """The next round that `node` applies turns into something else in its memory, once."""
+    honest = node._apply
+
+    def apply(now: float) -> list[Effect]:
+        node._apply = honest  # type: ignore[method-assign]
+        decision, node._decision = node._decision, None
+        assert decision is not None
+        node.state = [content_hash(b"hit" + old) for old in node.state]
+        node._standing = decision.round
+        node.store.put(decision.round, list(node.state))
+        return node._train(node.member.applied(now, root_of(node.state)))
+
+    node._apply = apply  # type: ignore[method-assign]
 
 
 def _aimed(rng: random.Random, kind: str, phase: str, others: list[PeerId], events: int) -> Fault:
@@ -199,14 +236,14 @@ def _round_of(world: World[Peer], peer: PeerId) -> Round:
 
 def _finish(world: World[Peer], oracle: Oracle) -> None:
     world.run(45.0)
-    make_peace(world, oracle, Report(world.seed, len(world.living())))
+    make_peace(world, oracle)
 
 
 def _play(seed: int, count: int, link: Link, faults: list[Fault]) -> None:
     world, oracle = build(seed, count, link)
     FaultPlan(faults).arm(world)
     world.run(16.0)
-    make_peace(world, oracle, Report(seed, count))
+    make_peace(world, oracle)
     if world.errors:
         victim, error = world.errors[0]
         raise Violation("Fair blame", f"{victim} blames an honest peer: {error}")

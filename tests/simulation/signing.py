@@ -6,7 +6,11 @@ from dataclasses import dataclass
 
 from blake3 import blake3
 
+from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import PeerId
+from shoal.protocol.signing import check_signature
+from shoal.protocol.wire import Message
+from tests.simulation.promises import Violation
 
 SIZE = 16
 
@@ -28,3 +32,11 @@ class FakeSigner:
 
 def _tag(author: PeerId, data: bytes) -> bytes:
     return blake3(author.encode() + b"\0" + data).digest(length=SIZE)
+
+
+def check_signed(message: Message, author: PeerId) -> None:
+    """Violation unless `author` signed `message`."""
+    try:
+        check_signature(message, author, FakeSigner(author))
+    except RemoteError as error:
+        raise Violation("Agreement", str(error)) from None

@@ -17,8 +17,9 @@ from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.rounds import Contribution, Reassign
 from tests.simulation.campaign import described
 from tests.simulation.links import Link
-from tests.simulation.oracle import Oracle, Violation
+from tests.simulation.oracle import Oracle
 from tests.simulation.process import Process
+from tests.simulation.promises import Violation
 from tests.simulation.swarm import Peer, Shape, peers_named
 from tests.simulation.world import World
 
@@ -118,7 +119,10 @@ def run_death(seed: int) -> Death:
     rng = random.Random(f"death {seed}")
     death = Death(seed, ROLES[seed % 3], list(MOMENTS)[seed // 3 % 5], rng.choice((3, 4, 5, 8)))
     names = peers_named(death.size)
-    shape = Shape(chunks=rng.choice((4, 9)), start_members=death.size, contributors_only=tuple(names[-1:]))
+    keepers = names[1:2] if death.size > 3 and random.Random(f"keeper {seed}").random() < 0.4 else []
+    shape = Shape(
+        chunks=rng.choice((4, 9)), start_members=death.size, unreachable=tuple(names[-1:]), keepers=tuple(keepers)
+    )
     link = Link(delay=rng.choice((0.0005, 0.04)), jitter=rng.choice((0.002, 0.05)))
     if death.moment == "prepare":  # short, but for those whose last bytes come after the proposal
         link, shape = Link(delay=0.0005, jitter=0.1), dataclasses.replace(shape, chunks=24)
@@ -137,6 +141,8 @@ def run_death(seed: int) -> Death:
         rng.choice((0, 0, 1, 2, 4)),
     )
     world.watchers.append(assassin)
+    world.taps.append(oracle.saw)
+    world.post.unreachable.extend(shape.unreachable)
     for name in names:
         world.start(name)
     try:

@@ -6,7 +6,6 @@ chunk tells exactly who is in it, how often, and with what weight.
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,20 +18,19 @@ from shoal.protocol.certificate import genesis
 from shoal.protocol.donor import state_root
 from shoal.protocol.effects import Effect, Event, Timer, Wake
 from shoal.protocol.errors import PayloadError
-from shoal.protocol.ids import Digest, PeerId, RunId, content_hash
+from shoal.protocol.ids import Digest, PeerId, content_hash
 from shoal.protocol.matchmaking import HandIn, Offer, Waiting
 from shoal.protocol.member import PART, Member, RunFacts
-from shoal.protocol.messages.rounds import PreparedValue
 from shoal.protocol.roster import Base, Policy
 from shoal.protocol.rounds import Aborted, Committed
 from shoal.protocol.shelf import Decision
 from shoal.protocol.transfer import StateReceived
 from shoal.protocol.wire import Message
+from tests.simulation.ledger import RUN
 from tests.simulation.node import Node
 from tests.simulation.oracle import Oracle
 from tests.simulation.signing import FakeSigner
 
-RUN = RunId(bytes(range(32)))
 LAYOUT = b"simulated"
 TRAINING = 2.0  # virtual seconds of inner steps
 POISON = b"poison"  # as contribution or mean: what no codec makes
@@ -110,7 +108,7 @@ class Shape:
     min_members: int = 1
     start_members: int = 1
     last: int = 1_000_000
-    contributors_only: tuple[PeerId, ...] = ()  # own no chunks
+    unreachable: tuple[PeerId, ...] = ()  # dial out only, and own no chunks
     keepers: tuple[PeerId, ...] = ()  # keep state and vote, with weight 0
 
 
@@ -130,13 +128,12 @@ class Peer(Node):
         self._seeds = [peer for peer in peers if peer != me][:3]
         self._rng = rng
         self._oracle = oracle
-        self._shape = shape
+        self.shape = shape
         self.state = initial_state(shape.chunks)
         self.store = Versions({0: list(self.state)})
         policy = Policy(shape.min_members, shape.start_members, 64, 1 << 30, shape.chunks)
         facts = RunFacts(Base(0, genesis(RUN, PART), root_of(self.state), (peers[0],)), policy)
         signer = FakeSigner(me)
-        self.voted_before_start = max((getattr(record, "round", 0) for record in disk.values()), default=0)
         self.member = Member(me, (), facts, signer, lambda _: FactReducer(), self.store, rng, disk)
         self._residual = [0.0] * shape.chunks
         self._offered = [0.0] * shape.chunks
@@ -145,7 +142,6 @@ class Peer(Node):
         self._standing = 0  # the round whose state this is
         self._token = 0
         self.blamed: list[Blamed] = []
-        self.waiting = ""
         self._role = ""
 
     # -- the world's hooks ----------------------------------------------------------------------------------
@@ -169,6 +165,9 @@ class Peer(Node):
     def on_link_lost(self, now: float, peer: PeerId) -> list[Effect]:
         return self._train_if_open(self.member.link_lost(now, peer))
 
+    def on_left(self, now: float, to: PeerId, message: Message, sent: bool) -> None:
+        self.member.left(now, to, message, sent)
+
     def accuse(self, now: float, peer: PeerId) -> list[Effect]:
         return self._train_if_open(self.member._digest(now, self.member.rounds.peer_down(now, peer)))
 
@@ -180,11 +179,6 @@ class Peer(Node):
     def round(self) -> int:
         """The round whose state we hold."""
         return self._standing
-
-    def voted_for(self, round: int) -> PreparedValue | None:
-        """What we have prepared in `round`."""
-        current = self.member.rounds._round
-        return current.vote.prepared if current is not None and current.number == round else None
 
     def knows(self, round: int) -> bool:
         """Whether we can tell others what was decided."""
@@ -202,7 +196,7 @@ class Peer(Node):
         if attempt is not None:
             self._role = "leader" if attempt.leads else "owner" if me in attempt.plan.owners else "contributor"
         elif round is not None:
-            worker = "contributor" if me in self._shape.contributors_only else "owner"
+            worker = "contributor" if me in self.shape.unreachable else "owner"
             self._role = "leader" if round._matching.leader == me else worker
         return self._role
 
@@ -213,7 +207,7 @@ class Peer(Node):
                 self._residual = [0.0 if was else offered for was, offered in zip(counted, self._offered, strict=True)]
                 self._oracle.counted(self.me, decision, counted, self._offered)
                 self._decision = decision
-                self._offered = [0.0] * self._shape.chunks
+                self._offered = [0.0] * self.shape.chunks
                 return [Wake(self._rng.uniform(0.0, 0.05), Timer("app", "apply", 0))]
             case StateReceived(base=base, payloads=payloads):
                 self.state, self._decision, self._standing = list(payloads), None, base.round
@@ -226,7 +220,7 @@ class Peer(Node):
             case Aborted():
                 self._oracle.aborted(self.me, event)
             case Waiting():
-                self.waiting = event.reason
+                self._oracle.waiting(self._standing, event.reason)
             case Blamed():
                 self.blamed.append(event)
         return []
@@ -246,7 +240,7 @@ class Peer(Node):
             return effects
         self._training_for = base.round + 1
         self._token += 1
-        if self._training_for > self._shape.last:
+        if self._training_for > self.shape.last:
             return effects
         took = self._rng.uniform(0.5, 1.0) * TRAINING
         return [*effects, Wake(took, Timer("app", "trained", self._token))]
@@ -256,7 +250,7 @@ class Peer(Node):
         if base is None or self.member.phase != "training":
             return []
         self._token += 1
-        weight = 0 if self.me in self._shape.keepers else self._rng.randint(1, 1000)
+        weight = 0 if self.me in self.shape.keepers else self._rng.randint(1, 1000)
         fresh = [1.0 + self._rng.random() for _ in self._residual]
         self._offered = [old + new for old, new in zip(self._residual, fresh, strict=True)]
         payloads = [
@@ -265,7 +259,7 @@ class Peer(Node):
         ]
         self._oracle.offered(self.me, base.round + 1, weight, self._offered)
         self._oracle.begins(base.round + 1)
-        reachable = self.me not in self._shape.contributors_only
+        reachable = self.me not in self.shape.unreachable
         return self.member.submit(now, Offer(weight, 0, reachable), payloads.__getitem__ if weight else None)
 
     def _apply(self, now: float) -> list[Effect]:
@@ -293,8 +287,3 @@ def stage(attempt: Attempt) -> str:
 def peers_named(count: int) -> list[PeerId]:
     """Names for a swarm."""
     return [PeerId(f"p{index:02d}") for index in range(count)]
-
-
-def with_shape(shape: Shape, **changes: object) -> Shape:
-    """A variant of `shape`."""
-    return dataclasses.replace(shape, **changes)  # type: ignore[arg-type]

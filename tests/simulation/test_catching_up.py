@@ -7,14 +7,15 @@ from collections.abc import Callable
 import pytest
 
 from shoal.protocol.effects import Effect, Send
-from shoal.protocol.ids import PeerId, content_hash
+from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.transfer import StateChunk
 from shoal.protocol.shelf import KEPT_ROUNDS
 from shoal.protocol.transfer import StateReceived
 from tests.simulation.campaign import build
 from tests.simulation.links import LAN
 from tests.simulation.oracle import Oracle
-from tests.simulation.swarm import Peer, Shape, peers_named, root_of
+from tests.simulation.scenarios import apply_wrongly
+from tests.simulation.swarm import Peer, Shape, peers_named
 from tests.simulation.world import World
 
 LATE = PeerId("p04")
@@ -115,19 +116,7 @@ def test_a_member_whose_state_differs_notices_and_is_put_right(diverged: PeerId)
     contribute from there, nor keep the others from going on."""
     world, oracle = _swarm(1)
     world.run_until(_all_at(world, 2), within=60.0)
-    node = world.node(diverged)
-    honest = node._apply
-
-    def apply_wrongly(now: float) -> list[Effect]:
-        node._apply = honest  # type: ignore[method-assign]
-        decision, node._decision = node._decision, None
-        assert decision is not None
-        node.state = [content_hash(b"hit" + old) for old in node.state]
-        node._standing = decision.round
-        node.store.put(decision.round, list(node.state))
-        return node._train(node.member.applied(now, root_of(node.state)))
-
-    node._apply = apply_wrongly  # type: ignore[method-assign]
+    apply_wrongly(world.node(diverged))
     received = _received(world, diverged)
     world.run_until(lambda: bool(received), within=60.0)
     goal = oracle.newest + 3

@@ -21,11 +21,12 @@ from shoal.protocol.membership import Membership
 from shoal.protocol.roster import Base, Policy
 from shoal.protocol.rounds import Committed, Rounds
 from shoal.protocol.wire import Message
+from tests.simulation.ledger import RUN
 from tests.simulation.links import Link
 from tests.simulation.members import status
 from tests.simulation.node import Node
 from tests.simulation.signing import FakeSigner
-from tests.simulation.swarm import RUN, FactReducer, peers_named
+from tests.simulation.swarm import FactReducer, peers_named
 from tests.simulation.world import Disk, World
 
 NAMES = peers_named(4)
@@ -65,6 +66,9 @@ class Fragments(Node):
         if timer.core == "app":
             return self._act(now, timer.name, part)
         return self.parts[part].fire(now, timer)
+
+    def on_left(self, now: float, to: PeerId, message: Message, sent: bool) -> None:
+        self.parts[part_of(message)].left(now, to, message, sent)  # type: ignore[arg-type]
 
     def on_link_lost(self, now: float, peer: PeerId) -> list[Effect]:
         return self.membership.link_lost(now, peer)

@@ -7,20 +7,36 @@ exception is a failure: it would mean that luck, not the oracle, has caught it.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pytest
 
-from shoal.protocol import allreduce, attempt, commit, gathering, matchmaking, outcome, owned, ownership, roster, rounds
+from shoal.protocol import (
+    allreduce,
+    attempt,
+    certificate,
+    commit,
+    gathering,
+    matchmaking,
+    outcome,
+    owned,
+    ownership,
+    roster,
+    rounds,
+)
+from shoal.protocol import round as one_round
 from shoal.protocol.commit import Commit, Decided
-from shoal.protocol.effects import Effect, Tell
+from shoal.protocol.effects import Effect, Persist, Tell
+from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import PeerId
-from shoal.protocol.messages.rounds import Assignment, Certificate, Contribution
-from shoal.protocol.voting import Tally
+from shoal.protocol.messages.rounds import Assignment, Certificate, Contribution, Join, Roster
+from shoal.protocol.signing import Signer
+from shoal.protocol.voting import Tally, VoteState
 from shoal.protocol.wire import Message
 from tests.simulation import scenarios, single_death
-from tests.simulation.oracle import Violation
+from tests.simulation.promises import PROMISES, Violation
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -125,6 +141,53 @@ def drop_the_residual(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(outcome, "in_mask", lambda mask, index: True)
 
 
+def put_new_voters_first(patch: pytest.MonkeyPatch) -> None:
+    """The next voters stand in the order of the roster, whoever voted before."""
+
+    def next_voters(base: roster.Base, members: Sequence[PeerId], gone: Sequence[PeerId]) -> tuple[PeerId, ...]:
+        return tuple(peer for peer in members if peer not in gone)
+
+    patch.setattr(certificate, "next_voters", next_voters)
+
+
+def count_samples_of_the_dead(patch: pytest.MonkeyPatch) -> None:
+    """Everybody's tokens count, whoever is in the means."""
+    patch.setattr(certificate, "counted_everywhere", lambda chunks, members: list(range(members)))
+
+
+def vote_before_it_is_on_disk(patch: pytest.MonkeyPatch) -> None:
+    """A vote leaves at once; the disk can wait."""
+    sound = Commit.bytes_held
+    patch.setattr(Commit, "bytes_held", lambda self: [each for each in sound(self) if not isinstance(each, Persist)])
+
+
+def forget_the_record(patch: pytest.MonkeyPatch) -> None:
+    """Whoever starts again takes part in the open round as if it had never said anything in it."""
+    patch.setattr(VoteState, "resume", lambda round, part, record: VoteState(round, part))
+
+
+def let_another_state_in(patch: pytest.MonkeyPatch) -> None:
+    """Nobody looks at the state that a member stands on before it is in the group."""
+    sound_add, sound_check = gathering.Gathering.add, roster.check_roster
+
+    def add(self: gathering.Gathering, now: float, join: Join) -> bool:
+        base, self._base = self._base, dataclasses.replace(self._base, root=join.base_root)
+        try:
+            return sound_add(self, now, join)
+        finally:
+            self._base = base
+
+    def check(group: Roster, base: roster.Base, policy: roster.Policy, signer: Signer) -> None:
+        try:
+            sound_check(group, base, policy, signer)
+        except RemoteError as error:
+            if "another state" not in error.reason:
+                raise
+
+    patch.setattr(gathering.Gathering, "add", add)
+    patch.setattr(one_round, "check_roster", check)
+
+
 @dataclass(frozen=True)
 class Tooth:
     """A mutation, and where and how it is caught."""
@@ -143,11 +206,20 @@ TEETH = [
     Tooth(count_a_contributor_twice, "Validity", scenarios.echoes, (3, 4, 8, 9)),
     Tooth(apply_before_commit, "All or nothing", scenarios.calm, (0, 1)),
     Tooth(accept_a_stale_round, "Validity", scenarios.echoes, (3, 24, 29, 72)),
-    Tooth(accept_a_stale_epoch, "Cheap loss", scenarios.two_deaths, (10, 21, 26, 60)),
+    Tooth(accept_a_stale_epoch, "Cheap loss", scenarios.two_deaths, (16, 49, 63, 68)),
     Tooth(forget_to_reassign, "Termination", single_death.run_death, (1, 4, 16, 18)),
     Tooth(keep_the_weight_of_the_dead, "Validity", single_death.run_death, (1, 4, 17, 18)),
+    Tooth(put_new_voters_first, "Agreement", scenarios.calm, (0, 1)),
+    Tooth(count_samples_of_the_dead, "Validity", single_death.run_death, (1, 4, 17, 18)),
+    Tooth(vote_before_it_is_on_disk, "Agreement", scenarios.calm, (0, 1)),
+    Tooth(forget_the_record, "Validity", scenarios.restarts, (2, 4, 5)),
+    Tooth(let_another_state_in, "Fencing", scenarios.memory_hit, (0, 1, 2, 3)),
     Tooth(drop_the_residual, "Residual", scenarios.left_out, (1, 2, 3, 4)),
 ]
+
+
+def test_every_promise_has_a_tooth() -> None:
+    assert set(PROMISES) <= {tooth.promise for tooth in TEETH}
 
 
 @pytest.mark.parametrize("tooth", TEETH, ids=lambda tooth: tooth.mutate.__name__)

@@ -24,6 +24,7 @@ from shoal.protocol.ids import PeerId
 from shoal.protocol.wire import Message
 from tests.simulation.links import Link, Network
 from tests.simulation.node import Node
+from tests.simulation.post import Post
 from tests.simulation.process import Process, Trace, through_codec
 
 N = TypeVar("N", bound=Node)
@@ -45,7 +46,6 @@ class World(Generic[N]):
         *,
         unnoticed: float = 0.0,
         clock_spread: float = 1000.0,
-        invariants: Callable[[World[N], PeerId], None] | None = None,
     ) -> None:
         self.now = 0.0
         self.seed = seed
@@ -55,14 +55,15 @@ class World(Generic[N]):
         self.faults: Counter[tuple[str, str]] = Counter()  # (kind, phase of the victim)
         self.sent: Counter[str] = Counter()  # messages by type
         self.sent_bytes = 0
-        self.watchers: list[Callable[[PeerId], None]] = []  # called after every event, before the invariants
+        self.watchers: list[Callable[[PeerId], None]] = []  # called after every event
+        self.taps: list[Callable[[PeerId, Effect], None]] = []  # called with whatever goes out or to disk
         self._make = make
         self._rng = random.Random(f"world {seed}")
         self.network = Network(random.Random(f"network {seed}"), link or Link())
         self._unnoticed = unnoticed
         self._clock_spread = clock_spread
-        self._invariants = invariants
         self._processes: dict[PeerId, Process[N]] = {}
+        self.post = Post(self.network, self._processes, self._push_later)
         self._heap: list[tuple[float, int, Process[N] | None, Any]] = []
         self._sequence = 0
         self._trace = Trace()
@@ -135,7 +136,7 @@ class World(Generic[N]):
         origin = self._rng.uniform(0.0, self._clock_spread)
         rng = random.Random(self._rng.getrandbits(64))
         node = self._make(peer, self.now + origin, disk, rng)
-        process = self._processes[peer] = Process(peer, node, origin)
+        process = self._processes[peer] = Process(peer, node, origin, self.network.uplink(peer))
         self._input(process, ("command", lambda node, now: node.start(now)))
 
     def kill(self, peer: PeerId, after_effects: int = 0) -> None:
@@ -184,6 +185,7 @@ class World(Generic[N]):
         if survivor.links.get(gone.peer) is not gone or not survivor.alive:
             return
         del survivor.links[gone.peer]
+        self.post.disconnect(self.now, survivor, gone.peer)
         if self._rng.random() >= self._unnoticed and self.network.connects(gone.peer, survivor.peer):
             delay = self._rng.uniform(0.0, NOTICE_DELAY)
             self._push(self.now + delay, survivor, ("lost", gone.peer))
@@ -202,6 +204,9 @@ class World(Generic[N]):
         self._sequence += 1
         heapq.heappush(self._heap, (time, self._sequence, process, item))
 
+    def _push_later(self, seconds: float, process: Process[N], item: Any) -> None:
+        self._push(self.now + seconds, process, item)
+
     def _next(self) -> None:
         self.now, _, process, item = heapq.heappop(self._heap)
         if process is None:
@@ -218,8 +223,6 @@ class World(Generic[N]):
             self._carry_out(process, self._apply(process, item))
             for watcher in self.watchers:
                 watcher(process.peer)
-            if self._invariants is not None:
-                self._invariants(self, process.peer)
         except Exception as error:
             shown = f"{item!r:.500}"
             error.add_note(f"seed {self.seed}, time {self.now:.6f}, peer {process.peer}, input {shown}")
@@ -235,6 +238,9 @@ class World(Generic[N]):
         if kind == "command":
             step: Step[N] = item[1]
             return step(process.node, now)
+        if kind == "left":
+            self.post.shift(self.now, process)
+            return []
         if kind == "up":
             return process.node.on_link_up(now, item[1])
         return process.node.on_link_lost(now, item[1])
@@ -257,19 +263,20 @@ class World(Generic[N]):
                 return
             if process.fuse is not None and self._burn(process):
                 return
-            kind = type(effect)
-            if kind is Send:
-                assert isinstance(effect, Send)
-                self._send(process, effect, encoded)
-            elif kind is Wake:
-                assert isinstance(effect, Wake)
+            if isinstance(effect, Wake):
                 self._push(self.now + max(0.0, effect.after), process, ("timer", effect.timer))
-            elif kind is Tell:
-                assert isinstance(effect, Tell)
+            elif isinstance(effect, Tell):
                 self._carry_out(process, process.node.on_event(self.now + process.origin, effect.event))
             else:
-                assert isinstance(effect, Persist)
-                self.disks[process.peer][effect.name] = through_codec(effect.record)[1]
+                self._let_out(process, effect, encoded)
+
+    def _let_out(self, process: Process[N], effect: Effect, encoded: dict[int, tuple[bytes, Message]]) -> None:
+        for tap in self.taps:
+            tap(process.peer, effect)
+        if isinstance(effect, Send):
+            self._send(process, effect, encoded)
+        elif isinstance(effect, Persist):
+            self.disks[process.peer][effect.name] = through_codec(effect.record)[1]
 
     def _send(self, process: Process[N], effect: Send, encoded: dict[int, tuple[bytes, Message]]) -> None:
         message = effect.message
@@ -280,11 +287,7 @@ class World(Generic[N]):
         data, copy = known
         self.sent[type(message).__name__] += 1
         self.sent_bytes += len(data)
-        receiver = self._processes.get(effect.to)
-        if receiver is None or not receiver.alive:
-            return
-        for delay in self.network.arrivals(process.peer, effect.to, len(data) if message.bulk else 0):
-            self._push(self.now + delay, receiver, ("message", process, copy, data))
+        self.post.send(self.now, process, effect.to, copy, data)
 
     def _burn(self, process: Process[N]) -> bool:
         """One effect less until death; whether it has come."""

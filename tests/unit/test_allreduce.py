@@ -9,7 +9,7 @@ from shoal.protocol.allreduce import AllReduce, Blamed
 from shoal.protocol.certificate import mask_of
 from shoal.protocol.effects import Effect, Send
 from shoal.protocol.ids import PeerId, result_hash
-from shoal.protocol.messages.rounds import Assignment, Ballot, Contribution, Final, Have, Noted, Want
+from shoal.protocol.messages.rounds import Assignment, Ballot, Contribution, Final, Have, Want
 from shoal.protocol.shelf import Shelf
 from tests.simulation.swarm import POISON, FactReducer
 from tests.unit.rounds_kit import CHUNKS, ROUND, STRANGER, plan, refused, sent, told
@@ -174,11 +174,9 @@ def test_an_early_lie_is_blamed_on_its_sender_when_the_move_comes() -> None:
     assert [event.peer for event in told(effects, Blamed)] == [NEXT]
 
 
-def test_a_request_for_nothing_is_answered_with_a_sign_of_life() -> None:
+def test_a_request_is_answered_with_what_there_is_once() -> None:
     core = _core()
     core.start()
-    (effect,) = core.receive_want(NEXT, Want(ROUND, 0, 1, (), (OWN,)))
-    assert isinstance(effect, Send)
-    assert isinstance(effect.message, Noted)
+    assert core.receive_want(NEXT, Want(ROUND, 0, 1, (), (OWN,))) == []
     again = core.receive_want(NEXT, Want(ROUND, 0, 1, (THEIRS,) * 50, ()))
     assert len(sent(again, Contribution)) == 1

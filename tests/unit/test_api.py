@@ -109,7 +109,7 @@ async def test_an_error_says_whose_fault_it_is(call: Caller, run: str, status: i
 
 @pytest.mark.asyncio
 async def test_what_is_not_there_is_404(call: Caller) -> None:
-    for path in ("/", "/v1/nowhere", "/v1/runs/ffffffff"):
+    for path in ("/page/nowhere", "/page/../api.py", "/v1/nowhere", "/v1/runs/ffffffff"):
         status, answer = await call("GET", path)
         assert (status, answer["blame"]) == (404, "caller")
     assert (await call("POST", "/v1/status", {}))[0] == 405

@@ -28,10 +28,14 @@ def test_both_are_trained_at_every_rate_of_the_same_grid() -> None:
 def test_a_training_is_reproducible_and_depends_on_its_rate(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("so much depends upon a red wheel barrow\n" * 50)
     alone = trainings(TINY, members=2, rounds=3, data=[tmp_path])[3:]
-    losses = [run(each) for each in alone]
-    assert losses == [run(each) for each in alone]
+    results = [run(each) for each in alone]
+    assert results == [run(each) for each in alone]
+    losses = [each.loss for each in results]
     assert len(set(losses)) == 3
     assert max(losses) < math.log(256)
+    tokens, curve = zip(*results[0].curve, strict=True)
+    assert tokens == (128, 256, 384)  # 4 steps of 2 samples of 16 bytes in each round
+    assert curve[0] > curve[2]
 
 
 def test_the_best_of_each_counts_and_a_diverged_one_never() -> None:

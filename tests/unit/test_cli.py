@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import resource
 import signal
 import socket
@@ -152,13 +153,25 @@ def test_reads_for_people(shoal: Shoal, node: FakeService) -> None:
 def test_a_terminal_gets_the_same_in_a_table(shoal: Shoal, node: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setattr(present, "_is_terminal", lambda: True)
+    monkeypatch.setattr(present, "is_terminal", lambda: True)
     for command in (["status"], ["peers"], ["run", "show", "stdlib"]):
         _, out, _ = shoal(*command)
-        monkeypatch.setattr(present, "_is_terminal", lambda: False)
+        monkeypatch.setattr(present, "is_terminal", lambda: False)
         _, plain, _ = shoal(*command)
-        monkeypatch.setattr(present, "_is_terminal", lambda: True)
-        assert out.split() == plain.split()
+        monkeypatch.setattr(present, "is_terminal", lambda: True)
+        assert re.sub("#token=.*", "", out).split() == plain.split()
+
+
+def test_only_a_terminal_gets_the_link_that_logs_in(
+    shoal: Shoal, node: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = f"/#token={find_home().token()}"
+    for told in (True, False):
+        monkeypatch.setattr(present, "is_terminal", lambda told=told: told)
+        out = "".join(shoal("status")[1].split())  # a long line may be broken
+        assert "http://127.0.0.1:" in out
+        assert (link in out) is told
+    assert link not in "".join(shoal("status", "--json")[1].split())
 
 
 def test_a_lonely_node_says_so(shoal: Shoal, node: FakeService) -> None:
@@ -455,7 +468,7 @@ def test_a_node_in_the_background_comes_and_goes(shoal: Shoal, background: Home)
 
 def test_a_moved_port_is_said_aloud(shoal: Shoal, background: Home) -> None:
     _, out, _ = shoal("node", "start", "--admin-port", "0", "--port", "4999")
-    assert out.endswith("; port 4999 was taken\n")
+    assert "; port 4999 was taken\n" in out
     shoal("node", "stop")
 
 

@@ -49,6 +49,15 @@ def test_a_round_is_decided_by_quorums_and_the_vote_is_on_disk_first() -> None:
     assert {voted.peer for voted in decided.certificate.votes} == {LEADER, SECOND}
 
 
+def test_whoever_is_asked_again_votes_again() -> None:
+    """The vote was lost. It is on disk already, and its bytes are here: nothing else is to be done."""
+    member = _core(SECOND)
+    member.receive_prepare(LEADER, _prepare())
+    member.bytes_held()
+    (again,) = member.receive_prepare(LEADER, _prepare())
+    assert again.message == vote(SECOND, V)  # type: ignore[union-attr]
+
+
 def test_a_new_leader_learns_what_may_be_decided_and_proposes_it() -> None:
     core = _core(SECOND)
     (poll, _) = sent(core.take_over(), Poll)

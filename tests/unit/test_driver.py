@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -26,6 +27,9 @@ class Happened(Event):
 
 class FakeMember:
     """Answers every input with the next of its prepared effects."""
+
+    phase = "training"
+    rounds = SimpleNamespace(waiting_for=list)
 
     def __init__(self, *answers: list[Effect]) -> None:
         self.answers = list(answers)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
-from shoal.node.introduction import find_manifest, introduce
-from shoal.node.manifest import Manifest, sign_manifest
+from shoal.node.introduction import MEMBERS_TOLD, find_manifest, introduce
+from shoal.node.manifest import MAX_MANIFEST, Manifest, sign_manifest
 from shoal.node.run import Run
 from shoal.node.service import UnknownRun
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
@@ -17,12 +18,13 @@ from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.node import GetManifest, ManifestIs, Refused
 from shoal.protocol.network import Network
+from shoal.protocol.vetting import MAX_ADDRESS, MAX_ADDRESSES
 from shoal.protocol.wire import Message
 
 AUTHOR, ME = Identity.generate(), Identity.generate()
 MANIFEST = Manifest(name="ours")
 RUN = MANIFEST.run_id.hex()
-ANNA, BERT, CARL = PeerId("anna"), PeerId("bert"), PeerId("carl")
+ANNA, BERT, CARL = (Identity.generate().peer for _ in range(3))
 
 
 def good(*members: tuple[PeerId, tuple[str, ...]]) -> ManifestIs:
@@ -72,6 +74,36 @@ async def test_without_a_good_answer_the_bad_one_is_told() -> None:
         await find_manifest(RUN[:8], network({ANNA: Refused("no"), BERT: forged}), ME)
     with pytest.raises(LocalError, match="--bootstrap"):
         await find_manifest(RUN[:8], network({}), ME)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("members", "complaint"),
+    [
+        ([(Identity.generate().peer, ()) for _ in range(MEMBERS_TOLD + 1)], "names 17 members"),
+        ([(CARL, ("/ip4/192.0.2.2/tcp/1",) * (MAX_ADDRESSES + 1))], "17 addresses"),
+        ([(CARL, ("/" + "x" * MAX_ADDRESS,))], "an address of more than 256 characters"),
+        ([(PeerId("nobody"), ())], "not a PeerID"),
+        ([(PeerId(""), ())], "not a PeerID"),
+    ],
+)
+async def test_members_that_nobody_can_have_named_in_good_faith_are_refused(
+    members: list[tuple[PeerId, tuple[str, ...]]], complaint: str
+) -> None:
+    bad = good(*members)
+    with pytest.raises(RemoteError, match=complaint) as refusal:
+        await find_manifest(RUN[:8], network({BERT: bad}), ME)
+    assert refusal.value.peer == BERT
+    found = await find_manifest(RUN[:8], network({BERT: bad, ANNA: good((CARL, ()))}), ME)
+    assert list(found.members) == [ANNA, CARL]
+
+
+@pytest.mark.asyncio
+async def test_a_manifest_that_is_too_large_is_not_even_hashed() -> None:
+    large = dataclasses.replace(good(), manifest=bytes(MAX_MANIFEST + 1))
+    with pytest.raises(RemoteError, match="a manifest of 65537 bytes") as refusal:
+        await find_manifest(RUN[:8], network({BERT: large}), ME)
+    assert refusal.value.peer == BERT
 
 
 def run_of(manifest: Manifest) -> Run:

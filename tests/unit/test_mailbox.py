@@ -1,6 +1,8 @@
-"""Mail for later is bounded, whoever sends what."""
+"""Mail for later is bounded, whoever sends what, and those who vote are sure of their place."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import pytest
 
@@ -9,44 +11,106 @@ from shoal.protocol.allreduce import Blamed
 from shoal.protocol.effects import Effect, Tell
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import PeerId
-from shoal.protocol.mailbox import Mailbox, replayed
-from shoal.protocol.messages.rounds import Contribution, Fetched, Retry
+from shoal.protocol.mailbox import OVERHEAD, Mailbox, replayed
+from shoal.protocol.messages.rounds import Contribution, Fetched, Retry, Roster
 from shoal.protocol.wire import Message
-from tests.unit.rounds_kit import A, B
+from tests.unit.rounds_kit import STRANGER, A, B, C, roster
+
+SIZE = 10_000
 
 
-def _chunk(number: int, size: int = 10) -> Contribution:
-    return Contribution(5, 0, 1, number, (0, 0), bytes(size))
+def _chunk(number: int, size: int = SIZE, attempt: int = 1) -> Contribution:
+    return Contribution(5, 0, attempt, number, (0, 0), bytes(size))
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> Mailbox:
+    """One with room for four chunks of voters, and for two of strangers."""
+    monkeypatch.setattr(mailbox, "VOTERS_BYTES", 4 * (SIZE + OVERHEAD))
+    monkeypatch.setattr(mailbox, "STRANGERS_BYTES", 2 * (SIZE + OVERHEAD))
+    return Mailbox([A, B])
+
+
+def _chunks(kept: Iterable[tuple[PeerId, Message]], sender: PeerId) -> list[int]:
+    return [message.chunk for peer, message in kept if peer == sender and isinstance(message, Contribution)]
 
 
 def test_mail_comes_back_once_and_in_order() -> None:
-    box = Mailbox()
+    box = Mailbox([A])
     letters = [Retry(5, 0, 1), Retry(5, 0, 2)]
+    box.keep(STRANGER, letters[1])
     for letter in (_chunk(0), *letters, letters[0]):
         box.keep(A, letter)
-    assert list(box.empty()) == [(A, letters[0]), (A, letters[1]), (A, _chunk(0))]
+    assert list(box.empty()) == [(A, letters[0]), (A, letters[1]), (STRANGER, letters[1]), (A, _chunk(0))]
     assert list(box.empty()) == []
 
 
-def test_the_newest_of_each_chunk_and_the_last_few_of_everything_else_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mailbox, "MAX_BYTES", 25)
-    monkeypatch.setattr(mailbox, "MAX_SENDERS", 2)
-    box = Mailbox()
-    for number in (0, 0, 1, 2, 3):
-        box.keep(A, _chunk(number))
+def test_the_newest_of_each_chunk_and_the_last_few_of_everything_else_are_kept() -> None:
+    box = Mailbox([A])
+    for number in (0, 1, 0):
+        box.keep(A, _chunk(number, attempt=number + 1))
     box.keep(A, _chunk(0, size=5))
     for attempt in range(100):
-        for peer in (A, B, PeerId("one too many")):
+        for peer in (A, STRANGER):
             box.keep(peer, Retry(5, 0, attempt))
     kept = list(box.empty())
     sizes = {message.chunk: len(message.payload) for _, message in kept if isinstance(message, Contribution)}
-    assert sizes == {1: 10, 0: 5}
+    assert sizes == {1: SIZE, 0: 5}
     assert [message.attempt for _, message in kept if isinstance(message, Retry)] == 2 * list(range(84, 100))
-    assert {peer for peer, _ in kept} == {A, B}
+
+
+def test_strangers_never_cost_a_voter_anything(small: Mailbox) -> None:
+    for number in range(2):
+        for peer in (A, B):
+            small.keep(peer, _chunk(number))
+    for number in range(100):
+        small.keep(PeerId(f"stranger {number % 7}"), _chunk(number))
+    kept = list(small.empty())
+    assert _chunks(kept, A) == _chunks(kept, B) == [0, 1]
+    assert sum(len(message.payload) for _, message in kept if isinstance(message, Contribution)) <= 6 * SIZE
+
+
+def test_whoever_has_most_loses_its_latest(small: Mailbox) -> None:
+    for number in range(9):
+        small.keep(A, _chunk(number))
+    for number in range(9):
+        small.keep(B, _chunk(number))
+    kept = list(small.empty())
+    assert _chunks(kept, A) == _chunks(kept, B) == [0, 1]
+
+
+def test_words_outlive_bytes(small: Mailbox) -> None:
+    for number in range(9):
+        small.keep(A, _chunk(number))
+    small.keep(A, roster())
+    kept = list(small.empty())
+    assert [type(message) for _, message in kept] == [Roster, *[Contribution] * 3]
+
+
+def test_words_count_by_their_size(small: Mailbox) -> None:
+    members = [PeerId(name * 500) for name in "abc"]
+    for attempt in range(16):
+        small.keep(STRANGER, roster(members, attempt))
+    assert 0 < len(list(small.empty())) < 8
+
+
+def test_a_message_that_is_over_the_whole_budget_costs_only_itself(small: Mailbox) -> None:
+    small.keep(A, _chunk(0))
+    small.keep(B, _chunk(1, size=9 * SIZE))
+    kept = list(small.empty())
+    assert (_chunks(kept, A), _chunks(kept, B)) == ([0], [])
+
+
+def test_strangers_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mailbox, "MAX_STRANGERS", 2)
+    box = Mailbox([A])
+    for peer in (B, C, PeerId("one too many"), A):
+        box.keep(peer, Retry(5, 0, 1))
+    assert [peer for peer, _ in box.empty()] == [A, B, C]
 
 
 def test_bytes_that_nobody_can_use_later_are_not_kept() -> None:
-    box = Mailbox()
+    box = Mailbox([A])
     box.keep(A, Fetched(5, 0, 0, b"", b"bytes"))
     assert list(box.empty()) == []
 

@@ -22,11 +22,27 @@ from shoal.protocol.matchmaking import (
 )
 from shoal.protocol.messages.rounds import Ballot, Call, CatchUp, Join, Noted, Retry
 from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.outbox import Outbox
 from shoal.protocol.roster import check_roster, rank
 from shoal.protocol.shelf import Shelf
 from shoal.protocol.voting import VoteState
 from tests.simulation.signing import FakeSigner
-from tests.unit.rounds_kit import BASE, PEERS, POLICY, ROUND, SIGNER, join, leave, refs, refused, sent, told, value
+from tests.unit.rounds_kit import (
+    BASE,
+    PEERS,
+    POLICY,
+    ROUND,
+    SIGNER,
+    STRANGER,
+    D,
+    join,
+    leave,
+    refs,
+    refused,
+    sent,
+    told,
+    value,
+)
 
 LEADER, SECOND, THIRD = rank(BASE, 1, PEERS)
 OFFER = Offer(10, 0, True)
@@ -37,6 +53,7 @@ class _View:
 
     def __init__(self, me: PeerId, others: list[PeerId]) -> None:
         self.others = [peer for peer in others if peer != me]
+        self.statuses: dict[PeerId, RunStatus] = {}
 
     def alive(self) -> list[PeerId]:
         return self.others
@@ -45,12 +62,12 @@ class _View:
         return peer in self.others
 
     def status(self, peer: PeerId) -> RunStatus | None:
-        return None
+        return self.statuses.get(peer)
 
 
-def _core(me: PeerId, vote: VoteState | None = None) -> Matchmaking:
-    view, spread, pace = _View(me, list(PEERS)), Estimate(2.0, 0.5, 60.0), Estimate(1.0, 1.0, 60.0)
-    means = Means(me, 0, FakeSigner(me), view, POLICY, Shelf(), spread, pace)
+def _core(me: PeerId, vote: VoteState | None = None, view: _View | None = None) -> Matchmaking:
+    view, spread, pace = view or _View(me, list(PEERS)), Estimate(2.0, 0.5, 60.0), Estimate(1.0, 1.0, 60.0)
+    means = Means(me, 0, FakeSigner(me), view, POLICY, Shelf(), Outbox(), spread, pace)
     return Matchmaking(means, BASE, vote or VoteState(ROUND, 0))
 
 
@@ -68,6 +85,23 @@ def test_the_first_live_voter_leads_and_closes_when_all_are_there() -> None:
     assert len(formed.roster.joins) == 3
 
 
+def test_a_leader_waits_for_joins_and_a_follower_for_those_who_say_that_they_train() -> None:
+    view = _View(SECOND, list(PEERS))
+    leader, follower = _core(LEADER), _core(SECOND, view=view)
+    assert leader.waiting_for() == follower.waiting_for() == []  # we train ourselves
+    leader.submit(0.0, OFFER)
+    assert set(leader.waiting_for()) == {SECOND, THIRD}
+    leader.receive_join(0.1, join(SECOND, LEADER))
+    assert leader.waiting_for() == [THIRD]
+    follower.submit(0.0, OFFER)
+    assert follower.waiting_for() == []  # nobody has said anything
+    here = RunStatus(BASE.round, BASE.history, BASE.root, "training", 0, 0, None, True, 0, "unknown")
+    ready, elsewhere = dataclasses.replace(here, phase="matching"), dataclasses.replace(here, round=BASE.round + 1)
+    for third, late in ((here, [THIRD]), (ready, []), (elsewhere, [])):
+        view.statuses = {THIRD: third, LEADER: ready}
+        assert follower.waiting_for() == late
+
+
 def test_the_late_are_called_and_then_left_out() -> None:
     leader = _core(LEADER)
     leader.submit(0.0, OFFER)
@@ -81,7 +115,7 @@ def test_the_late_are_called_and_then_left_out() -> None:
 def test_without_a_quorum_nobody_closes_and_the_run_says_for_whom_it_waits() -> None:
     leader = _core(LEADER)
     (waiting,) = told(leader.submit(0.0, OFFER), Waiting)
-    assert "no quorum" in waiting.reason
+    assert waiting.reason == f"no quorum with 2 of 3 voters absent ({', '.join(p for p in PEERS if p != LEADER)})"
     assert not told(leader.fire(100.0, _wake(leader)), GroupFormed)
 
 
@@ -99,6 +133,15 @@ def test_who_waits_long_without_a_quorum_calls_the_others_away_from_their_leader
     assert follower.attempt == 2
 
 
+def test_who_has_no_vote_calls_nobody() -> None:
+    """Every voter has signed off. Whoever is left would be taken for an impostor: it waits, and says so."""
+    stranger = _core(STRANGER)
+    stranger.candidates.expected = lambda: [D]  # type: ignore[method-assign]
+    stranger.receive_leaves(0.0, [leave(peer, Ballot(0, 0, peer)) for peer in PEERS])
+    assert told(stranger.submit(0.0, OFFER), Waiting)
+    assert not sent(stranger.fire(100.0, _wake(stranger)), Call)
+
+
 def test_a_silent_leader_is_given_up() -> None:
     member = _core(SECOND)
     member.submit(0.0, OFFER)
@@ -106,6 +149,20 @@ def test_a_silent_leader_is_given_up() -> None:
         assert sent(member.fire(float(turn), _wake(member)), Join)[0].message.attempt == 1  # type: ignore[attr-defined]
     member.fire(20.0, _wake(member))
     assert member.attempt == 2
+
+
+def test_while_no_voter_is_there_nobody_moves_on() -> None:
+    """Else whoever comes back after a while would find the others in an attempt that it must take for a lie."""
+    member = _core(STRANGER)
+    member.submit(0.0, OFFER)
+    voters, member._view.others = member._view.others, []  # type: ignore[attr-defined]
+    for turn in range(3 * MAX_ATTEMPT_STEP):
+        assert sent(member.fire(float(turn), _wake(member)), Join)
+        member.peer_changed(float(turn))
+    assert (member.attempt, member.leader) == (1, LEADER)
+    member._view.others = [peer for peer in voters if peer != LEADER]  # type: ignore[attr-defined]
+    member.peer_changed(1000.0)
+    assert (member.attempt, member.leader) == (2, rank(BASE, 2, [SECOND, THIRD])[0])
 
 
 def test_noted_is_a_sign_of_life() -> None:

@@ -75,6 +75,15 @@ def test_who_speaks_is_known_from_then_on() -> None:
     assert core.digest() == view_digest([A, ME])
 
 
+def test_a_seed_that_was_not_there_at_the_start_is_asked_again() -> None:
+    """Else those who found each other first would stay an island, if nobody else can dial them."""
+    core = Membership(ME, (), STATUS, FakeSigner(ME), random.Random(1))
+    effects = core.start(0.0, [A, B])
+    core.receive(0.5, A, Gossip(entry(A), NOTHING, True))
+    (wake,) = timers(effects, "sync")
+    assert [to for to, _ in sent(core.fire(1.0, wake.timer), Summary)] == [A, B]
+
+
 def test_start_asks_seeds_but_never_itself() -> None:
     core = Membership(ME, (), STATUS, FakeSigner(ME), random.Random(1))
     effects = core.start(0.0, [ME, A])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import math
 from types import SimpleNamespace
 from typing import cast
 
 from shoal.node.faults import Fault, FaultTrigger
 from shoal.node.outgoing import Outgoing
+from shoal.node.phases import PhaseLog
 from shoal.node.records import CommitLog
 from shoal.protocol.attempt import Attempt
 from shoal.protocol.ids import NO_DIGEST, PeerId
@@ -39,7 +42,7 @@ def test_payloads_are_counted_for_their_round() -> None:
     outgoing.sent(contribution(7, 1), attempt(7))
     outgoing.sent(Final(7, 0, 1, 0, (0, 0), b"\x03", bytes(30)), attempt(7))
     outgoing.sent(Fetched(7, 0, 0, b"\x03", bytes(5)), attempt(7))
-    record = commits.add(decision(7), ME, 2.0, outgoing.resent)
+    record = commits.add(decision(7), ME, 2.0, outgoing.resent, PhaseLog(), 0)
     assert (record.members, record.contributors, record.took_part) == (2, 2, True)
     assert [each["bytes"] for each in commits.as_json()] == [135]
 
@@ -47,7 +50,7 @@ def test_payloads_are_counted_for_their_round() -> None:
 def test_what_leaves_after_the_commit_still_counts_but_catching_up_does_not() -> None:
     commits = CommitLog()
     outgoing = Outgoing(ME, commits, None)
-    commits.add(decision(7), ME, 2.0, 0)
+    commits.add(decision(7), ME, 2.0, 0, PhaseLog(), 0)
     outgoing.sent(Final(7, 0, 1, 0, (0, 0), b"\x03", bytes(30)), None)
     outgoing.sent(Fetched(7, 0, 0, b"\x03", bytes(5)), attempt(8))
     outgoing.sent(Fetched(7, 0, 0, b"\x03", bytes(5)), None)
@@ -77,5 +80,21 @@ def test_the_time_of_a_round_begins_with_the_first_submission() -> None:
     commits = CommitLog()
     for now in (1.0, 2.0):
         commits.submitted(now)
-    assert commits.add(decision(7), ME, 4.0, 0).seconds == 3.0
-    assert commits.add(decision(8), ME, 9.0, 0).seconds == 0.0  # we only followed
+    assert commits.add(decision(7), ME, 4.0, 0, PhaseLog(), 0).seconds == 3.0
+    assert commits.add(decision(8), ME, 9.0, 0, PhaseLog(), 0).seconds == 0.0  # we only followed
+
+
+def test_a_record_says_where_the_time_went_and_how_the_training_did() -> None:
+    commits, phases = CommitLog(), PhaseLog()
+    for now, phase in ((1.0, "training"), (3.0, "reducing")):
+        phases.observe(now, phase, lambda: [OTHER])
+    commits.submitted(3.0, tokens=100, loss=2.5)
+    record = commits.add(decision(7), ME, 4.0, 0, phases, samples=900)
+    assert (record.tokens, record.loss, record.samples) == (100, 2.5, 900)
+    row = commits.as_json()[0]
+    assert row["phases"] == ({"phase": "training", "seconds": 2.0}, {"phase": "reducing", "seconds": 1.0})
+    assert row["waited_for"] == {OTHER: 3.0}
+    json.dumps(row, allow_nan=False)
+    commits.submitted(5.0, tokens=100, loss=math.nan)
+    assert commits.add(decision(8), ME, 6.0, 0, phases, samples=900).loss is None  # NaN is no JSON
+    assert commits.add(decision(9), ME, 7.0, 0, phases, samples=900).tokens == 0  # we only followed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from shoal.protocol.allreduce import Blamed
-from shoal.protocol.donor import LEASE, MAX_LEASES, Donor, state_root
+from shoal.protocol.donor import LEASE, MAX_LEASES, MAX_VERSIONS, SLOWEST, Donor, state_root
 from shoal.protocol.effects import Effect, Send, Timer
 from shoal.protocol.history import History
 from shoal.protocol.ids import NO_DIGEST, Digest, PeerId, content_hash
@@ -13,7 +13,7 @@ from shoal.protocol.messages.rounds import Certificate
 from shoal.protocol.messages.status import RunStatus
 from shoal.protocol.messages.transfer import Chain, GetChain, GetState, GetStateChunk, StateChunk, StateIs
 from shoal.protocol.roster import Base
-from shoal.protocol.transfer import PATIENCE, WINDOW, Transfer
+from shoal.protocol.transfer import MAX_LIARS, PATIENCE, WINDOW, Transfer
 from tests.simulation.swarm import Versions
 from tests.unit.rounds_kit import BASE, SIGNER, A, B, C, certificate, refused, sent, told, value
 
@@ -45,10 +45,10 @@ def _certified() -> Certificate:
     return certificate(dataclasses.replace(prepared, proposal=proposal))
 
 
-def _link(round: int) -> Certificate:
-    """An earlier link; only its round is of interest here."""
+def _link(round: int, root: Digest = BASE.root) -> Certificate:
+    """An earlier link; only its round, and the root that it certifies, are of interest here."""
     proof = certificate()
-    return dataclasses.replace(proof, proposal=dataclasses.replace(proof.proposal, round=round))
+    return dataclasses.replace(proof, proposal=dataclasses.replace(proof.proposal, round=round, base_root=root))
 
 
 def _history(links: int) -> History:
@@ -198,6 +198,56 @@ def test_a_donor_pins_for_a_bounded_number_and_a_bounded_time() -> None:
     assert list(donor._leases) == ["joiner 3"]
     donor.expire(3 * LEASE)
     assert donor.oldest_lease() is None
+
+
+def test_a_lease_ends_however_it_is_used_and_others_come_first_then() -> None:
+    donor, greedy = _donor(), PeerId("greedy")
+    ends = LEASE + SLOWEST * len(STATE)
+    assert donor.offer(0.0, greedy, GetState(0, 0))
+    now = 0.0
+    while now < ends:
+        (answer,) = donor.serve(now, greedy, GetStateChunk(0, VERSION, 0))
+        assert answer == Send(greedy, _chunk(0))
+        assert donor.offer(now, greedy, GetState(0, 0))
+        now += LEASE / 2
+    donor.expire(ends)
+    assert not donor.has_leases
+    assert donor.offer(ends, greedy, GetState(0, 0)) == []
+    assert donor.serve(ends, greedy, GetStateChunk(0, VERSION, 0)) == [Send(greedy, StateChunk(0, VERSION, 0, b""))]
+    assert donor.offer(ends, C, GetState(0, 0))
+    assert donor.offer(ends + LEASE, greedy, GetState(0, 0))
+
+
+def test_who_is_one_too_many_is_not_served() -> None:
+    donor = _donor()
+    for number in range(MAX_LEASES):
+        _offer(donor, PeerId(f"joiner {number}"))
+    assert donor.serve(0.0, C, GetStateChunk(0, VERSION, 0)) == [Send(C, StateChunk(0, VERSION, 0, b""))]
+    donor.expire(LEASE)
+    assert donor.serve(LEASE, C, GetStateChunk(0, VERSION, 0)) == [Send(C, _chunk(0))]
+
+
+def test_a_donor_pins_a_bounded_number_of_versions() -> None:
+    """As rounds go by and joiners come one by one, the later ones share what is pinned already."""
+    newest = MAX_VERSIONS + 3
+    history = _history(0)
+    history._links = [_link(round, ROOT) for round in range(1, newest + 2)]
+    versions = Versions({})
+    donor = Donor(0, history, versions)
+    for round in range(1, newest + 1):
+        versions.states[round] = STATE
+        donor.offer(0.0, PeerId(f"joiner {round}"), GetState(0, 0))
+    assert sorted({lease.version for lease in donor._leases.values()}) == list(range(1, MAX_VERSIONS + 1))
+    assert len(donor._leases) == newest
+
+
+def test_liars_are_remembered_in_a_bounded_number() -> None:
+    joiner = _joiner()
+    for number in range(2 * MAX_LIARS):
+        joiner._blame(PeerId(f"liar {number // 2}"), "lies")
+        joiner._blame(B, "lies")
+    assert joiner._candidates() == [A]
+    assert len(joiner._liars) <= MAX_LIARS
 
 
 def test_a_donor_refuses_a_chunk_that_there_is_not() -> None:

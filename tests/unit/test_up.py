@@ -143,6 +143,13 @@ def test_a_death_and_an_arrival(up: Up, tmp_path: Path) -> None:
     assert "seed = 3" in (tmp_path / "out/manifest.toml").read_text()
     assert (tmp_path / "out/peers/peer-4/state.safetensors").exists()
     assert json.loads((tmp_path / "world/peer-2.args").read_text())[0].endswith("/p2p/peer-1")
+    report = (tmp_path / "out/report.html").read_text()
+    assert "peer-3 was killed with SIGKILL: 6 of 12 chunks sent in round 2." in report
+    assert "peer-4 joined the run at round" in report
+    assert "All went as it should." in report
+    assert "What the model writes" in report
+    assert (tmp_path / "out/loss.png").exists()
+    assert f"The report: {tmp_path / 'out/report.html'}" in stderr
     kinds = {each["kind"] for each in events(tmp_path / "out")}
     assert kinds == {"event", "round", "progress", "result"}
 
@@ -159,12 +166,14 @@ def test_ctrl_c_leaves_nothing_behind(up: Up, tmp_path: Path) -> None:
     assert events(tmp_path / "out")[-1]["event"] == "ended"
 
 
-def test_sigterm_while_starting_leaves_nothing_behind(up: Up, tmp_path: Path) -> None:
+def test_sigterm_while_starting_leaves_nothing_behind_but_a_report(up: Up, tmp_path: Path) -> None:
     process = up("--rounds", "1000", "--kill-at", "none", "--join-at", "none")
     wait_for(lambda: (tmp_path / "out/logs/peer-1.log").exists())
     process.terminate()
-    process.communicate(timeout=PATIENCE)
+    stdout, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + signal.SIGTERM
+    assert f"The report: {tmp_path / 'out/report.html'}" in stdout
+    assert "The run came to no verdict: interrupted." in (tmp_path / "out/report.html").read_text()
     wait_for(lambda: not left_behind(tmp_path))
 
 
@@ -174,6 +183,7 @@ def test_an_unplanned_death_ends_it(up: Up, tmp_path: Path) -> None:
     assert process.returncode == 1
     assert "peer-2 died unexpectedly (exit status 1)" in stderr
     assert "the disk is on fire" in stderr
+    assert "peer-2 died unexpectedly" in (tmp_path / "out/report.html").read_text()
 
 
 def test_a_full_folder_is_refused(up: Up, tmp_path: Path) -> None:

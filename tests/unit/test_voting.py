@@ -31,14 +31,14 @@ def test_a_vote_is_a_promise() -> None:
 
 
 def test_a_restarted_member_takes_up_its_votes_in_the_round_of_its_record() -> None:
-    record = VoteRecord(ROUND, 0, 3, HIGH, W)
+    record = VoteRecord(ROUND, 0, 3, HIGH, W, 0)
     again = VoteState.resume(ROUND, 0, record)
     assert again.record() == record
     assert not again.may_join(3)
 
 
 def test_it_has_no_say_in_earlier_rounds_and_a_fresh_one_in_later_ones() -> None:
-    record = VoteRecord(ROUND, 0, 3, HIGH, W)
+    record = VoteRecord(ROUND, 0, 3, HIGH, W, 0)
     earlier = VoteState.resume(ROUND - 1, 0, record)
     assert earlier.is_sealed
     assert not earlier.may_join(4)

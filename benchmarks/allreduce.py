@@ -1,0 +1,129 @@
+"""How long one all-reduce takes, by Shoal and by its peers, on this machine and in the same run.
+
+    benchmarks/allreduce.py --peers 4 --mib 64 --codec fp32 --against gloo,hivemind --json
+
+Every system gets the same random vectors in processes of its own, over loopback. `seconds` is the median over rounds
+of the time from the last peer's submit until the slowest peer holds the mean: for Shoal finding the group and the vote
+are in it, for hivemind the group is found before the clock starts. `bytes` is what the loopback interface carried in
+a round for all peers together, headers included. `ok`: in every round every peer's mean was as close to the fp64 mean
+as the codec allows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from kit.fleet import Fleet, Lap, PeerFailed, script
+from kit.peer import Task
+from kit.vectors import TOLERANCE
+
+HIVEMIND = Path(__file__).parent / ".hivemind" / "bin" / "python"
+SEED = 7
+LOOPBACK = Path("/proc/net/dev")
+CODECS = {"shoal": ("fp32", "int8"), "gloo": ("fp32",), "hivemind": ("fp32", "fp16", "int8")}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One line of the answer."""
+
+    system: str
+    peers: int
+    mib: int
+    codec: str
+    seconds: float | None
+    bytes: int | None
+    ok: bool
+
+
+def main() -> int:
+    """Measure each system in turn; 0 if all that were measured are right."""
+    options = _parse()
+    systems = ["shoal", *options.against]
+    results = []
+    for system in systems:
+        if options.codec not in CODECS[system]:
+            print(f"{system} has no codec {options.codec}: left out", file=sys.stderr)
+        elif system == "hivemind" and not HIVEMIND.exists():
+            print("hivemind is not installed: left out; `make bench-peers` installs it", file=sys.stderr)
+        else:
+            results.append(measure(system, options))
+            print(json.dumps(asdict(results[-1])) if options.json else _words(results[-1]), flush=True)
+    return 0 if results and all(result.ok for result in results) else 1
+
+
+def measure(system: str, options: argparse.Namespace) -> Result:
+    """All rounds of one system; one that fails is reported as not ok, and why goes to stderr."""
+    elements = options.mib * (1 << 20) // 4
+    tasks = [Task(rank, options.peers, elements, options.codec, SEED) for rank in range(options.peers)]
+    laps, sizes = [], []
+    try:
+        with Fleet(_argv(system), tasks, options.patience) as fleet:
+            fleet.gather()
+            for round in range(1, options.rounds + 2):
+                before = _loopback_bytes()
+                laps.append(fleet.lap(round))
+                sizes.append(_loopback_bytes() - before)
+    except PeerFailed as failure:
+        print(f"{system} failed in round {len(laps) + 1}: {failure}", file=sys.stderr)
+        return Result(system, options.peers, options.mib, options.codec, None, None, False)
+    return _result(system, options, laps[1:], sizes[1:])  # the first round warms up
+
+
+def _result(system: str, options: argparse.Namespace, laps: Sequence[Lap], sizes: Sequence[int]) -> Result:
+    ok = all(lap.error <= TOLERANCE[options.codec] for lap in laps)
+    seconds = statistics.median(lap.seconds for lap in laps)
+    sent = int(statistics.median(sizes)) if LOOPBACK.exists() else None
+    return Result(system, options.peers, options.mib, options.codec, round(seconds, 4), sent, ok)
+
+
+def _argv(system: str) -> list[str]:
+    python = HIVEMIND if system == "hivemind" else sys.executable
+    return script(f"allreduce_{system}.py", python)
+
+
+def _loopback_bytes() -> int:
+    """Bytes that the loopback interface has carried (Linux); 0 elsewhere."""
+    if not LOOPBACK.exists():
+        return 0
+    line = next(line for line in LOOPBACK.read_text().splitlines() if line.strip().startswith("lo:"))
+    return int(line.split(":")[1].split()[0])
+
+
+def _words(result: Result) -> str:
+    if result.seconds is None:
+        return f"{result.system:10} failed"
+    size = f"{result.bytes / 1e6:8.1f} MB in all" if result.bytes is not None else ""
+    return f"{result.system:10} {result.seconds:8.3f} s {size}{'' if result.ok else '   WRONG RESULT'}"
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Time one all-reduce by Shoal and by its peers.")
+    parser.add_argument("--peers", type=int, default=4)
+    parser.add_argument("--mib", type=int, default=64, help="MiB of fp32 per peer")
+    parser.add_argument("--codec", default="fp32", choices=sorted(TOLERANCE))
+    parser.add_argument("--against", default=[], type=_systems, help="gloo,hivemind")
+    parser.add_argument("--rounds", type=int, default=5, help="measured rounds; one more warms up")
+    parser.add_argument("--patience", type=float, default=180.0, help="seconds for one round of one system")
+    parser.add_argument("--json", action="store_true", help="one JSON line per system")
+    options = parser.parse_args()
+    if min(options.peers - 1, options.mib, options.rounds) < 1:
+        parser.error("--peers must be at least 2, --mib and --rounds at least 1")
+    return options
+
+
+def _systems(names: str) -> list[str]:
+    systems = [name for name in names.split(",") if name]
+    if unknown := set(systems) - {"gloo", "hivemind"}:
+        raise argparse.ArgumentTypeError(f"unknown system '{min(unknown)}'; known are gloo and hivemind")
+    return systems
+
+
+if __name__ == "__main__":
+    sys.exit(main())

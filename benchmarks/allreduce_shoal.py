@@ -1,0 +1,155 @@
+"""One peer of Shoal's round: the network, cores, codecs and vote record of the daemon, without a model and a worker.
+
+The clock runs from `submit` until the committed means are decoded into one vector; the outer step is not in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from kit.peer import Fleet
+from kit.vectors import Floats, mean_error, vector
+
+from shoal.node.disk import Disk
+from shoal.node.driver import Driver
+from shoal.protocol.certificate import genesis
+from shoal.protocol.chunks import chunk_bounds
+from shoal.protocol.compression import codec
+from shoal.protocol.effects import Event
+from shoal.protocol.identity import Identity
+from shoal.protocol.ids import Digest, PeerId, RunId, content_hash
+from shoal.protocol.matchmaking import Offer
+from shoal.protocol.member import PART, Member, RunFacts
+from shoal.protocol.members import PeerUp
+from shoal.protocol.network import Network
+from shoal.protocol.reduction.mean import MeanReducer
+from shoal.protocol.roster import Base, Policy
+from shoal.protocol.rounds import Committed
+from shoal.protocol.shelf import Decision
+
+RUN = RunId(content_hash(b"benchmark"))
+CHUNK = 1 << 20  # bytes
+
+
+class Peer:
+    """A member of the run that does nothing but average."""
+
+    def __init__(self, fleet: Fleet, folder: Path) -> None:
+        self._task = fleet.task
+        self._codec = codec(fleet.task.codec)
+        self._bounds = chunk_bounds(fleet.task.elements, CHUNK, self._codec.block)
+        self._identity = Identity.generate()
+        self._disk = Disk(folder)
+        self._committed: asyncio.Queue[Decision] = asyncio.Queue()
+        self.network = Network(self._identity, host="127.0.0.1", port=0)
+
+    async def join(self, addresses: list[str]) -> None:
+        """Enter the run of the peers at `addresses`, whose first is its creator."""
+        names = [PeerId(address.rpartition("/p2p/")[2]) for address in addresses]
+        for name, address in zip(names, addresses, strict=True):
+            if name != self.network.peer:
+                self.network.remember(name, [address])
+        policy = Policy(2, len(names), len(names), 1, len(self._bounds))
+        member = Member(
+            self.network.peer,
+            self.network.addresses(),
+            RunFacts(Base(0, genesis(RUN, PART), content_hash(b""), (names[0],)), policy),
+            self._identity.signer(RUN),
+            lambda _: MeanReducer([stop - start for start, stop in self._bounds], self._codec, self._codec),
+            NoState(),
+            random.Random(),
+            self._disk.load(),
+        )
+        self.driver = Driver(
+            member, self._disk, lambda to, words: self.network.send(to, RUN, words), self._on_event, _give_up
+        )
+        self.network.on_message = lambda peer, run, words: self.driver.receive(peer, words)
+        self.network.on_link = self.driver.link
+        self.driver.command(lambda now: member.start(now, [name for name in names if name != self.network.peer]))
+        while len(member.membership.alive()) < len(names) - 1:
+            await asyncio.sleep(0.01)
+
+    async def average(self, mine: Floats) -> tuple[Floats, float, float]:
+        """One round: the mean, when we submitted and when we held it."""
+        submitted = time.monotonic()
+        self.driver.command(lambda now: self.driver.member.submit(now, Offer(1, 0, True), self._encoder(mine)))
+        decision = await self._committed.get()
+        mean = np.empty_like(mine)
+        flat = torch.from_numpy(mean)
+        for (start, stop), payload in zip(self._bounds, decision.payloads, strict=True):
+            flat[start:stop] = self._codec.decode(payload, stop - start)
+        held = time.monotonic()
+        root = decision.certificate.proposal.base_root  # as if the step had changed nothing
+        self.driver.command(lambda now: self.driver.member.applied(now, root))
+        return mean, submitted, held
+
+    def _encoder(self, vector: Floats) -> Callable[[int], bytes]:
+        flat = torch.from_numpy(vector)
+        return lambda chunk: self._codec.encode(flat[slice(*self._bounds[chunk])])
+
+    def _on_event(self, event: Event) -> None:
+        match event:
+            case Committed(decision):
+                self._committed.put_nowait(decision)
+            case PeerUp(peer, addresses):
+                self.network.remember(peer, addresses)
+
+
+class NoState:
+    """Nobody comes late here, so there is nothing to serve."""
+
+    def versions(self) -> list[int]:
+        """None."""
+        return []
+
+    def describe(self, round: int) -> tuple[bytes, tuple[Digest, ...]]:
+        """Never asked, as there is no version."""
+        raise KeyError(round)
+
+    def chunk(self, round: int, index: int) -> bytes:
+        """Never asked either."""
+        raise KeyError(round)
+
+    def pin(self, rounds: object) -> None:
+        """Nothing to keep."""
+
+
+def _give_up(error: Exception) -> None:
+    raise SystemExit(f"the member has failed: {error!r}")
+
+
+async def main(folder: Path) -> None:
+    """Be a peer until there are no more rounds."""
+    torch.set_num_threads(1)
+    fleet = Fleet()
+    peer = Peer(fleet, folder)
+    await peer.network.start()
+    try:
+        addresses = await asyncio.to_thread(fleet.meet, peer.network.addresses()[0])
+        await peer.join(addresses)
+        fleet.say(joined=True)
+        while (number := await asyncio.to_thread(fleet.next_round)) is not None:
+            await _lap(fleet, peer, number)
+    finally:
+        await peer.network.close()
+
+
+async def _lap(fleet: Fleet, peer: Peer, number: int) -> None:
+    task = fleet.task
+    mine = await asyncio.to_thread(vector, task.seed, number, task.rank, task.elements)
+    await asyncio.to_thread(fleet.wait_for_go)
+    mean, submitted, held = await peer.average(mine)
+    error = await asyncio.to_thread(mean_error, mean, task.seed, number, task.peers)
+    fleet.say(submitted=submitted, held=held, error=error)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as scratch:
+        asyncio.run(main(Path(scratch)))

@@ -1,0 +1,48 @@
+"""One real daemon for a benchmark, in a home of its own, ended with the `with` block."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+
+PATIENCE = 60.0  # seconds
+
+
+class Node:
+    """`shoal node start --foreground` on free ports; `shoal` runs a command that asks it."""
+
+    def __enter__(self) -> Node:
+        self._folder = tempfile.TemporaryDirectory(prefix="shoal-bench-")
+        self.environ = {**os.environ, "SHOAL_HOME": str(Path(self._folder.name) / "home")}
+        argv = [*shoal("node", "start", "--foreground"), "--port", "0", "--admin-port", "0"]
+        self.process = subprocess.Popen(argv, env=self.environ, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + PATIENCE
+        while self.run("status").returncode:
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit("the daemon does not start: try `shoal node start --foreground`")
+            time.sleep(0.1)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(PATIENCE)
+        finally:
+            self.process.kill()
+            self._folder.cleanup()
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[bytes]:
+        """A command of the CLI that asks this node."""
+        return subprocess.run(shoal(*words), env=self.environ, capture_output=True, timeout=PATIENCE)
+
+
+def shoal(*words: str) -> list[str]:
+    """The installed command, as a user types it."""
+    return [str(Path(sys.executable).with_name("shoal")), *words]

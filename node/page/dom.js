@@ -1,0 +1,60 @@
+// The few things this page does to the document. Text is only ever set as text: what a peer sent is never markup.
+
+/** The element with this id. */
+export const byId = (id) => document.getElementById(id);
+
+/** A new element with a class and children (elements or strings). */
+export function make(tag, className, ...children) {
+  const node = document.createElement(tag);
+  if (className) node.className = className;
+  node.append(...children);
+  return node;
+}
+
+/** Set the text, and touch nothing if it is that already: selections and screen readers stay undisturbed. */
+export function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+/** Set the class in the same way. */
+export function setClass(node, className) {
+  if (node.className !== className) node.className = className;
+}
+
+/** Make `parent` have one child per item: `create()` makes one, `update(child, item)` fills it. */
+export function sync(parent, items, create, update) {
+  while (parent.children.length > items.length) parent.lastElementChild.remove();
+  while (parent.children.length < items.length) parent.append(create());
+  items.forEach((item, index) => update(parent.children[index], item));
+}
+
+/**
+ * A table with a row per item.
+ * A column is {title, text(item)}, and perhaps kind (classes), hint(item), shown on hover, and isOdd(item), marked.
+ */
+export class Table {
+  constructor(table, columns, caption) {
+    this.columns = columns;
+    const heads = columns.map(({ title, kind }) => {
+      const head = make("th", (kind ?? "").replace("mono", ""), title);
+      head.scope = "col";
+      return head;
+    });
+    this.body = make("tbody");
+    table.replaceChildren(...(caption ? [make("caption", "", caption)] : []), make("thead", "", make("tr", "", ...heads)), this.body);
+  }
+
+  update(items) {
+    const row = () => make("tr", "", ...this.columns.map(() => make("td")));
+    sync(this.body, items, row, (line, item) => {
+      this.columns.forEach(({ text, kind, hint, isOdd }, index) => {
+        const cell = line.children[index];
+        const words = text(item);
+        setText(cell, words);
+        setClass(cell, [kind, words === "–" ? "empty" : "", isOdd?.(item) ? "odd" : ""].filter(Boolean).join(" "));
+        const title = hint?.(item) ?? "";
+        if (cell.title !== title) cell.title = title;
+      });
+    });
+  }
+}

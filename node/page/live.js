@@ -1,0 +1,50 @@
+// The node's events. A connection that is lost comes back by itself; a silent one is given up and opened anew.
+
+const SILENCE = 15000; // milliseconds; the node says something every five seconds
+const PAUSE = 2000; // milliseconds until the next try, where the browser has given up
+
+/** Calls `onSnapshot(data)` for each snapshot, `onState(isLive)` when the connection comes or goes. */
+export class Live {
+  constructor({ onSnapshot, onState, onRefused }) {
+    this.handlers = { onSnapshot, onState, onRefused };
+    this.source = null;
+    this.timer = 0;
+  }
+
+  open() {
+    this.close();
+    const source = (this.source = new EventSource("/v1/events"));
+    source.addEventListener("snapshot", (event) => {
+      this.hear();
+      this.handlers.onSnapshot(JSON.parse(event.data));
+    });
+    source.addEventListener("beat", () => this.hear());
+    source.addEventListener("error", () => this.lose(source.readyState === EventSource.CLOSED));
+    this.watch(SILENCE);
+  }
+
+  close() {
+    clearTimeout(this.timer);
+    this.source?.close();
+    this.source = null;
+  }
+
+  hear() {
+    this.handlers.onState(true);
+    this.watch(SILENCE);
+  }
+
+  lose(isRefused) {
+    this.handlers.onState(false);
+    if (isRefused) this.watch(PAUSE);
+  }
+
+  /** After so long without a word: ask whether we are still logged in, and try again. */
+  watch(delay) {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => {
+      this.handlers.onState(false);
+      this.handlers.onRefused();
+    }, delay);
+  }
+}

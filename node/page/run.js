@@ -1,0 +1,109 @@
+// One run: how far it is, what holds it up, its curves, its last rounds.
+
+import { Chart } from "./charts.js";
+import { Table, make, setClass, setText, sync } from "./dom.js";
+import { ago, bytes, count, digest, fixed, peerName, seconds } from "./format.js";
+
+const PHASES = { failed: "bad", finished: "good", training: "calm", syncing: "warn" }; // all others: in a round
+const LOSSES = [
+  { label: "this node", name: "own", hint: "training loss here" },
+  { label: "swarm", name: "swarm", hint: "mean of the members' training losses" },
+];
+const SPEEDS = [
+  { label: "this node", name: "own", hint: "while it trains" },
+  { label: "swarm", name: "swarm", hint: "committed by all, from round to round" },
+];
+
+const ROUND_COLUMNS = [
+  { title: "Round", text: ({ round }) => String(round), kind: "number" },
+  { title: "When", text: ({ age }) => ago(age), kind: "number" },
+  {
+    title: "Counted",
+    text: ({ contributors, members }) => `${contributors} of ${members}`,
+    kind: "number",
+    isOdd: ({ contributors, members }) => contributors < members,
+  },
+  { title: "Attempt", text: ({ attempt }) => String(attempt), kind: "number minor", isOdd: ({ attempt }) => attempt > 1 },
+  { title: "Took", text: (round) => (round.seconds > 0 ? seconds(round.seconds) : "–"), kind: "number" },
+  { title: "Sent", text: (round) => bytes(round.bytes), kind: "number minor" },
+  { title: "Tokens", text: ({ round_samples }) => count(round_samples), kind: "number minor" },
+  { title: "Waited for", text: waitedFor, kind: "wide", hint: ({ waited_for }) => Object.keys(waited_for).join(" ") },
+  { title: "History", text: (round) => digest(round.digest), kind: "mono minor", hint: (round) => round.digest },
+];
+
+const WORTH_TELLING = 1; // seconds: everybody waits for everybody for a moment
+
+function waitedFor({ waited_for, called, took_part }) {
+  const late = Object.entries(waited_for)
+    .filter(([, time], _, [[, longest]]) => time >= Math.max(WORTH_TELLING, longest / 4))
+    .map(([peer, time]) => `${peerName(peer)} ${seconds(time)}`);
+  if (called) late.unshift("this node");
+  if (!took_part) late.unshift("not in the group");
+  return late.join(", ") || "–";
+}
+
+function tiles(row) {
+  const target = row.last ? ` / ${row.last}` : "";
+  return [
+    ["Round", `${row.round}${target}`],
+    ["Members", count(row.members)],
+    ["Loss", fixed(row.loss, 3)],
+    ["Inner step", count(row.step)],
+    ["Tokens/s here", count(row.tokens_per_second)],
+    ["Tokens in all", count(row.samples)],
+    ["Sent", bytes(row.bytes_sent)],
+    ["Received", bytes(row.bytes_received)],
+  ];
+}
+
+export class RunCard {
+  constructor(parent) {
+    this.name = make("h2");
+    this.id = make("span", "mono muted");
+    this.phase = make("span", "badge");
+    this.notice = make("p", "notice");
+    this.tiles = make("dl", "tiles");
+    const charts = make("div", "charts");
+    const table = make("table", "rounds");
+    const scroll = make("div", "scroll", table);
+    scroll.tabIndex = 0;
+    scroll.setAttribute("role", "region");
+    scroll.setAttribute("aria-label", "Last rounds");
+    this.card = make("section", "card run", make("div", "title", this.name, this.id, this.phase), this.notice);
+    this.card.append(this.tiles, charts, scroll);
+    parent.append(this.card);
+    const loss = (value) => fixed(value, 2);
+    this.loss = new Chart(charts, { title: "Loss", series: LOSSES, format: loss, fromZero: false });
+    this.speed = new Chart(charts, { title: "Tokens per second", series: SPEEDS, format: count, fromZero: true });
+    this.rounds = new Table(table, ROUND_COLUMNS, "Last rounds");
+    this.points = [];
+  }
+
+  update(row, rounds, news, now) {
+    setText(this.name, row.name);
+    setText(this.id, digest(row.run));
+    this.id.title = row.run;
+    setText(this.phase, row.phase);
+    setClass(this.phase, `badge ${PHASES[row.phase] ?? "good"}`);
+    setText(this.notice, row.failure ? `It has failed on this node: ${row.failure}` : (row.waiting_for ?? ""));
+    setClass(this.notice, row.failure ? "notice bad" : "notice");
+    const tile = () => make("div", "", make("dt"), make("dd"));
+    sync(this.tiles, tiles(row), tile, (node, [name, value]) => {
+      setText(node.children[0], name);
+      setText(node.children[1], value);
+    });
+    this.rounds.update(rounds.map((round) => ({ ...round, age: now - round.applied_at })).reverse());
+    if (news) this.draw(news);
+  }
+
+  draw({ anew, points }) {
+    this.points = anew ? points : this.points.concat(points);
+    const column = (index) => this.points.map((point) => point[index]);
+    this.loss.update([column(0), column(1), column(2)]);
+    this.speed.update([column(0), column(3), column(4)]);
+  }
+
+  remove() {
+    this.card.remove();
+  }
+}

@@ -1,0 +1,69 @@
+"""Where the time of a round goes at one member: which phases it went through, and whom it waited for meanwhile.
+
+Pure: the time comes in. A retried round goes through matching and reducing again, so phases are a list, not a table;
+the list is bounded, and a round with very many attempts adds to the spans that it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from shoal.protocol.ids import PeerId
+
+LEAST = 0.002  # seconds: a shorter span is not worth telling
+MOST = 64  # spans of a round
+LOOK = 0.2  # seconds between two looks at whom we wait for: the answer takes time on large models
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """So long in one phase, after what stands before it in the list."""
+
+    phase: str
+    seconds: float
+
+
+class PhaseLog:
+    """The phases of the current round, oldest first."""
+
+    def __init__(self) -> None:
+        self._spans: list[Span] = []
+        self._phase = ""
+        self._since = 0.0
+        self._waiting: tuple[PeerId, ...] = ()
+        self._looked_at = 0.0
+        self._waited: dict[PeerId, float] = {}
+
+    def observe(self, now: float, phase: str, waiting_for: Callable[[], Iterable[PeerId]]) -> None:
+        """The member is in `phase`; call it after every step that it makes."""
+        if phase != self._phase or now - self._looked_at >= LOOK:
+            self._count(now)
+            self._waiting = tuple(waiting_for())
+        if phase != self._phase:
+            self._close(now)
+            self._phase = phase
+
+    def cut(self, now: float) -> tuple[tuple[Span, ...], dict[PeerId, float]]:
+        """The spans, and the seconds that we waited for each peer, since the last cut. The phase goes on."""
+        self._count(now)
+        self._close(now)
+        spans, longest = tuple(self._spans), sorted(self._waited.items(), key=lambda item: -item[1])
+        waited = {peer: round(time, 3) for peer, time in longest if time >= LEAST}
+        self._spans, self._waited = [], {}
+        return spans, waited
+
+    def _count(self, now: float) -> None:
+        for peer in self._waiting:
+            self._waited[peer] = self._waited.get(peer, 0.0) + now - self._looked_at
+        self._looked_at = now
+
+    def _close(self, now: float) -> None:
+        seconds, self._since = round(now - self._since, 3), now
+        if not self._phase or seconds < LEAST:
+            return
+        same = [place for place, span in enumerate(self._spans) if span.phase == self._phase]
+        if same and (same[-1] == len(self._spans) - 1 or len(self._spans) >= MOST):
+            self._spans[same[-1]] = Span(self._phase, round(self._spans[same[-1]].seconds + seconds, 3))
+        else:
+            self._spans.append(Span(self._phase, seconds))

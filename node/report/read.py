@@ -1,0 +1,133 @@
+"""metrics.jsonl as values: what was planned, what happened, what each peer measured in each round.
+
+A run may have ended anywhere: every part may be missing, and the last line may be cut off.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from shoal.node.up.records import Ledger, Round
+from shoal.protocol.errors import LocalError
+
+Line = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """An event: `at` seconds after the beginning."""
+
+    at: float
+    kind: str
+    text: str
+    fields: Line
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """One of the trainings of --baseline."""
+
+    kind: str  # alone, joined
+    loss: float  # on the validation text
+    curve: tuple[tuple[float, float], ...]  # (tokens, training loss)
+
+
+@dataclass(slots=True)
+class Story:
+    """One play, as its folder tells it."""
+
+    folder: Path
+    began: float = 0.0  # the clock at the first line
+    ended: float = 0.0
+    events: list[Happening] = field(default_factory=list)
+    ledger: Ledger = field(default_factory=Ledger)
+    result: Line = field(default_factory=dict)  # empty: it came to no verdict
+
+    @property
+    def plan(self) -> Line:
+        """What was to be done: names, rounds, faults."""
+        return next((each.fields for each in self.events if each.kind == "plan"), {})
+
+    @property
+    def rounds(self) -> list[Round]:
+        """The committed rounds, in order."""
+        return self.ledger.rounds()
+
+    @property
+    def peers(self) -> list[str]:
+        """All peers that were started, in that order."""
+        return list(dict.fromkeys(each.fields["peer"] for each in self.events if each.kind == "up"))
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What each peer id is called here."""
+        return {each.fields["id"]: each.fields["peer"] for each in self.events if each.kind == "up"}
+
+    def first(self, kind: str) -> Happening | None:
+        """The first event of a kind."""
+        return next((each for each in self.events if each.kind == kind), None)
+
+    def reports(self, peer: str) -> list[Line]:
+        """What a peer says of the rounds that it has applied, in order."""
+        by_round = self.ledger.reports
+        return [by_round[number][peer] for number in sorted(by_round) if peer in by_round[number]]
+
+    def samples_after(self, number: int) -> int | None:
+        """Tokens behind the state after a round, None where nobody told."""
+        known = [int(each["samples"]) for each in self.ledger.reports.get(number, {}).values() if "samples" in each]
+        return max(known, default=None)
+
+    def reference(self, kind: str) -> Reference | None:
+        """The best of the references of a kind; a diverged one (NaN) is not among them."""
+        made = [each.fields for each in self.events if each.kind == "reference"]
+        found = [
+            Reference(kind, float(each["loss"]), tuple((float(x), float(y)) for x, y in each["curve"]))
+            for each in made
+            if each["reference"] == kind and each["loss"] == each["loss"]
+        ]
+        return min(found, key=lambda each: each.loss, default=None)
+
+
+def read_story(folder: Path) -> Story:
+    """The story in `folder`; LocalError if it holds none."""
+    path = folder / "metrics.jsonl"
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise LocalError(
+            f"{folder} holds no metrics.jsonl: give the folder that `shoal up` named ({error.strerror})"
+        ) from error
+    story = Story(folder)
+    for line in _lines(text):
+        story.began = story.began or float(line["time"])
+        story.ended = float(line["time"])
+        _take(story, line)
+    return story
+
+
+def _lines(text: str) -> Iterator[Line]:
+    lines = text.splitlines()
+    for number, each in enumerate(lines, start=1):
+        try:
+            line = json.loads(each)
+            line["time"], line["kind"]
+        except (ValueError, KeyError, TypeError) as error:
+            if number == len(lines):  # it was being written when everything ended
+                return
+            raise LocalError(f"line {number} of metrics.jsonl is not what `shoal up` writes") from error
+        yield line
+
+
+def _take(story: Story, line: Line) -> None:
+    match line["kind"]:
+        case "event":
+            at = float(line["time"]) - story.began
+            story.events.append(Happening(at, line["event"], line["text"], line))
+        case "round":
+            story.ledger.add(line["peer"], [line])
+        case "result":
+            story.result = line

@@ -1,0 +1,51 @@
+"""What a node's status means, in one sentence and with what to do about it: for the command line and the page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shoal.node.standing import BUSY
+
+Answer = dict[str, Any]
+WRONG = {
+    "SOLO": "This node is alone: no other peer is reachable.",
+    "SPLIT": "The swarm is split: too few of its last members are reachable.",
+}
+ADVICE = {
+    "SOLO": "Start it with --bootstrap and the address of a running node.",
+    "SPLIT": "Check this machine's network and theirs. The run goes on by itself when they are back; nothing is lost.",
+}
+
+
+def advice(status: Answer) -> str | None:
+    """What to do about a node's state; None if nothing is wrong with it."""
+    return ADVICE.get(status.get("state", ""))
+
+
+def headline(status: Answer) -> str:
+    """Where the node stands."""
+    state, runs = str(status.get("state")), status.get("runs", [])
+    if state in WRONG:
+        return WRONG[state]
+    if not runs:
+        return f"Connected {_with_peers(status)}, and in no run."
+    busy = [f"round {run['round'] + 1} of {run['name']}" for run in runs if run.get("phase") in BUSY]
+    if state == "IN-ROUND" and busy:
+        return f"Averaging {' and '.join(busy)} with the others."
+    return f"Connected {_with_peers(status)}: {', '.join(map(_doing, runs))}."
+
+
+def _with_peers(status: Answer) -> str:
+    count = status.get("peers")
+    return "with others" if count is None else f"with {count} {'peer' if count == 1 else 'peers'}"
+
+
+def _doing(run: Answer) -> str:
+    phase, name = run.get("phase"), run["name"]
+    if phase == "failed":
+        return f"{name} has failed on this node"
+    if phase == "finished":
+        return f"{name} is finished"
+    if phase == "syncing":
+        return f"catching up with {name}"
+    return f"training {name}" if run.get("trains", True) else f"keeping the state of {name}"

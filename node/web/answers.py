@@ -1,0 +1,68 @@
+"""Errors as JSON that says whose fault they are, and the headers that every answer carries.
+
+The content security policy lets the page load what this node serves, and nothing else: no inline script or style, no
+other host, no frame around it. It is the same for every answer, so that no answer can be made into a page.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from shoal.node.service import UnknownRun
+from shoal.node.version import shoal_version
+from shoal.protocol.errors import RemoteError, ShoalError, TransportError
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+POLICY = "; ".join(
+    [
+        "default-src 'none'",
+        *(f"{kind}-src 'self'" for kind in ("script", "style", "connect")),
+        "img-src 'self' data:",
+        *(f"{what} 'none'" for what in ("base-uri", "form-action", "frame-ancestors")),
+    ]
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Shoal-Version": shoal_version(),
+}
+
+log = logging.getLogger("shoal.api")
+
+
+async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    """For `on_response_prepare`."""
+    response.headers.update(HEADERS)
+    response.headers.setdefault("Cache-Control", "no-store")
+
+
+def failure(status: int, message: str, blame: str = "caller") -> web.Response:
+    """An error that says whose fault it is."""
+    return web.json_response({"error": message, "blame": blame}, status=status)
+
+
+@web.middleware
+async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """What a handler raises, in the words and with the status that fit."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        return failure(error.status, error.reason)
+    except UnknownRun as error:
+        return failure(404, str(error))
+    except RemoteError as error:
+        return failure(502, str(error), blame="peer")
+    except TransportError as error:
+        return failure(502, str(error), blame="network")
+    except ShoalError as error:
+        return failure(400, str(error))
+    except Exception:
+        log.exception("the API failed on %s %s", request.method, request.path)
+        return failure(500, "the node made a mistake; its log has the details", blame="node")

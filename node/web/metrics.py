@@ -1,0 +1,135 @@
+"""The node for Prometheus: `/metrics`, in names of the form shoal_<part>_<thing>_<unit|total>.
+
+Rules: what is counted was counted where it happened (`meters`), and is only put into the format here, when somebody
+asks; the label `run` is a run's whole id, and no label names another peer, so that the number of series is bounded.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+
+from shoal.node.service import Answer, NodeService
+
+PATHS = ("direct", "punched", "relayed")
+
+
+class Metrics:
+    """The route, and what it shows."""
+
+    def __init__(self, service: NodeService) -> None:
+        self._service = service
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+
+    def table(self) -> list[web.RouteDef]:
+        """Where Prometheus asks."""
+        return [web.get("/metrics", self._show)]
+
+    async def _show(self, request: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    def collect(self) -> Iterator[Metric]:
+        """For the registry: everything, as it is now."""
+        status = self._service.status()
+        yield InfoMetricFamily("shoal_node", "Which node this is.", {key: status[key] for key in ("version", "peer")})
+        yield _gauge("shoal_node_alone", "1 if the node is SOLO: it sees no other peer.", status["state"] == "SOLO")
+        yield _gauge(
+            "shoal_node_split", "1 if the swarm has come apart, as seen from here.", status["state"] == "SPLIT"
+        )
+        yield _paths(self._service.peers())
+        yield from _runs(status["runs"])
+        meters = self._service.meters()
+        yield from _rounds(meters)
+        yield from _bytes(meters)
+
+
+def _gauge(name: str, help: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, help, float(value))
+
+
+def _paths(peers: Iterable[Answer]) -> Metric:
+    """Peers are counted once, in however many runs we meet them."""
+    paths = Counter({peer["peer"]: peer["path"] for peer in peers if peer["path"] is not None}.values())
+    family = GaugeMetricFamily("shoal_network_peers", "Peers with a connection, by how it runs.", labels=["path"])
+    for path in sorted({*PATHS, *paths}):
+        family.add_metric([path], paths[path])
+    return family
+
+
+def _runs(rows: list[Answer]) -> Iterator[Metric]:
+    info = InfoMetricFamily("shoal_run", "The runs of this node.", labels=["run"])
+    for row in rows:
+        info.add_metric([row["run"]], {"name": row["name"]})
+    yield info
+    gauges = {
+        "loss": ("loss", "Training loss on this node, the latest that is known."),
+        "members": ("members", "Live members of the run, this node included."),
+        "round": ("round", "The last round that was applied here."),
+        "tokens_per_second": ("tokens_per_second", "How fast this node trains."),
+    }
+    for name, (key, help) in gauges.items():
+        yield _per_run(GaugeMetricFamily(f"shoal_run_{name}", help, labels=["run"]), rows, key)
+
+
+def _rounds(meters: list[Answer]) -> Iterator[Metric]:
+    samples = "Tokens behind the rounds that were committed here, of all members."
+    yield _per_run(CounterMetricFamily("shoal_run_samples", samples, labels=["run"]), meters, "samples")
+    counted = "Members whose contribution is in every chunk of the last round."
+    yield _per_run(GaugeMetricFamily("shoal_round_participants", counted, labels=["run"]), meters, "participants")
+    when = "When the last round was applied here, in seconds since 1970."
+    family = GaugeMetricFamily("shoal_round_last_commit_timestamp_seconds", when, labels=["run"])
+    yield _per_run(family, meters, "last_commit")
+    yield _durations(meters)
+    why = "Attempts at a round that came to nothing; the round goes on with the next."
+    failures = CounterMetricFamily("shoal_round_failures", why, labels=["run", "reason"])
+    for each in meters:
+        for reason, count in each["failures"].items():
+            failures.add_metric([each["run"], reason], count)
+    yield failures
+
+
+def _durations(meters: list[Answer]) -> Metric:
+    help = "Committed rounds that this node took part in, from its own readiness to the applied result."
+    family = HistogramMetricFamily("shoal_round_duration_seconds", help, labels=["run"])
+    for each in meters:
+        total, buckets = 0, []
+        for bound, count in each["durations"]:
+            total += count
+            buckets.append(("+Inf" if bound is None else str(bound), float(total)))
+        family.add_metric([each["run"]], buckets, each["seconds"])
+    return family
+
+
+def _bytes(meters: list[Answer]) -> Iterator[Metric]:
+    labels = ["run", "direction", "class"]
+    traffic = CounterMetricFamily("shoal_network_bytes", "Bytes on the network, framing included.", labels=labels)
+    help = "Bytes of model and optimizer state, to joiners and from donors."
+    sync = CounterMetricFamily("shoal_state_sync_bytes", help, labels=["run", "direction"])
+    for each in meters:
+        for kind, directions in each["bytes"].items():
+            for direction, count in directions.items():
+                traffic.add_metric([each["run"], direction, kind], count)
+        for direction, count in each["sync"].items():
+            sync.add_metric([each["run"], direction], count)
+    yield traffic
+    yield sync
+
+
+def _per_run(family: GaugeMetricFamily | CounterMetricFamily, rows: list[Answer], key: str) -> Metric:
+    """One sample per run; none where it is not known yet."""
+    for row in rows:
+        if row[key] is not None:
+            family.add_metric([row["run"]], row[key])
+    return family

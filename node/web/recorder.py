@@ -1,0 +1,87 @@
+"""What the page shows, once a second: the node as it is, and the points by which its curves grow.
+
+Everything is asked of the `NodeService`, so the page knows nothing that the API does not say. What peers sent is in it:
+it is bounded here, and numbers that JSON does not have (NaN, infinity) become null.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import fmean
+from typing import Any
+
+from shoal.node.sentence import advice, headline
+from shoal.node.service import Answer, NodeService
+from shoal.node.web.curves import Curve, News, Point
+
+LAST_ROUNDS = 15
+MOST_PEERS = 256  # shown
+
+
+class Recorder:
+    """Keeps the curves of the runs, and puts together what a page needs to know."""
+
+    def __init__(self, service: NodeService) -> None:
+        self._service = service
+        self._curves: dict[str, Curve] = {}
+
+    def look(self, now: float) -> Answer:
+        """The node now, and what is new of its curves since the last look; `now` in seconds since 1970."""
+        status, peers = self._service.status(), self._service.peers()
+        runs = [run["run"] for run in status["runs"]]
+        rounds = {run: self._service.rounds(run, LAST_ROUNDS) for run in runs}
+        self._curves = {run: self._curves.get(run, Curve()) for run in runs}
+        news = {}
+        for row in status["runs"]:
+            point = _point(now, row, peers, rounds[row["run"]])
+            if any(map(math.isfinite, point[1:])):
+                news[row["run"]] = self._curves[row["run"]].add(point)
+        seen: Answer = {
+            "status": {**status, "headline": headline(status), "advice": advice(status)},
+            "peers": peers[:MOST_PEERS],
+            "more_peers": max(0, len(peers) - MOST_PEERS),
+            "rounds": rounds,
+            "curves": {run: _as_json(each) for run, each in news.items() if each.points},
+        }
+        return {key: _plain(value) for key, value in seen.items()}
+
+    def past(self) -> Answer:
+        """All points of all curves, for somebody who has just come."""
+        return {run: _as_json(News(True, curve.points)) for run, curve in self._curves.items()}
+
+
+def _point(now: float, row: Answer, peers: list[Answer], rounds: list[Answer]) -> Point:
+    """(now, our loss, the mean loss of all members, our tokens per second, the swarm's)."""
+    own = _number(row.get("loss"))
+    others = [_number(peer.get("loss")) for peer in peers if peer["run"] == row["run"]]
+    known = [loss for loss in (own, *others) if math.isfinite(loss)]
+    swarm = fmean(known) if known else math.nan
+    return (now, own, swarm, _number(row.get("tokens_per_second")), _swarm_speed(now, rounds))
+
+
+def _swarm_speed(now: float, rounds: list[Answer]) -> float:
+    """Committed tokens per second: of the last round, or less while the next one is long in coming."""
+    if len(rounds) < 2:
+        return math.nan
+    before, last = rounds[-2:]
+    seconds = max(last["applied_at"] - before["applied_at"], now - last["applied_at"])
+    return float(last["round_samples"] / seconds) if seconds > 0 else math.nan
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
+def _as_json(news: News) -> Answer:
+    return {"anew": news.anew, "points": _plain(news.points)}
+
+
+def _plain(value: Any) -> Any:
+    """`value` with null for what is no number."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value

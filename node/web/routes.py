@@ -1,0 +1,91 @@
+"""The JSON API: one short method per route, which reads the request, asks the service and answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from shoal.node.service import NodeService
+from shoal.protocol.errors import LocalError
+
+
+class Routes:
+    """The routes over `service`."""
+
+    def __init__(self, service: NodeService) -> None:
+        self._service = service
+
+    def table(self) -> list[web.RouteDef]:
+        """Which path is answered by which method."""
+        return [
+            web.get("/v1/status", self._status),
+            web.get("/v1/peers", self._peers),
+            web.get("/v1/runs", self._runs),
+            web.post("/v1/runs", self._create_run),
+            web.get("/v1/runs/{run}", self._run_details),
+            web.get("/v1/runs/{run}/rounds", self._rounds),
+            web.post("/v1/runs/{run}/join", self._join_run),
+            web.post("/v1/runs/{run}/leave", self._leave_run),
+            web.post("/v1/runs/{run}/save", self._save_state),
+            web.post("/v1/stop", self._stop),
+        ]
+
+    async def _status(self, request: web.Request) -> web.Response:
+        return web.json_response(self._service.status())
+
+    async def _peers(self, request: web.Request) -> web.Response:
+        return web.json_response(self._service.peers())
+
+    async def _runs(self, request: web.Request) -> web.Response:
+        return web.json_response(self._service.status()["runs"])
+
+    async def _run_details(self, request: web.Request) -> web.Response:
+        return web.json_response(self._service.run_details(request.match_info["run"]))
+
+    async def _rounds(self, request: web.Request) -> web.Response:
+        return web.json_response(self._service.rounds(request.match_info["run"]))
+
+    async def _create_run(self, request: web.Request) -> web.Response:
+        body = await read_body(request, {"manifest": str, "train": bool}, {"checkpoint": str})
+        created = await self._service.create_run(body["manifest"], body["train"], body.get("checkpoint", ""))
+        return web.json_response(created)
+
+    async def _join_run(self, request: web.Request) -> web.Response:
+        body = await read_body(request, {"train": bool}, {"checkpoint": str})
+        run, checkpoint = request.match_info["run"], body.get("checkpoint", "")
+        return web.json_response(await self._service.join_run(run, body["train"], checkpoint))
+
+    async def _leave_run(self, request: web.Request) -> web.Response:
+        await read_body(request, {})
+        return web.json_response(await self._service.leave_run(request.match_info["run"]))
+
+    async def _save_state(self, request: web.Request) -> web.Response:
+        body = await read_body(request, {"path": str})
+        return web.json_response(await self._service.save_state(request.match_info["run"], body["path"]))
+
+    async def _stop(self, request: web.Request) -> web.Response:
+        await read_body(request, {})
+        await self._service.stop()
+        return web.json_response({"stopping": True}, status=202)
+
+
+async def read_body(
+    request: web.Request, fields: dict[str, type], optional: dict[str, type] | None = None
+) -> dict[str, Any]:
+    """The request's JSON object: these fields of these types, perhaps the optional ones; LocalError for all else."""
+    try:
+        body = await request.json()
+    except ValueError as error:
+        raise LocalError(f"the body is not JSON: {error}") from error
+    except RecursionError as error:
+        raise LocalError("the body is nested too deeply") from error
+    if not isinstance(body, dict):
+        raise LocalError("the body must be a JSON object")
+    allowed = {**fields, **(optional or {})}
+    for key, kind in allowed.items():
+        if (key in fields or key in body) and type(body.get(key)) is not kind:
+            raise LocalError(f"the body's '{key}' must be a {kind.__name__}")
+    if unknown := body.keys() - allowed.keys():
+        raise LocalError(f"unknown key '{min(unknown)}' in the body")
+    return body

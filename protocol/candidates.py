@@ -1,0 +1,60 @@
+"""Who may lead a round's attempts, and whom a leader waits for, as far as we see: who lives, and who has signed off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from shoal.protocol.context import View
+from shoal.protocol.ids import PeerId
+from shoal.protocol.messages.rounds import Leave
+from shoal.protocol.roster import Base, rank
+from shoal.protocol.voting import VoteState
+
+
+class Candidates:
+    """The voters of the last round, less those who sign off from this one."""
+
+    def __init__(self, me: PeerId, base: Base, vote: VoteState, view: View) -> None:
+        self._me = me
+        self._base = base
+        self._vote = vote
+        self._view = view
+        self._leaves: dict[PeerId, Leave] = {}
+
+    def sign_off(self, leaves: Iterable[Leave]) -> None:
+        """Some have signed off from this round."""
+        self._leaves.update({leave.peer: leave for leave in leaves})
+
+    def leaves(self) -> tuple[Leave, ...]:
+        """Those who have signed off, in an order that all share."""
+        return tuple(self._leaves[peer] for peer in sorted(self._leaves))
+
+    def after_leaves(self, below: int) -> int:
+        """The first attempt in which all leaves count whose promises are for attempts below this one."""
+        promised = [leave.promised.attempt for leave in self._leaves.values()]
+        return 1 + max((attempt for attempt in promised if attempt < below), default=0)
+
+    def leader(self, attempt: int) -> PeerId:
+        """The first voter that lives; if none does, the first that might come back."""
+        voters = self._voters()
+        return rank(self._base, attempt, self._live(voters) or voters or [self._me])[0]
+
+    def may_replace(self, leader: PeerId | None) -> bool:
+        """Whether `leader` is gone and a voter is there. Attempts in which none is would only take us far away."""
+        return leader is not None and not self._live([leader]) and bool(self._live(self._voters()))
+
+    def expected(self) -> list[PeerId]:
+        """Who may come to this round: live members on our base, and voters, whatever they stand on."""
+
+        def shares_base(peer: PeerId) -> bool:
+            status = self._view.status(peer)
+            return peer in self._base.voters or (status is not None and status.history == self._base.history)
+
+        return [peer for peer in self._view.alive() if peer not in self._leaves and shares_base(peer)]
+
+    def _voters(self) -> list[PeerId]:
+        gone = [*self._leaves, *([self._me] if self._vote.has_left else [])]
+        return [voter for voter in self._base.voters if voter not in gone]
+
+    def _live(self, voters: Iterable[PeerId]) -> list[PeerId]:
+        return [voter for voter in voters if voter == self._me or self._view.is_alive(voter)]

@@ -1,0 +1,105 @@
+"""Who of a group gets ahead, how long each may take, and who is given up.
+
+Rules:
+- A member is reminded when it has brought nothing for as long as members usually take. That costs no payload: it sends
+  again only what is not on its way.
+- It is given up if it lets reminders pass without a sign of life; or if it owes us bytes and, reminder after reminder,
+  has sent none to anybody: a slow link moves, a wedged one does not.
+- Who waits for others itself is not to blame; its reminders are counted anew.
+So a link may be as slow as it likes, and nobody waits for ever: there are only so many payloads to move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shoal.protocol.estimate import Estimate
+from shoal.protocol.ids import PeerId
+from shoal.protocol.messages.rounds import Busy
+from shoal.protocol.silence import Silence
+
+ANSWER = 1.0  # seconds that a word may take to a member and back
+IDLE = 3  # reminders in a row that a member which owes us bytes may answer without having sent any,
+STUCK = 8  # and patiences that it may take for that
+
+
+class Headway:
+    """One member's view of the others."""
+
+    def __init__(self, members: Sequence[PeerId], now: float, pace: Estimate) -> None:
+        self._pace = pace  # of everybody
+        self._silence = Silence(members, now)
+        self._brought_at = dict.fromkeys(members, now)
+        self._gaps = {peer: Estimate(initial=0.0, floor=0.0, ceiling=pace.ceiling) for peer in members}
+        self._sent = dict.fromkeys(members, 0)
+        self._taken = dict.fromkeys(members, 0)
+        self._idle = dict.fromkeys(members, 0)  # reminders since it got ahead
+        self._reminded_at = dict.fromkeys(members, now)
+        self._ahead_at = dict.fromkeys(members, now)
+        self._queued = dict.fromkeys(members, False)  # whether it has said that our bytes wait there
+
+    @property
+    def moved(self) -> int:
+        """Payloads that the others have moved, as far as they have told."""
+        return sum(self._sent.values()) + sum(self._taken.values())
+
+    def patience(self, peer: PeerId) -> float:
+        """How long `peer` may bring nothing before that is strange."""
+        return max(self._pace.deadline(), self._gaps[peer].deadline())
+
+    def longest_patience(self) -> float:
+        """With whoever is slowest."""
+        return max(self.patience(peer) for peer in self._gaps)
+
+    def is_late(self, now: float, peer: PeerId) -> bool:
+        """Whether `peer` has brought nothing for a while, was asked, and has nothing in its queue that moves."""
+        is_silent = now - self._brought_at[peer] >= self._pace.deadline()
+        was_asked = self._idle[peer] > 0 and now - self._reminded_at[peer] >= ANSWER
+        return is_silent and was_asked and not (self._queued[peer] and self._idle[peer] <= IDLE)
+
+    # -- what is heard ----------------------------------------------------------------------------------------
+
+    def hear(self, now: float, peer: PeerId, progress: bool) -> None:
+        """A sign of life; progress also teaches how long live members take, and this one.
+
+        A silence longer than our patience may have been a fault of the network: it counts as just that long, so that
+        patience grows if they all are slow, and not by one that was cut off for a minute.
+        """
+        if peer not in self._idle:
+            return
+        gap = self._silence.hear(now, peer, progress)
+        if gap is None:
+            return
+        if self._idle[peer] == 0:  # else something was lost on the way, which says nothing about its link
+            self._gaps[peer].observe(min(now - self._brought_at[peer], self.patience(peer)))
+        self._pace.observe(min(gap, self._pace.deadline()))
+        self._brought_at[peer] = self._ahead_at[peer] = now
+        self._idle[peer], self._queued[peer] = 0, False
+
+    def report(self, now: float, peer: PeerId, busy: Busy) -> None:
+        """`peer` says how far it has come."""
+        if busy.sent > self._sent[peer] or busy.is_waiting:
+            self._idle[peer], self._ahead_at[peer] = 0, now
+        self._queued[peer] = busy.is_queued or (self._queued[peer] and not busy.is_waiting)
+        self._sent[peer] = max(self._sent[peer], busy.sent)
+        self._taken[peer] = max(self._taken[peer], busy.taken)
+
+    def wait_anew(self, now: float) -> None:
+        """The work was shared out anew: nobody is late with it yet."""
+        self._silence.wait_anew(now)
+        self._brought_at = dict.fromkeys(self._brought_at, now)
+
+    # -- what follows -----------------------------------------------------------------------------------------
+
+    def is_due(self, now: float, peer: PeerId) -> bool:
+        """Whether `peer` must be reminded now."""
+        if not self._silence.is_due(now, peer, self._pace.deadline()):
+            return False
+        self._idle[peer] += 1
+        self._reminded_at[peer] = now
+        return True
+
+    def is_given_up(self, now: float, peer: PeerId, owes_bytes: bool) -> bool:
+        """Whether the reminders were enough."""
+        is_idle = self._idle[peer] > IDLE and now - self._ahead_at[peer] >= STUCK * self.patience(peer)
+        return self._silence.is_given_up(peer) or (owes_bytes and is_idle)

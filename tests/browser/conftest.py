@@ -1,0 +1,27 @@
+"""The browser of this tier: one for all tests; who lacks it is told so."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.browser.kit import CHROMIUM
+from tests.tiers import requires
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+
+@pytest.fixture(scope="package")  # playwright keeps an event loop running in this thread: no other test may see that
+def browser() -> Iterator[Browser]:
+    requires("browser", CHROMIUM, "there is no Chromium: `apt-get install chromium`")
+    requires("browser", importlib.util.find_spec("playwright"), "there is no playwright: `make install`")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield launched
+        launched.close()

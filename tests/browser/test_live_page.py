@@ -1,0 +1,107 @@
+"""The page of a real node that trains with another one: a login, curves that move, rounds that come, no complaint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shoal.node.up.processes import Children
+from tests.browser.kit import PHONE, Witness
+from tests.integration.nodes import RealNode, until
+from tests.integration.test_node import MANIFEST
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = pytest.mark.slow  # two daemons load torch
+
+
+@dataclass
+class Pair:
+    """Two nodes that train together."""
+
+    first: RealNode
+    second: RealNode
+
+    @property
+    def token(self) -> str:
+        return self.first.home.token()
+
+
+@pytest.fixture(scope="module")
+def pair(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    folder = tmp_path_factory.mktemp("pair")
+    with Children() as children:
+        first = RealNode(folder / "first").start(children)
+        second = RealNode(folder / "second").start(children, first.address)
+        run = str(first.client.create_run(MANIFEST, True)["run"])
+        until(lambda: second.client.peers(), "a connection", second.words)
+        second.client.join_run(run, True)
+        until(lambda: first.round() >= 1, "a first round", lambda: first.words() + second.words())
+        yield Pair(first, second)
+
+
+POINTS = "Number(document.querySelector('.run .plot').dataset.points)"
+LAST_ROUND = "Number(document.querySelector('table.rounds tbody td').textContent)"
+
+
+def test_log_in_and_watch(browser: Browser, pair: Pair, tmp_path: Path) -> None:
+    url = pair.first.client.url
+    witness = Witness(browser, url)
+    page = witness.page
+    page.goto(url)
+    page.fill("#token", "wrong")
+    page.click("#login-form button")
+    witness.until("document.querySelector('#login-error').textContent.includes('not the token')", "a refusal")
+    witness.shoot(tmp_path, "login")
+    page.fill("#token", pair.token)
+    page.click("#login-form button")
+    page.wait_for_selector(".run .plot canvas")
+    assert pair.token not in page.url
+    assert pair.token not in page.evaluate("document.cookie + JSON.stringify(localStorage)")
+    (cookie,) = page.context.cookies()
+    assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
+    assert pair.token not in cookie["value"]
+
+    seen, round = page.evaluate(POINTS), page.evaluate(LAST_ROUND)
+    witness.until(f"{POINTS} > {seen + 1}", "the curve to move")
+    witness.until(f"{LAST_ROUND} > {round}", "a new round in the table")
+    assert page.inner_text("#state-word") in ("CONNECTED", "IN-ROUND")
+    assert page.inner_text("#headline").startswith(("Connected with 1 peer", "Averaging round"))
+    assert page.locator("#peers tbody tr").count() == 1
+    assert "direct" in page.inner_text("#peers tbody tr")
+    assert "2 of 2" in page.inner_text("table.rounds tbody")
+    assert "this node" in str(page.get_attribute(".run .plot", "aria-label"))
+
+    seen = page.evaluate(POINTS)
+    page.reload()
+    page.wait_for_selector(".run .plot canvas")
+    assert page.evaluate(POINTS) >= seen, "the past is lost"
+    witness.shoot(tmp_path, "light")
+    witness.is_content("401")  # the wrong token
+    page.context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_one_click_on_a_phone(browser: Browser, pair: Pair, tmp_path: Path, scheme: str) -> None:
+    client = pair.first.client
+    witness = Witness(browser, client.url, scheme=scheme, size=PHONE)
+    page = witness.page
+    page.goto(client.page(with_token=True))
+    page.wait_for_selector(".run .plot canvas")
+    page.wait_for_selector("#live.on")
+    assert page.url == client.url  # the token is out of sight
+    page.go_back()
+    assert "token" not in page.url
+    page.go_forward()
+    page.wait_for_selector(".run .plot canvas")
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    bright = page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--back')")
+    assert bright.strip() == {"light": "#f4f6f8", "dark": "#0d1318"}[scheme]
+    witness.shoot(tmp_path, f"phone-{scheme}")
+    witness.is_content()
+    page.context.close()

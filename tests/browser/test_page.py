@@ -1,0 +1,99 @@
+"""The page over a node that only answers: what it never does, whatever peers send and whatever happens to the node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shoal.node.service import Answer
+from tests.browser.kit import Witness, served
+from tests.fake_service import RUN, FakeService
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+TOKEN = "right-token"
+MARKUP = "<img src=x onerror=alert(1)>"
+
+
+def test_what_peers_send_is_text_and_never_markup(browser: Browser) -> None:
+    service = FakeService()
+    service.news = {"name": MARKUP, "waiting_for": f"round 4 waits for {MARKUP}", "failure": None}
+    row: Answer = {"peer": MARKUP, "run": RUN, "round": MARKUP, "path": MARKUP, "rtt_ms": None, "phase": MARKUP}
+    service.peers = lambda: [row]  # type: ignore[method-assign]
+    with served(service, TOKEN) as url:
+        witness = Witness(browser, url)
+        page = witness.page
+        page.goto(f"{url}#token={TOKEN}")
+        page.wait_for_selector("#peers tbody tr")
+        assert MARKUP in page.inner_text("#peers")
+        assert MARKUP in page.inner_text(".run .notice")
+        assert page.locator("main img").count() == 0
+        witness.is_content()
+
+
+def test_the_policy_stops_what_the_page_does_not_do(browser: Browser) -> None:
+    """The watch for violations is awake: each of these is one."""
+    with served(FakeService(), TOKEN) as url:
+        witness = Witness(browser, url)
+        page = witness.page
+        page.goto(url)
+        page.evaluate(
+            """() => {
+                document.body.append(Object.assign(document.createElement("script"), {textContent: "window.ran = 1"}));
+                document.body.insertAdjacentHTML("beforeend", "<p style='color: red'></p><base href='http://192.0.2.1/'>");
+                document.body.append(Object.assign(new Image(), {src: "http://192.0.2.1/pixel.png"}));
+                fetch("http://192.0.2.1/leak").catch(() => {});
+            }"""
+        )
+        wanted = {"script-src-elem", "style-src-attr", "base-uri", "img-src", "connect-src"}
+        witness.until("window.violations.length >= 5", "five violations")
+        assert set(page.evaluate("window.violations")) == wanted
+        assert page.evaluate("window.ran") is None
+
+
+def test_a_node_that_comes_back_is_followed_without_another_login(browser: Browser) -> None:
+    with served(FakeService(), TOKEN) as url:
+        page = Witness(browser, url).page
+        page.goto(f"{url}#token={TOKEN}")
+        page.wait_for_selector("#live.on")
+    page.wait_for_selector("#live:not(.on)")
+    assert page.inner_text("#live") == "connection lost"
+    with served(FakeService(), TOKEN, int(url.rstrip("/").rpartition(":")[2])) as again:
+        assert again == url
+        page.wait_for_selector("#live.on")
+        assert page.is_visible("#dashboard")
+
+
+def test_a_node_with_another_token_asks_for_it(browser: Browser) -> None:
+    with served(FakeService(), TOKEN) as url:
+        page = Witness(browser, url).page
+        page.goto(f"{url}#token={TOKEN}")
+        page.wait_for_selector("#live.on")
+    with served(FakeService(), "another-token", int(url.rstrip("/").rpartition(":")[2])):
+        page.wait_for_selector("#login:visible")
+        page.goto(f"{url}#token=another-token")  # in the same tab: no new page is loaded
+        page.wait_for_selector("#live.on")
+
+
+def test_the_keyboard_is_enough(browser: Browser) -> None:
+    with served(FakeService(), TOKEN) as url:
+        witness = Witness(browser, url)
+        page = witness.page
+        page.goto(url)
+        page.wait_for_selector("#token:visible")
+        page.keyboard.type(TOKEN)  # the field has the focus
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".run table.rounds tbody tr")
+        page.reload()
+        page.wait_for_selector(".run table.rounds tbody tr")
+        reached = []
+        for _ in range(4):
+            page.keyboard.press("Tab")
+            reached.append(page.evaluate("document.activeElement.id || document.activeElement.className"))
+        assert reached == ["skip", "logout", "scroll", "scroll"]
+        page.focus("#logout")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#token:visible")
+        page.reload()
+        page.wait_for_selector("#token:visible")
+        witness.is_content()

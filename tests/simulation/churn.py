@@ -1,0 +1,68 @@
+"""What swarms look like, and who comes and goes: drawn from a seed, and no misfortune; but for a power cut."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+
+from shoal.protocol.ids import PeerId
+from tests.simulation.faults import start_again
+from tests.simulation.oracle import Oracle
+from tests.simulation.swarm import Peer, Shape
+from tests.simulation.world import World
+
+SMALLEST_LEAVE = 4  # the smallest swarm that somebody leaves
+
+
+def draw_shape(rng: random.Random, names: list[PeerId]) -> Shape:
+    """Some swarms have keepers, members that cannot be dialled, or a minimum that a single death falls below."""
+    count = len(names)
+    keepers = rng.sample(names, rng.randint(1, (count + 1) // 3)) if count > 2 and rng.random() < 0.25 else []
+    unreachable = rng.sample(names, rng.randint(1, (count + 1) // 3)) if rng.random() < 0.25 else []
+    min_members = rng.choice((2, count // 2 + 1, count - 1, count)) if rng.random() < 0.25 else 1
+    return Shape(
+        min_members=min_members,
+        start_members=count,
+        unreachable=tuple(unreachable),
+        keepers=tuple(keepers),
+    )
+
+
+class Churn:
+    """The comings and goings in one world."""
+
+    def __init__(self, world: World[Peer], oracle: Oracle, rng: random.Random) -> None:
+        self._world = world
+        self._oracle = oracle
+        self._rng = rng
+        self.told: list[str] = []
+
+    def draw(self, names: list[PeerId], newcomers: list[PeerId], until: float) -> None:
+        """Newcomers, a leaver, and now and then a power cut for several."""
+        for name in newcomers:
+            self._at(self._rng.uniform(2.0, until), f"{name} joins", partial(self._world.start, name))
+        if len(names) >= SMALLEST_LEAVE and self._rng.random() < 0.3:
+            name = self._rng.choice(names)
+            self._at(self._rng.uniform(4.0, until), f"{name} leaves", partial(self._leave, name))
+        if self._rng.random() < 0.15:
+            struck = self._rng.sample(names, (len(names) + 1) // 3)
+            cut = partial(self._power_cut, struck, self._rng.uniform(0.5, 5.0))
+            self._at(self._rng.uniform(4.0, until), f"{', '.join(struck)} lose power", cut)
+
+    def _at(self, time: float, what: str, action: partial[None]) -> None:
+        self._world.at(time, action)
+        self.told.append(f"{what} at {time:.3f}")
+
+    def _leave(self, name: PeerId) -> None:
+        """Say goodbye, and end."""
+        if self._world.is_alive(name) and not self._world.is_paused(name):
+            self._oracle.left.append(name)
+            self._world.command(name, lambda node, now: node.leave(now))
+            self._world.kill(name)
+
+    def _power_cut(self, struck: list[PeerId], lasts: float) -> None:
+        """Kill several at the same instant; they come back one by one."""
+        for turn, name in enumerate(struck):
+            if self._world.is_alive(name):
+                self._world.kill(name)
+                self._world.at(self._world.now + lasts + turn / 7, partial(start_again, self._world, name))

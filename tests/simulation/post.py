@@ -1,0 +1,68 @@
+"""How a message gets from one process to another: at once or through an uplink, then over a link of the network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from shoal.protocol.ids import PeerId
+from shoal.protocol.wire import Message
+from tests.simulation.links import Network
+from tests.simulation.node import Node
+from tests.simulation.process import Process
+from tests.simulation.uplink import Parcel
+
+N = TypeVar("N", bound=Node)
+Later = Callable[[float, Process[N], Any], None]  # (seconds from now, process, input)
+
+
+class Post(Generic[N]):
+    """Carries messages for a world, and tells their senders which payloads have left."""
+
+    def __init__(self, network: Network, processes: dict[PeerId, Process[N]], later: Later[N]) -> None:
+        self._network = network
+        self._processes = processes
+        self._later = later
+        self.unreachable: list[PeerId] = []  # behind a NAT: they dial out, and only others like them can dial them
+
+    def send(self, now: float, sender: Process[N], to: PeerId, message: Message, data: bytes) -> None:
+        """Send a message: words and, without an uplink, payloads leave at once."""
+        parcel = Parcel(to, message, data)
+        if not message.bulk:
+            self._travel(sender, to, parcel)
+        elif sender.uplink is None:
+            self._leave(now, sender, parcel)
+        elif (seconds := sender.uplink.put(parcel)) is not None:
+            self._later(seconds, sender, ("left",))
+
+    def shift(self, now: float, sender: Process[N]) -> None:
+        """The first payload in the queue of `sender` has left."""
+        assert sender.uplink is not None
+        parcel, seconds = sender.uplink.shift()
+        if seconds is not None:
+            self._later(seconds, sender, ("left",))
+        self._leave(now, sender, parcel)
+
+    def disconnect(self, now: float, survivor: Process[N], gone: PeerId) -> None:
+        """A connection is lost, and with it what waits for it."""
+        for message in survivor.uplink.drop(gone) if survivor.uplink is not None else ():
+            survivor.node.on_left(now + survivor.origin, gone, message, sent=False)
+
+    def _leave(self, now: float, sender: Process[N], parcel: Parcel) -> None:
+        if parcel.to is not None:
+            sent = self._travel(sender, parcel.to, parcel)
+            sender.node.on_left(now + sender.origin, parcel.to, parcel.message, sent)
+
+    def _travel(self, sender: Process[N], to: PeerId, parcel: Parcel) -> bool:
+        """Put a message on its way; whether there is anybody to go to."""
+        receiver = self._processes.get(to)
+        if receiver is None or not receiver.alive or not self.has_way(sender, receiver):
+            return False
+        for delay in self._network.arrivals(sender.peer, to):
+            self._later(delay, receiver, ("message", sender, parcel.message, parcel.data))
+        return True
+
+    def has_way(self, sender: Process[N], receiver: Process[N]) -> bool:
+        """Whether one can send to the other: it has dialled, or may."""
+        dialled = sender.links.get(receiver.peer) is receiver
+        return dialled or receiver.peer not in self.unreachable or sender.peer in self.unreachable

@@ -1,0 +1,88 @@
+"""A swarm on home links: each payload weighs a megabyte, uplinks are slow and unequal, and nothing is sent twice."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from shoal.protocol.effects import Send
+from shoal.protocol.ids import PeerId
+from shoal.protocol.messages.rounds import Contribution, Fetched, Final
+from tests.simulation.links import Link
+from tests.simulation.oracle import Oracle
+from tests.simulation.process import Process
+from tests.simulation.promises import Violation
+from tests.simulation.swarm import Peer, Shape, peers_named
+from tests.simulation.world import World
+
+HOME = Link(delay=0.02, jitter=0.03)
+MBIT = 125_000.0  # bytes per second
+
+
+class HomeWorld(World[Peer]):
+    """Counts what is sent: the contributions of each member, the means that come to each."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.contributions: dict[int, Counter[tuple[PeerId, int]]] = defaultdict(Counter)  # by round: (from, chunk)
+        self.black_holes: set[tuple[PeerId, PeerId]] = set()  # (from, to): words pass, payloads vanish
+        self.means: dict[int, Counter[tuple[PeerId, int]]] = defaultdict(Counter)  # by round: (to, chunk)
+
+    def _send(self, process: Process[Peer], effect: Send, encoded: dict) -> None:
+        match effect.message:
+            case Contribution(round=round, chunk=chunk):
+                self.contributions[round][process.peer, chunk] += 1
+            case Final(round=round, chunk=chunk) | Fetched(round=round, chunk=chunk):
+                self.means[round][effect.to, chunk] += 1
+        if not (effect.message.bulk and (process.peer, effect.to) in self.black_holes):
+            super()._send(process, effect, encoded)
+
+    def throttle(self, peer: PeerId, rate: float) -> None:
+        """From its next payload on, `peer` sends at `rate`."""
+        uplink = self._processes[peer].uplink
+        assert uplink is not None
+        uplink.rate = rate
+
+    def again(self, round: int) -> dict[str, int]:
+        """Payloads that were sent more than once."""
+        counts = {"contributions": self.contributions[round], "means": self.means[round]}
+        return {kind: sum(count - 1 for count in each.values()) for kind, each in counts.items()}
+
+    def resent(self, peer: PeerId, round: int) -> int:
+        """How many contributions `peer` sent again."""
+        return sum(count - 1 for (sender, _), count in self.contributions[round].items() if sender == peer)
+
+
+def home_swarm(seed: int, rates: Sequence[float], chunks: int, unnoticed: float = 0.0) -> tuple[HomeWorld, Oracle]:
+    """A swarm whose members send at these rates (bytes per second), standing on round 0."""
+    names = peers_named(len(rates))
+    oracle = Oracle(names[0])
+    shape = Shape(chunks=chunks, start_members=len(names))
+    world = HomeWorld(
+        lambda me, now, disk, rng: Peer(me, names, disk, rng, oracle, shape), seed, HOME, unnoticed=unnoticed
+    )
+    world.taps.append(oracle.saw)
+    for name, rate in zip(names, rates, strict=True):
+        world.network.set_uplink(name, rate)
+        world.start(name)
+    return world, oracle
+
+
+def unequal(seed: int) -> list[float]:
+    """3 to 8 uplinks between 5 and 50 Mbit/s; about every third is five to twenty times slower."""
+    rng = random.Random(f"uplinks {seed}")
+    rates = [rng.uniform(5, 50) * MBIT for _ in range(rng.randint(3, 8))]
+    return [rate / rng.uniform(5, 20) if rng.random() < 0.3 else rate for rate in rates]
+
+
+def run_to(world: HomeWorld, round: int, within: float) -> float:
+    """Run until every living member holds `round`; Violation if that takes too long."""
+    try:
+        return world.run_until(lambda: all(node.round >= round for node in world.nodes()), within, every=0.5)
+    except Violation:
+        raise
+    except AssertionError:
+        where = {peer: repr(world.node(peer).member.rounds) for peer in world.living()}
+        raise Violation("Termination", f"round {round} is not everywhere after {within} s: {where}") from None

@@ -1,0 +1,121 @@
+"""Rounds over slow and unequal uplinks: what moves is waited for, what stands still is not, nothing is sent twice."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.protocol.attempt import Attempt
+from shoal.protocol.ids import PeerId
+from tests.simulation.oracle import Oracle
+from tests.simulation.slow_links import MBIT, HomeWorld, home_swarm, run_to, unequal
+
+HOUR = 3600.0  # virtual
+CHUNKS = 16
+
+
+def assert_at_once(world: HomeWorld, oracle: Oracle, round: int) -> None:
+    assert oracle.aborts == []
+    assert oracle.decisions[round].certificate.proposal.attempt == 1
+    assert world.errors == []
+
+
+def assert_smooth(world: HomeWorld, oracle: Oracle, round: int) -> None:
+    """In one attempt, with everybody's contribution, and each payload once."""
+    assert_at_once(world, oracle, round)
+    assert left_out(oracle, round) == set()
+    assert world.again(round) == {"contributions": 0, "means": 0}
+
+
+def left_out(oracle: Oracle, round: int) -> set[PeerId]:
+    """Members that are missing in some chunk."""
+    decision = oracle.decisions[round]
+    members = decision.certificate.proposal.members
+    masks = [int.from_bytes(ref.mask, "little") for ref in decision.chunks]
+    return {peer for place, peer in enumerate(members) for mask in masks if not mask >> place & 1}
+
+
+def wait_for_group(world: HomeWorld, share: float = 0.3) -> Attempt:
+    """Run until some member has this share of a round's results."""
+
+    def is_at_work() -> bool:
+        attempts = [node.member.rounds.attempt for node in world.nodes()]
+        return any(each is not None and each._taken >= share * CHUNKS for each in attempts)
+
+    world.run_until(is_at_work, within=HOUR)
+    attempt = next(node.member.rounds.attempt for node in world.nodes() if node.member.rounds.attempt is not None)
+    assert attempt is not None
+    return attempt
+
+
+@pytest.mark.parametrize("slowest", [5.0, 1.0])
+def test_one_peer_twenty_times_slower_than_the_others(slowest: float) -> None:
+    rates = [20 * slowest * MBIT] * 4 + [slowest * MBIT]
+    world, oracle = home_swarm(7, rates, CHUNKS)
+    run_to(world, 2, HOUR)
+    for round in (1, 2):
+        assert_smooth(world, oracle, round)
+
+
+def test_a_round_of_many_minutes() -> None:
+    world, oracle = home_swarm(3, [MBIT] * 4, 32)
+    assert run_to(world, 1, HOUR) > 300
+    assert_smooth(world, oracle, 1)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_unequal_links(seed: int) -> None:
+    world, oracle = home_swarm(seed, unequal(seed), CHUNKS)
+    run_to(world, 2, HOUR)
+    for round in (1, 2):
+        assert_smooth(world, oracle, round)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4, 34))
+def test_many_unequal_links(seed: int) -> None:
+    world, oracle = home_swarm(seed, unequal(seed), 2 * CHUNKS)
+    run_to(world, 2, 4 * HOUR)
+    for round in (1, 2):
+        assert_smooth(world, oracle, round)
+
+
+@pytest.mark.parametrize("unnoticed", [0.0, 1.0])
+@pytest.mark.parametrize("role", ["leader", "owner", "slowest"])
+def test_a_death_during_a_slow_transfer(role: str, unnoticed: float) -> None:
+    world, oracle = home_swarm(5, [10 * MBIT] * 4 + [2 * MBIT], CHUNKS, unnoticed)
+    run_to(world, 1, HOUR)  # in round 1 only the creator votes
+    attempt = wait_for_group(world)
+    slowest = PeerId("p04")
+    owner = next(peer for peer in attempt.plan.owners if peer not in (attempt.leader, slowest))
+    victim = {"leader": attempt.leader, "slowest": slowest, "owner": owner}[role]
+    share = attempt.plan.owners.count(victim)
+    world.kill(victim)
+    run_to(world, 2, HOUR)
+    assert_at_once(world, oracle, 2)
+    assert max(world.resent(peer, 2) for peer in world.living()) <= share
+    assert left_out(oracle, 2) <= {victim}
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.001 * MBIT])
+def test_a_member_that_sends_no_more_is_given_up(rate: float) -> None:
+    world, oracle = home_swarm(11, [10 * MBIT] * 5, CHUNKS)
+    run_to(world, 1, HOUR)
+    attempt = wait_for_group(world, share=0.2)
+    victim = next(peer for peer in attempt.plan.members if peer != attempt.leader)
+    world.throttle(victim, rate)
+    world.run_until(lambda: oracle.newest >= 2, within=HOUR / 6)
+    assert_at_once(world, oracle, 2)
+    assert left_out(oracle, 2) == {victim}
+
+
+@pytest.mark.parametrize("rate", [10.0, 1000.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_path_that_swallows_payloads_costs_one_contribution(seed: int, rate: float) -> None:
+    world, oracle = home_swarm(seed, [rate * MBIT] * 5, CHUNKS)
+    run_to(world, 1, HOUR)
+    round = world.node(PeerId("p00")).round + 1
+    sender, receiver = PeerId(f"p0{1 + seed}"), PeerId(f"p0{(2 + seed) % 5}")
+    world.black_holes.add((sender, receiver))
+    world.run_until(lambda: oracle.newest >= round, within=HOUR / 6)
+    assert_at_once(world, oracle, round)
+    assert left_out(oracle, round) <= {sender}

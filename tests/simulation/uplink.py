@@ -1,0 +1,53 @@
+"""A peer's way out to the network: its payloads leave one after the other, at so many bytes a second.
+
+Words pass by: in production they have a connection of their own. A payload counts as `PAYLOAD` bytes more than it is
+long here, so that a round weighs as much as a real one and costs the simulation no more than it did.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from shoal.protocol.ids import PeerId
+from shoal.protocol.wire import Message
+
+PAYLOAD = 1 << 20
+
+
+@dataclass(slots=True)
+class Parcel:
+    """A payload on its way to the network; `to` is None once nobody is there to receive it."""
+
+    to: PeerId | None
+    message: Message
+    data: bytes
+
+
+class Uplink:
+    """First in, first out. The first parcel of the queue is on the wire."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate  # bytes per second; a change counts from the next parcel on
+        self._queue: deque[Parcel] = deque()
+
+    def put(self, parcel: Parcel) -> float | None:
+        """Queue a parcel; how long it takes, if it is the first."""
+        self._queue.append(parcel)
+        return self._seconds() if len(self._queue) == 1 else None
+
+    def shift(self) -> tuple[Parcel, float | None]:
+        """The first parcel has left; and how long the next one takes, if there is one."""
+        first = self._queue.popleft()
+        return first, self._seconds() if self._queue else None
+
+    def drop(self, to: PeerId) -> list[Message]:
+        """The connection with `to` is lost, and with it all that waits for it here."""
+        gone = [parcel for parcel in self._queue if parcel.to == to]
+        for parcel in gone:
+            parcel.to = None
+        self._queue = deque(parcel for at, parcel in enumerate(self._queue) if at == 0 or parcel.to is not None)
+        return [parcel.message for parcel in gone]
+
+    def _seconds(self) -> float:
+        return (PAYLOAD + len(self._queue[0].data)) / self.rate
