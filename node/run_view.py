@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from shoal.node.service import Answer
 from shoal.node.standing import LOSS_WINDOW, is_split
+from shoal.node.usage import resident_bytes
 from shoal.protocol.ids import PeerId, short
 from shoal.protocol.link import Link
 from shoal.protocol.members import State
@@ -37,12 +38,34 @@ def row(run: Run, traffic: Traffic) -> Answer:
         "samples": run.samples,
         "phase": "failed" if run.failure else "finished" if run.is_finished else member.phase,
         "trains": member.status.trains,
+        "is_creator": run.author == member.me,
+        **_worker(run),
         "tokens_per_second": progress.tokens_per_second if progress is not None else None,
         "failure": run.failure or None,
         "waiting_for": waiting_for(run),
         "bytes_sent": traffic.sent,
         "bytes_received": traffic.received,
         "last": run.manifest.rounds.last,
+    }
+
+
+def broken_row(run: str, reason: str) -> Answer:
+    """A run that this node was in and cannot enter again, in `shoal status`."""
+    unknown = dict.fromkeys(("members", "digest", "root", "loss", "tokens_per_second", "waiting_for"))
+    return {"run": run, "name": None, "round": 0, "step": 0, "samples": 0, **unknown} | {
+        "phase": "failed",
+        "failure": reason,
+    }
+
+
+def _worker(run: Run) -> Answer:
+    """What trains, on what, and how much memory it holds; None where nothing does, or nobody knows."""
+    training = run.training
+    pid, progress = (training.pid, training.progress) if training is not None else (None, None)
+    return {
+        "device": training.device if training is not None else None,
+        "worker_memory": resident_bytes(pid) if pid is not None else None,
+        "device_memory": progress.device_bytes if progress is not None else None,
     }
 
 

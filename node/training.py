@@ -77,6 +77,16 @@ class Training:
         """The latest that is known."""
         return self.progress.loss if self.progress is not None else self.last_loss
 
+    @property
+    def device(self) -> str | None:
+        """What the worker trains on; None while it loads."""
+        return self._worker.device
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's process; None while there is none."""
+        return self._worker.pid
+
     async def _train(self, round: int, lane: int) -> None:
         with self._state.lease() as snapshot:
             await self._worker.train(round, lane, parameters(snapshot))
