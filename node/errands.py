@@ -56,7 +56,8 @@ class Errands:
                 await enter()
             except ShoalError as error:
                 self._open[run] = str(error)
-                warn(log, "run-not-entered", f"not yet in the run {run[:8]}: {error}; trying again")
+                if pause > RETRY_FIRST:  # the first time, nobody could have answered yet
+                    warn(log, "run-not-entered", f"not yet in the run {run[:8]}: {error}; trying again")
                 await asyncio.sleep(pause)
                 pause = min(RETRY_MOST, 2 * pause)
         del self._open[run]

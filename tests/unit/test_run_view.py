@@ -14,12 +14,19 @@ from shoal.protocol.ids import PeerId
 PEERS = [PeerId("12D3KooWGPiRT7pkQBC3uBsSRnwSuDxfheVkQ4ibQ6w8Xy7nBFdh"), PeerId("12D3KooWLg7BUciNACUE9mM5pL31nu5qcu")]
 
 
-def run(phase: str = "training", peers: list[PeerId] = PEERS, trouble: str = "", **changes: Any) -> Run:
+def run(
+    phase: str = "training",
+    peers: list[PeerId] = PEERS,
+    trouble: str = "",
+    voted_beyond: int | None = None,
+    **changes: Any,
+) -> Run:
     """A run that has committed three rounds."""
     usual: dict[str, Any] = {"failure": "", "obstacle": "", "is_finished": False}
+    rounds = SimpleNamespace(waiting_for=lambda: peers, voted_beyond=voted_beyond)
     parts = {
         "training": SimpleNamespace(trouble=trouble),
-        "member": SimpleNamespace(phase=phase, rounds=SimpleNamespace(waiting_for=lambda: peers)),
+        "member": SimpleNamespace(phase=phase, rounds=rounds),
         "outer": SimpleNamespace(committed=SimpleNamespace(current=SimpleNamespace(round=3))),
     }
     return cast(Run, SimpleNamespace(**usual | parts | changes))
@@ -40,6 +47,10 @@ def run(phase: str = "training", peers: list[PeerId] = PEERS, trouble: str = "",
         ),
         (run("reducing", obstacle="over by now"), "round 4 waits for 7nBFdh, nu5qcu"),
         (run(trouble="the worker was ended by SIGKILL"), "the worker was ended by SIGKILL; it is started again"),
+        (
+            run("matching", peers=[], obstacle="3 of 3 members are here", voted_beyond=7),
+            "this node has voted in round 7 and lost the state since; it waits for a member that has it",
+        ),
         (run("reducing", failure="the disk is full"), None),
         (run("reducing", is_finished=True), None),
         (run("matching", training=None, peers=[], obstacle="why"), "round 4 waits: why"),
