@@ -37,8 +37,9 @@ from shoal.protocol.effects import Effect, Event
 from shoal.protocol.errors import ShoalError
 from shoal.protocol.ids import PeerId, short
 from shoal.protocol.matchmaking import HandIn, Offer, Waiting
-from shoal.protocol.member import Member, RunFacts
+from shoal.protocol.member import PART, Member, RunFacts
 from shoal.protocol.members import NamesakeSeen, PeerUp
+from shoal.protocol.messages.rounds import VoteRecord
 from shoal.protocol.network import Network
 from shoal.protocol.roster import Policy
 from shoal.protocol.rounds import Aborted, Committed
@@ -85,6 +86,7 @@ class Run:
         self.training: Training | None = None  # None: we keep state and vote, and contribute nothing
         self.samples = 0  # tokens behind the committed state
         self.obstacle = ""  # why we, as leader, cannot close a group
+        self.voted_before = 0  # the last round that we have voted in, in an earlier life
         self.failure = ""  # why this run has ended on this node
         self._me = signer.peer
         self._signer = signer
@@ -100,6 +102,8 @@ class Run:
     def start(self, seeds: list[PeerId]) -> None:
         """Join the swarm through `seeds` and begin to train."""
         disk = Disk(self._settings.folder)
+        records = disk.load()
+        self.voted_before = vote.round if isinstance(vote := records.get(f"vote-{PART}"), VoteRecord) else 0
         rounds = self.manifest.rounds
         policy = Policy(
             rounds.min_members, rounds.start_members, rounds.max_group, rounds.max_weight, self.outer.chunks
@@ -112,7 +116,7 @@ class Run:
             lambda _: self.outer.reducer(),
             StateStore(self.outer.committed),
             random.Random(),
-            disk.load(),
+            records,
             trains=self._settings.trains,
         )
         self.driver = Driver(

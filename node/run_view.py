@@ -75,9 +75,9 @@ def waiting_for(run: Run) -> str | None:
         return None
     if run.training is not None and run.training.trouble and run.member.phase == "training":
         return f"{run.training.trouble}; it is started again"
-    if (later := run.member.rounds.voted_beyond) is not None:
-        return f"this node has voted in round {later} and lost the state since; it waits for a member that has it"
     number = run.outer.committed.current.round + 1
+    if run.voted_before > number:
+        return f"it has voted in round {run.voted_before} in an earlier life, and waits for a member that has the state"
     if run.obstacle and run.member.phase == "matching":
         return f"round {number} waits: {run.obstacle}"
     missing = run.member.rounds.waiting_for()

@@ -118,13 +118,6 @@ class Rounds:
         """The group we are in, if there is one."""
         return self._round.attempt if self._round is not None else None
 
-    @property
-    def voted_beyond(self) -> int | None:
-        """A later round that we have voted in, and whose state we lack; None, as usual, if there is none."""
-        if self._round is None or self._voted is None or not self._round.vote.is_sealed:
-            return None
-        return self._voted.round
-
     def waiting_for(self) -> list[PeerId]:
         """Whom the current round hangs on."""
         return self._round.waiting_for() if self._round is not None else []

@@ -18,12 +18,11 @@ def run(
     phase: str = "training",
     peers: list[PeerId] = PEERS,
     trouble: str = "",
-    voted_beyond: int | None = None,
     **changes: Any,
 ) -> Run:
     """A run that has committed three rounds."""
-    usual: dict[str, Any] = {"failure": "", "obstacle": "", "is_finished": False}
-    rounds = SimpleNamespace(waiting_for=lambda: peers, voted_beyond=voted_beyond)
+    usual: dict[str, Any] = {"failure": "", "obstacle": "", "voted_before": 4, "is_finished": False}
+    rounds = SimpleNamespace(waiting_for=lambda: peers)
     parts = {
         "training": SimpleNamespace(trouble=trouble),
         "member": SimpleNamespace(phase=phase, rounds=rounds),
@@ -48,8 +47,8 @@ def run(
         (run("reducing", obstacle="over by now"), "round 4 waits for 7nBFdh, nu5qcu"),
         (run(trouble="the worker was ended by SIGKILL"), "the worker was ended by SIGKILL; it is started again"),
         (
-            run("matching", peers=[], obstacle="3 of 3 members are here", voted_beyond=7),
-            "this node has voted in round 7 and lost the state since; it waits for a member that has it",
+            run("matching", peers=[], obstacle="3 of 3 members are here", voted_before=7),
+            "it has voted in round 7 in an earlier life, and waits for a member that has the state",
         ),
         (run("reducing", failure="the disk is full"), None),
         (run("reducing", is_finished=True), None),
