@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from shoal.node.run import Run
 
 LAST_ROUNDS = 10
+ROW = (  # the keys of a run in `shoal status`
+    *("run", "name", "round", "members", "digest", "root", "loss", "step", "samples", "phase", "trains", "is_creator"),
+    *("device", "worker_memory", "device_memory", "tokens_per_second", "failure", "waiting_for"),
+    *("bytes_sent", "bytes_received", "last"),
+)
 
 
 def row(run: Run, traffic: Traffic) -> Answer:
@@ -50,12 +55,9 @@ def row(run: Run, traffic: Traffic) -> Answer:
 
 
 def broken_row(run: str, reason: str) -> Answer:
-    """A run that this node was in and cannot enter again, in `shoal status`."""
-    unknown = dict.fromkeys(("members", "digest", "root", "loss", "tokens_per_second", "waiting_for"))
-    return {"run": run, "name": None, "round": 0, "step": 0, "samples": 0, **unknown} | {
-        "phase": "failed",
-        "failure": reason,
-    }
+    """A run that this node was in and cannot enter again, in `shoal status`: a row like the others."""
+    known = {"run": run, "round": 0, "step": 0, "samples": 0, "phase": "failed", "failure": reason}
+    return {**dict.fromkeys(ROW), **known}
 
 
 def _worker(run: Run) -> Answer:

@@ -119,12 +119,14 @@ def test_a_node_says_that_nobody_answers_and_forgets_what_it_left(
 def test_a_damaged_record_is_shown_until_the_run_is_left(children: Children, tmp_path: Path, manifest: Path) -> None:
     node = RealNode(tmp_path / "node").start(children, create=manifest, train=False)
     until(lambda: node.row(), "the run", node.words)
-    run = node.row()["run"]
+    before = node.row()
+    run = before["run"]
     kill(node)
     (node.home.run_folder(run) / "joined.record").write_bytes(b"\xff")
     node.start(children)
     until(lambda: node.row(), "the run", node.words)
     assert node.row()["phase"] == "failed"
+    assert node.row().keys() == before.keys()
     assert "is damaged" in node.row()["failure"]
     assert verdict(node.client.status()) == Exit.FAILED_RUN
     assert node.client.leave_run(run[:8])["run"] == run
