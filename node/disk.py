@@ -40,9 +40,17 @@ class Disk:
             force(self._folder)
         except OSError as error:
             raise LocalError(
-                f"cannot write {path}: {error.strerror}; without a record of its vote a member must not vote: "
+                f"cannot write {path}: {error.strerror}; a member must not forget such a record: "
                 "mend that, then leave the run and join it again"
             ) from error
+
+    def remove(self, name: str) -> None:
+        """Forget a record, if there is one; LocalError if that is impossible."""
+        try:
+            (self._folder / f"{name}{SUFFIX}").unlink(missing_ok=True)
+            force(self._folder)
+        except OSError as error:
+            raise LocalError(f"cannot remove the record {name} in {self._folder}: {error.strerror}") from error
 
 
 def force(path: Path) -> None:

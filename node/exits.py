@@ -15,6 +15,7 @@ class Exit(IntEnum):
     ALONE = 4
     VERSION = 5
     SPLIT = 6
+    FAILED_RUN = 7
     INTERRUPTED = 130
 
 
@@ -23,8 +24,9 @@ HELP = {
     Exit.FAILED: "It did not work; the message says whose fault it was and what to do.",
     Exit.USAGE: "The command line is wrong.",
     Exit.NO_DAEMON: "No node runs in this SHOAL_HOME: `shoal node start`.",
-    Exit.ALONE: "The node is SOLO: start it with `--bootstrap`.",
+    Exit.ALONE: "The node is SOLO and should not be: start it with `--bootstrap`.",
     Exit.VERSION: "The node runs another version than this command: restart it.",
     Exit.SPLIT: "The swarm is SPLIT: too few of its members are reachable.",
+    Exit.FAILED_RUN: "A run has failed on this node, or it cannot enter one: `shoal status` says why.",
     Exit.INTERRUPTED: "Interrupted by Ctrl-C.",
 }

@@ -3,7 +3,8 @@
     identity.key   the node's private key, 0600
     token          what callers of the admin API must show, 0600
     lock           held (flock) by the daemon for as long as it lives; holds its pid
-    daemon.json    where the running daemon's admin API listens
+    daemon.json    where the running daemon's admin API listens, and whether it logs into logs/
+    peers.json     where the peers were that were last seen
     logs/          daemon.log and the workers' logs
     runs/<id>/     one folder per run
 
@@ -37,6 +38,7 @@ class DaemonInfo:
     admin_port: int
     peer: str
     addresses: tuple[str, ...] = ()
+    logs_here: bool = False  # into the home's daemon.log; a node in the foreground logs where it was started
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,10 @@ class Home:
     @property
     def runs(self) -> Path:
         return self.root / "runs"
+
+    @property
+    def peers(self) -> Path:
+        return self.root / "peers.json"
 
     @property
     def _daemon_file(self) -> Path:
@@ -98,6 +104,13 @@ class Home:
         if not content:
             raise LocalError(f"{path} is empty: delete it, and the next start makes a new one")
         return content
+
+    def is_log(self, descriptor: int) -> bool:
+        """Whether what is written to an open file goes to the home's log."""
+        try:
+            return os.path.samestat(os.fstat(descriptor), self.daemon_log.stat())
+        except OSError:
+            return False
 
     def write_daemon(self, info: DaemonInfo) -> None:
         """Publish where the daemon listens; readers see the old file or the new one, never half of it."""

@@ -104,7 +104,11 @@ def foreground_argv(settings: NodeSettings) -> list[str]:
         argv += ["--bootstrap", address]
     for path in settings.data:
         argv += ["--data", str(path)]
-    return argv
+    if settings.create is not None:
+        argv += ["--create", str(settings.create)]
+    for run in settings.join:
+        argv += ["--join", run]
+    return argv if settings.train else [*argv, "--no-train"]
 
 
 def stop(home: Home) -> int:

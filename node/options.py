@@ -7,6 +7,7 @@ UsageError that says which flag to change, before anything is started.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +28,11 @@ class UsageError(LocalError):
     """The command line makes no sense; nothing has been started."""
 
 
+def is_run_id(text: str, *, whole: bool = False) -> bool:
+    """Whether `text` is the id of a run, or (unless the whole is wanted) enough of its begin."""
+    return re.fullmatch(r"[0-9a-fA-F]{64}" if whole else r"[0-9a-fA-F]{8,64}", text) is not None
+
+
 def default_threads() -> int:
     """1 on small machines: on two cores, two workers of two threads ran twenty times slower than of one."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -42,9 +48,12 @@ class NodeSettings:
     listen_host: str = LISTEN_HOST
     admin_host: str = ADMIN_HOST
     admin_port: int = ADMIN_PORT  # 0: any free one
-    bootstrap: tuple[str, ...] = ()  # multiaddrs, each with /p2p/<peer>
+    bootstrap: tuple[str, ...] = ()  # multiaddrs; one without /p2p/<peer> means whoever answers there
     threads: int = field(default_factory=default_threads)  # of a worker
     data: tuple[Path, ...] = ()  # local files and folders, for runs about text of one's own
+    create: Path | None = None  # a manifest: be in its run, and found it if we are not
+    join: tuple[str, ...] = ()  # be in these runs: an id, the begin of one, or the run's manifest
+    train: bool = True  # in the runs of `create` and `join`
     checkpoint_every: int = CHECKPOINT_EVERY  # rounds; 0: never
     checkpoint_keep: int = CHECKPOINT_KEEP
 
@@ -53,7 +62,7 @@ class NodeSettings:
             _require(0 <= port < 65535, f"{flag} {port} is not a port: use 1 to 65534, or 0 for any free one")
         for address in self.bootstrap:
             _require(
-                address.startswith("/") and "/p2p/" in address,
+                address.startswith("/") and "/tcp/" in address,
                 f"--bootstrap {address} is not a peer's address: it looks like "
                 "/ip4/192.0.2.7/tcp/4101/p2p/12D3Koo..., and `shoal status` on that peer prints it",
             )
@@ -61,6 +70,13 @@ class NodeSettings:
         _check_checkpoints(self.checkpoint_every, self.checkpoint_keep)
         for path in self.data:
             _require(path.exists(), f"--data {path} does not exist")
+        if self.create is not None:
+            _require(self.create.is_file(), f"--create {self.create} is not a file: name a run's manifest")
+        for run in self.join:
+            _require(
+                is_run_id(run) or Path(run).is_file(),
+                f"--join {run} is neither a run's id (64 hex characters, or the first 8 or more) nor its manifest",
+            )
 
 
 @dataclass(frozen=True, slots=True)

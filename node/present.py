@@ -18,6 +18,7 @@ Answer = dict[str, Any]
 COLOURS = {"SOLO": "yellow", "SPLIT": "bold red", "CONNECTED": "green", "IN-ROUND": "bold green"}
 CHECKPOINT_COLUMNS = ("run", "name", "round", "samples", "state", "peer", "MB", "saved", "path")
 RUN_COLUMNS = ("run", "name", "round", "members", "loss", "step", "samples", "tok/s", "digest", "phase")
+WORKER_COLUMNS = ("run", "device", "device memory", "memory")
 
 
 def show_json(answer: Any) -> None:
@@ -31,17 +32,20 @@ def show_status(status: Answer, page: str) -> None:
         [
             ("peer", status.get("peer")),
             ("state", status.get("state")),
+            ("memory", size(status.get("memory"))),
             ("reachability", status.get("reachability")),
             ("addresses", ", ".join(map(str, status.get("addresses", [])))),
             ("version", status.get("version")),
             ("page", page),
         ]
     )
-    if remedy := advice(status):
-        print(f"\n{headline(status)} {remedy}")
-    if status.get("runs"):
+    remedy = advice(status) or ""
+    if remedy or status.get("obstacle"):
+        print(f"\n{_clean(headline(status))} {remedy}".rstrip())
+    if runs := status.get("runs"):
         print()
-        show_runs(status["runs"])
+        show_runs(runs)
+        _show_workers([run for run in runs if run.get("worker_memory") or run.get("device")])
 
 
 def show_runs(runs: list[Answer]) -> None:
@@ -52,7 +56,8 @@ def show_runs(runs: list[Answer]) -> None:
     _show_table(RUN_COLUMNS, [_run_row(run) for run in runs])
     for run in runs:
         if run.get("failure"):
-            print(f"{_clean(run.get('name'))} has failed on this node: {_clean(run['failure'])}")
+            name = run.get("name") or _short(run.get("run"))
+            print(f"{_clean(name)} has failed on this node: {_clean(run['failure'])}")
         elif run.get("waiting_for"):
             print(f"{_clean(run.get('name'))}: {_clean(run['waiting_for'])}")
 
@@ -68,6 +73,13 @@ def show_checkpoints(rows: list[Answer]) -> None:
     for row in rows:
         if row["problem"]:
             print(f"{_clean(row['path'])} is damaged: {_clean(row['problem'])}")
+
+
+def _show_workers(runs: list[Answer]) -> None:
+    """What trains here, on what, and how much it holds."""
+    if runs:
+        print()
+        _show_table(WORKER_COLUMNS, [_worker_row(run) for run in runs])
 
 
 def show_peers(peers: list[Answer]) -> None:
@@ -123,6 +135,10 @@ def _run_row(run: Answer) -> list[Any]:
         _short(run.get("digest")),
         run.get("phase"),
     ]
+
+
+def _worker_row(run: Answer) -> list[Any]:
+    return [run.get("name"), run.get("device"), size(run.get("device_memory")), size(run.get("worker_memory"))]
 
 
 def _member_row(each: Answer, columns: Sequence[str]) -> list[Any]:

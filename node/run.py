@@ -30,7 +30,7 @@ from shoal.node.meters import Meters
 from shoal.node.outer import OuterState, StateStore
 from shoal.node.outgoing import Outgoing
 from shoal.node.records import CommitLog
-from shoal.node.run_facts import run_facts
+from shoal.node.run_facts import last_vote, run_facts
 from shoal.node.run_settings import RunSettings
 from shoal.node.shm import FloatArray
 from shoal.node.state import Snapshot
@@ -82,6 +82,7 @@ class Run:
         self.samples = _samples_before(manifest)  # tokens behind the committed state
         self.keeper = Keeper(settings.folder / CHECKPOINTS, settings.keeping, manifest.rounds.last)
         self.obstacle = ""  # why we, as leader, cannot close a group
+        self.voted_before = 0  # the last round that we have voted in, in an earlier life
         self.failure = ""  # why this run has ended on this node
         self._me = signer.peer
         self._signer = signer
@@ -99,6 +100,8 @@ class Run:
     def start(self, seeds: list[PeerId]) -> None:
         """Join the swarm through `seeds` and begin to train."""
         disk = Disk(self._settings.folder)
+        records = disk.load()
+        self.voted_before = last_vote(records)
         facts = run_facts(
             self.manifest,
             self.author,
@@ -115,7 +118,7 @@ class Run:
             lambda _: self.outer.reducer(),
             StateStore(self.outer.committed),
             random.Random(),
-            disk.load(),
+            records,
             trains=self._settings.trains,
         )
         self.driver = Driver(

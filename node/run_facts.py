@@ -1,12 +1,16 @@
-"""What a run's member knows before it has met anybody: what its manifest says, in the words of the protocol."""
+"""What a run's member knows before it has met anybody: what its manifest and its disk say."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from shoal.node.manifest import Manifest
 from shoal.protocol.certificate import genesis
 from shoal.protocol.ids import Digest, PeerId
 from shoal.protocol.member import PART, RunFacts
+from shoal.protocol.messages.rounds import VoteRecord
 from shoal.protocol.roster import Base, Policy
+from shoal.protocol.wire import Message
 
 
 def run_facts(manifest: Manifest, author: PeerId, *, seeded: Digest, chunks: int, holds_origin: bool) -> RunFacts:
@@ -30,3 +34,9 @@ def first_base(manifest: Manifest, author: PeerId, seeded: Digest) -> Base:
         return Base(0, genesis(manifest.run_id, PART), seeded, (author,))
     history, root = Digest(bytes.fromhex(origin.history)), Digest(bytes.fromhex(origin.root))
     return Base(origin.round, history, root, (author,))
+
+
+def last_vote(records: Mapping[str, Message]) -> int:
+    """The last round that we have voted in, in an earlier life, as it was written down; 0 if there is none."""
+    vote = records.get(f"vote-{PART}")
+    return vote.round if isinstance(vote, VoteRecord) else 0

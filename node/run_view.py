@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from shoal.node.service import Answer
 from shoal.node.standing import LOSS_WINDOW, is_split
+from shoal.node.usage import resident_bytes
 from shoal.protocol.ids import PeerId, short
 from shoal.protocol.link import Link
 from shoal.protocol.members import State
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
     from shoal.node.run import Run
 
 LAST_ROUNDS = 10
+ROW = (  # the keys of a run in `shoal status`
+    *("run", "name", "round", "members", "digest", "root", "loss", "step", "samples", "phase", "trains", "is_creator"),
+    *("device", "worker_memory", "device_memory", "tokens_per_second", "failure", "waiting_for"),
+    *("bytes_sent", "bytes_received", "last"),
+)
 
 
 def row(run: Run, traffic: Traffic) -> Answer:
@@ -37,6 +43,8 @@ def row(run: Run, traffic: Traffic) -> Answer:
         "samples": run.samples,
         "phase": "failed" if run.failure else "finished" if run.is_finished else member.phase,
         "trains": member.status.trains,
+        "is_creator": run.author == member.me,
+        **_worker(run),
         "tokens_per_second": progress.tokens_per_second if progress is not None else None,
         "failure": run.failure or None,
         "waiting_for": waiting_for(run),
@@ -47,6 +55,23 @@ def row(run: Run, traffic: Traffic) -> Answer:
     }
 
 
+def broken_row(run: str, reason: str) -> Answer:
+    """A run that this node was in and cannot enter again, in `shoal status`: a row like the others."""
+    known = {"run": run, "round": 0, "step": 0, "samples": 0, "phase": "failed", "failure": reason}
+    return {**dict.fromkeys(ROW), **known}
+
+
+def _worker(run: Run) -> Answer:
+    """What trains, on what, and how much memory it holds; None where nothing does, or nobody knows."""
+    training = run.training
+    pid, progress = (training.pid, training.progress) if training is not None else (None, None)
+    return {
+        "device": training.device if training is not None else None,
+        "worker_memory": resident_bytes(pid) if pid is not None else None,
+        "device_memory": progress.device_bytes if progress is not None else None,
+    }
+
+
 def waiting_for(run: Run) -> str | None:
     """What holds the run up, in one sentence; None if nothing does."""
     if run.failure or run.is_finished:
@@ -54,6 +79,8 @@ def waiting_for(run: Run) -> str | None:
     if run.training is not None and run.training.trouble and run.member.phase == "training":
         return f"{run.training.trouble}; it is started again"
     number = run.outer.committed.current.round + 1
+    if run.voted_before > number:
+        return f"it has voted in round {run.voted_before} in an earlier life, and waits for a member that has the state"
     if run.obstacle and run.member.phase == "matching":
         return f"round {number} waits: {run.obstacle}"
     missing = run.member.rounds.waiting_for()

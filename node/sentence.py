@@ -18,12 +18,14 @@ ADVICE = {
 
 
 def advice(status: Answer) -> str | None:
-    """What to do about a node's state; None if nothing is wrong with it."""
-    return ADVICE.get(status.get("state", ""))
+    """What to do about a node's state; None if nothing is wrong with it, or the headline says it."""
+    return None if status.get("obstacle") else ADVICE.get(status.get("state", ""))
 
 
 def headline(status: Answer) -> str:
-    """Where the node stands."""
+    """Where the node stands, or what keeps it from where it should be."""
+    if obstacle := status.get("obstacle"):
+        return str(obstacle)
     state, runs = str(status.get("state")), status.get("runs", [])
     if state in WRONG:
         return WRONG[state]

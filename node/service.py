@@ -26,14 +26,15 @@ class NodeService(Protocol):
     """
 
     def status(self) -> Answer:
-        """{version, peer, state: "SOLO"|"CONNECTED"|"IN-ROUND"|"SPLIT", peers, reachability, addresses, runs}.
+        """{version, peer, state, peers, obstacle, reachability, addresses, memory, runs}.
 
-        `peers` is the number of peers with a connection.
-
+        `state` is "SOLO", "CONNECTED", "IN-ROUND" or "SPLIT", `peers` the number of peers with a connection, `obstacle`
+        a sentence: why the node is not where it should be; `memory` is the daemon's, in bytes.
         Each of `runs`: {run, name, round, members, digest, loss, step, samples}, and what else is known:
         phase ("failed" if the run has ended on this node, "finished" after its last round), failure (why it failed),
-        waiting_for (a sentence: what holds it up), root, trains, tokens_per_second, bytes_sent, bytes_received, last,
-        checkpoint (the round of the newest one on this node's disk).
+        waiting_for (a sentence: what holds it up), root, trains, is_creator, tokens_per_second, bytes_sent,
+        bytes_received, last, checkpoint (the round of the newest one on this node's disk); of the worker: device (in
+        words), worker_memory and device_memory (bytes).
         """
         ...
 

@@ -82,6 +82,16 @@ class Training:
         """The latest that is known."""
         return self.progress.loss if self.progress is not None else self.last_loss
 
+    @property
+    def device(self) -> str | None:
+        """What the worker trains on; None while it loads."""
+        return self._worker.device
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's process; None while there is none."""
+        return self._worker.pid
+
     async def moments(self) -> FloatArray | None:
         """A copy of the inner optimizer's state as of the last hand-in; None if there is none."""
         return None if self._worker.is_over else await asyncio.to_thread(copy_whole, self._worker.moments)

@@ -29,11 +29,12 @@ import torch
 from torch import Tensor
 
 from shoal.node.corpus import load_corpus
+from shoal.node.device import choose_device, device_bytes, device_name
 from shoal.node.inner import InnerRound, InnerStep, InnerTrainer
 from shoal.node.manifest import decode_manifest
 from shoal.node.shm import FloatArray
 from shoal.node.worker_link import WorkerLink
-from shoal.node.worker_messages import Contribution, Failed, HandIn, Progress, Stop, Train, Welcome
+from shoal.node.worker_messages import Contribution, Failed, HandIn, Progress, Ready, Stop, Train, Welcome
 from shoal.protocol.errors import ShoalError, TransportError
 from shoal.protocol.ids import RunId
 from shoal.protocol.wire import Message
@@ -45,6 +46,8 @@ NOTHING = InnerRound(steps=0, tokens=0, loss=0.0)
 
 class Trainer(Protocol):
     """What the loop needs of InnerTrainer."""
+
+    device: torch.device
 
     def load(self, theta: Tensor) -> None: ...
 
@@ -147,7 +150,8 @@ class TrainingLoop:
             if not math.isfinite(step.loss):
                 raise ArithmeticError(f"the loss of inner step {step.step} is {step.loss}")
             speed = step.tokens / max(time.monotonic() - start, 1e-9)
-            self._send(Progress(order.order, order.round, step.step, step.loss, step.tokens, speed))
+            held = device_bytes(self._trainer.device)
+            self._send(Progress(order.order, order.round, step.step, step.loss, step.tokens, speed, held))
             return not self._orders.is_due(order)
 
         return keep_going
@@ -178,15 +182,6 @@ def build_trainer(welcome: Welcome) -> InnerTrainer:
     return InnerTrainer(manifest, corpus, choose_device(welcome.device))
 
 
-def choose_device(wanted: str) -> str:
-    """`wanted`, or for "auto" the fastest kind of device that torch finds."""
-    if wanted != "auto":
-        return wanted
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
-
-
 def die_with_parent() -> None:
     """On Linux, be killed with the daemon even where no thread of ours gets to run; elsewhere do nothing."""
     if sys.platform == "linux":
@@ -206,6 +201,7 @@ def main() -> None:
     trainer = build_trainer(link.welcome)
     moments = link.moments.array
     trainer.restore(torch.from_numpy(moments))
+    link.send(Ready(device_name(trainer.device)))
     TrainingLoop(trainer, orders, link.parameters.array, link.contribution.array, moments, link.send).run()
 
 

@@ -1,6 +1,7 @@
 """What a daemon and its worker say to each other, over a Unix socket of the run's folder.
 
     worker  Hello  ->            who I am; the daemon answers Welcome, with three shared vectors, or Unwelcome
+    worker  Ready  ->            the model is built, on this device
     daemon  Train  ->  Progress* ->  Contribution
     daemon  HandIn ->  Contribution with the steps done so far
     daemon  Stop   ->  the worker ends; a closed socket means the same
@@ -82,6 +83,7 @@ class Progress(Message):
     loss: float
     tokens: int  # trained on in this round
     tokens_per_second: float
+    device_bytes: int  # of the device's own memory, held by the worker
 
 
 @message(207)
@@ -102,3 +104,10 @@ class Failed(Message):
     order: int
     round: int
     reason: str
+
+
+@message(209)
+class Ready(Message):
+    """The worker has built the model."""
+
+    device: str  # for people: "cpu", "cuda:0 (NVIDIA H200)"

@@ -22,7 +22,7 @@ from shoal.node.shm import FloatArray, SharedVector
 from shoal.node.watchdog import Watchdog
 from shoal.node.worker_link import frame
 from shoal.node.worker_listener import WorkerListener, receive
-from shoal.node.worker_messages import Contribution, Failed, HandIn, Progress, Stop, Train, Welcome
+from shoal.node.worker_messages import Contribution, Failed, HandIn, Progress, Ready, Stop, Train, Welcome
 from shoal.node.worker_process import StartError, WorkerSettings, ending, worker_process
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.wire import Message
@@ -48,6 +48,7 @@ class Worker:
     ) -> None:
         self.settings = settings
         self.pid: int | None = None
+        self.device: str | None = None  # on which the worker trains, once it has built its model
         self._on_progress = on_progress
         self._on_contribution = on_contribution
         self._on_lost = on_lost
@@ -157,6 +158,9 @@ class Worker:
                 return ""
             if isinstance(message, Failed):
                 return f"failed in round {message.round}: {message.reason}"
+            if isinstance(message, Ready):
+                self.device = message.device
+                continue
             if not isinstance(message, Progress | Contribution):
                 return f"broke the protocol: {type(message).__name__} is not a worker's to send"
             self._see(message)
@@ -206,7 +210,7 @@ class Worker:
         self._send(Stop())
         if self._writer:
             self._writer.close()
-        self._writer = self.pid = None
+        self._writer = self.pid = self.device = None
 
     async def _pause(self) -> None:
         with suppress(TimeoutError):

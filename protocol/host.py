@@ -31,7 +31,7 @@ from multiaddr import Multiaddr
 from shoal.protocol.errors import LocalError, TransportError
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId, short
-from shoal.protocol.swarm import CLOSE_TIMEOUT, OnConnection, close_connections, make_swarm
+from shoal.protocol.swarm import CLOSE_TIMEOUT, OnConnection, ask_name, close_connections, make_swarm
 
 # libp2p does not hold a peer to the windows that it was granted. Bytes received and not read:
 MAX_UNREAD = 48 << 20  # of one connection
@@ -128,6 +128,12 @@ class TrioHost:
         """A new connection with the peer, even if there is one, made within `limit` seconds."""
         with trio.move_on_after(limit):
             return await self._swarm.dial_addr(Multiaddr(address), ID.from_string(peer))
+        raise TransportError(f"no answer in {limit:g} s")
+
+    async def name_at(self, address: str, limit: float) -> PeerId:
+        """Who answers at an address, said within `limit` seconds."""
+        with trio.move_on_after(limit):
+            return await ask_name(self._swarm, Multiaddr(address))
         raise TransportError(f"no answer in {limit:g} s")
 
     async def open_stream(self, peer: PeerId, protocol: str) -> RawStream:

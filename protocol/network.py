@@ -21,8 +21,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
+from shoal.protocol.addresses import own_addresses, resolve
 from shoal.protocol.allowance import Allowance
-from shoal.protocol.dialing import no_failures
+from shoal.protocol.dialing import LIMIT, no_failures
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.identity import Identity, public_key
 from shoal.protocol.ids import PeerId, RunId, short
@@ -123,20 +124,34 @@ class Network:
         self._neighbour(peer).dialing.learn(tuple(plain))
 
     async def connect(self, multiaddr: str) -> PeerId:
-        """Connect to a multiaddr that ends in /p2p/PEER; TransportError if nobody by that name answers."""
+        """Connect to a multiaddr; TransportError if nobody answers there by the name in its /p2p/, if it has one."""
         address, _, name = multiaddr.partition("/p2p/")
-        peer = PeerId(name)
+        addresses = await resolve(address)
+        peer = PeerId(name) if "/p2p/" in multiaddr else await self._name_at(addresses)
         try:
             public_key(peer)
         except ValueError as error:
             raise LocalError(f"{multiaddr} does not end in /p2p/ and a PeerID") from error
         if peer == self.peer:
-            raise LocalError(f"{multiaddr} is this node itself" if multiaddr in self.addresses() else self._namesake())
-        self.remember(peer, [address])
+            raise LocalError(f"{multiaddr} is this node itself" if self._are_ours(addresses) else self._namesake())
+        self.remember(peer, addresses)
         dialing = self._neighbour(peer).dialing
         dialing.forget_failures()
         await dialing.reach()
         return peer
+
+    async def _name_at(self, addresses: tuple[str, ...]) -> PeerId:
+        """Who answers at the first of `addresses` that has an answer."""
+        failures = []
+        for address in addresses:
+            try:
+                return await self._transport.name_at(address, LIMIT)
+            except TransportError as error:
+                failures.append(f"{address}: {error}")
+        raise TransportError("; ".join(failures))
+
+    def _are_ours(self, addresses: tuple[str, ...]) -> bool:
+        return any(own.partition("/p2p/")[0] in addresses for own in self.addresses())
 
     def send(self, to: PeerId, run: RunId, message: Message) -> None:
         """Queue `message`; it may be lost. A payload in it must not change before it was sent."""
@@ -275,13 +290,3 @@ class Network:
 
 async def _refuse(peer: PeerId, message: Message) -> Message:
     raise LocalError(f"{type(message).__name__} is not served here")
-
-
-def own_addresses() -> list[str]:
-    """Our IPv4 addresses: that of the default route, if there is one, and the loopback."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # asks for a route; sends nothing
-            return list(dict.fromkeys([probe.getsockname()[0], "127.0.0.1"]))
-        except OSError:
-            return ["127.0.0.1"]

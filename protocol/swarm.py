@@ -66,6 +66,17 @@ def make_swarm(identity: Identity, on_connection: OnConnection) -> Swarm:
     return _Swarm(on_connection, name, peers, upgrader, [TCP()], RetryConfig(max_retries=0), config)
 
 
+async def ask_name(swarm: Swarm, address: Multiaddr) -> PeerId:
+    """Who answers at `address`, as its Noise handshake proves. The connection serves for nothing else."""
+    raw = await TCP().dial(address)
+    try:
+        security = await swarm.upgrader.security_multistream.select_transport(raw, True)
+        pattern = cast(noise.Transport, security).get_pattern()
+        return PeerId(str((await pattern.handshake_outbound(raw, None)).get_remote_peer()))
+    finally:
+        await raw.close()
+
+
 async def close_connections(connections: Sequence[INetConn]) -> None:
     """In good order if the peer still reads, by the socket if not."""
 

@@ -91,6 +91,10 @@ class Transport:
         """A new connection with `peer`, made within `limit` seconds."""
         return await self._bridge.call(self._host.dial, peer, address, limit)
 
+    async def name_at(self, address: str, limit: float) -> PeerId:
+        """The peer that answers at an address which names none, within `limit` seconds."""
+        return await self._bridge.call(self._host.name_at, address, limit)
+
     async def open_stream(self, peer: PeerId, protocol: str) -> Stream:
         """A new stream over the connection that there is."""
         return Stream(self._bridge, await self._bridge.call(self._host.open_stream, peer, protocol))

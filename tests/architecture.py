@@ -23,7 +23,7 @@ MAX_LINES = 300
 
 VALUES = {"errors", "estimate", "ids", "effects", "messages", "signing", "wire"}
 SHELLS = {
-    *("host", "swarm", "bridge", "transport", "dialing", "ports"),  # libp2p, and asyncio's view of it
+    *("host", "swarm", "bridge", "transport", "dialing", "ports", "addresses"),  # libp2p, and asyncio's view of it
     *("network", "link", "lane", "calls"),  # frames to peers by name
     "identity",  # the key file
 }
@@ -39,8 +39,8 @@ LIBP2P = {"libp2p", "trio"}
 LIBP2P_ALLOWED = ("protocol/host.py", "protocol/swarm.py")
 TORCH = {"torch", "safetensors.torch"}
 TRAINING = (
-    *("corpus", "lanes", "model", "layout", "inner", "inner_state", "worker", "evaluate", "generate", "up/job"),
-    *("checkpoint/write", "checkpoint/read"),
+    *("corpus", "lanes", "model", "layout", "inner", "inner_state", "worker", "device", "evaluate", "generate"),
+    *("up/job", "checkpoint/write", "checkpoint/read"),
     *("outer", "state", "state_file"),  # the committed state: the daemon loads it with its first run
 )
 TORCH_ALLOWED = (

@@ -27,6 +27,7 @@ class FakeService:
     def __init__(self, on_stop: Callable[[], None] = lambda: None) -> None:
         self.calls: list[tuple[object, ...]] = []
         self.state = "CONNECTED"
+        self.obstacle: str | None = None
         self.news: Answer = {}  # of the run
         self._on_stop = on_stop
 
@@ -46,8 +47,10 @@ class FakeService:
             "peer": PEER,
             "state": self.state,
             "peers": 1,
+            "obstacle": self.obstacle,
             "reachability": "public",
             "addresses": [ADDRESS],
+            "memory": 64 << 20,
             "runs": [run],
         }
 
@@ -122,5 +125,5 @@ async def run_fake(settings: NodeSettings) -> None:
     service = FakeService(on_stop=(lambda: None) if mood == "deaf" else asked.set)
     home = Home(settings.home)
     async with serve_api(service, home.token(), settings.admin_host, settings.admin_port) as (host, port):
-        home.write_daemon(DaemonInfo(os.getpid(), host, port, PEER))
+        home.write_daemon(DaemonInfo(os.getpid(), host, port, PEER, logs_here=home.is_log(2)))
         await asked.wait()

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from shoal.node import options
+from shoal.node.cli.flags import NoTrain
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Start and stop this machine's node.")
 
@@ -34,7 +35,8 @@ def start(
         typer.Option(
             envvar="SHOAL_BOOTSTRAP",
             metavar="MULTIADDR",
-            help="A node to find the others by; may be repeated.",
+            help="A node to find the others by: /ip4/192.0.2.7/tcp/4101 or /dns4/NAME/tcp/4101, with /p2p/ID if no "
+            "other may answer there; may be repeated.",
         ),
     ] = None,
     threads: Annotated[
@@ -55,6 +57,21 @@ def start(
     checkpoint_keep: Annotated[
         int, typer.Option(envvar="SHOAL_CHECKPOINT_KEEP", help="Checkpoints to keep of each run.")
     ] = options.CHECKPOINT_KEEP,
+    create: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="SHOAL_CREATE", metavar="MANIFEST", help="Be in this manifest's run; found it if we are not in it."
+        ),
+    ] = None,
+    join: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="SHOAL_JOIN",
+            metavar="RUN",
+            help="Be in this run (its id, or its manifest): join it as soon as a peer knows it; may be repeated.",
+        ),
+    ] = None,
+    no_train: NoTrain = False,
 ) -> None:
     """Start the node, in the background unless told otherwise."""
     from shoal.node import launch, present
@@ -72,6 +89,9 @@ def start(
         data=tuple(path.absolute() for path in data or ()),
         checkpoint_every=checkpoint_every,
         checkpoint_keep=checkpoint_keep,
+        create=create.absolute() if create else None,
+        join=tuple(run if options.is_run_id(run) else str(Path(run).absolute()) for run in join or ()),
+        train=not no_train,
     )
     if foreground:
         launch.run_here(settings)

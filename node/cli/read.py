@@ -7,17 +7,17 @@ from typing import Annotated
 import typer
 
 from shoal.node.cli.flags import Json
-from shoal.node.exits import Exit
 
 
 def status(
     as_json: Json = False,
-    check: Annotated[
+    exit_code: Annotated[
         bool,
         typer.Option(
-            "--check",
-            envvar="SHOAL_CHECK",
-            help="Exit with 4 if the node is SOLO, with 6 if the swarm is SPLIT.",
+            "--exit-code",
+            envvar="SHOAL_EXIT_CODE",
+            help="A health check: exit with 3 if no node answers, 4 if it is alone, 6 if the swarm is SPLIT, 7 if a "
+            "run has failed.",
         ),
     ] = False,
 ) -> None:
@@ -29,8 +29,10 @@ def status(
     client = Client(find_home())
     answer = client.status()
     present.show_json(answer) if as_json else present.show_status(answer, client.page(present.is_terminal()))
-    if check:
-        raise typer.Exit({"SOLO": Exit.ALONE, "SPLIT": Exit.SPLIT}.get(answer["state"], Exit.OK))
+    if exit_code:
+        from shoal.node.health import verdict
+
+        raise typer.Exit(verdict(answer))
 
 
 def peers(as_json: Json = False) -> None:
@@ -41,6 +43,22 @@ def peers(as_json: Json = False) -> None:
 
     answer = Client(find_home()).peers()
     present.show_json(answer) if as_json else present.show_peers(answer)
+
+
+def logs(
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", envvar="SHOAL_LOGS_FOLLOW", help="Go on as the log grows, until Ctrl-C.")
+    ] = False,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", envvar="SHOAL_LOGS_LINES", min=0, help="How many of the last lines.")
+    ] = 50,
+    as_json: Json = False,
+) -> None:
+    """Show what the node in the background has logged."""
+    from shoal.node import logfile
+    from shoal.node.home import find_home
+
+    logfile.show(find_home(), lines, follow, as_json)
 
 
 def version(as_json: Json = False) -> None:

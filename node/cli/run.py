@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,9 +49,9 @@ def join(
     """Join a run that a peer of this node is in."""
     from shoal.node.client import Client
     from shoal.node.home import find_home
-    from shoal.node.options import UsageError
+    from shoal.node.options import UsageError, is_run_id
 
-    if not re.fullmatch(r"[0-9a-fA-F]{8,64}", run):
+    if not is_run_id(run):
         raise UsageError(f"'{run}' is not a run id: give its 64 hex characters, or the first 8 or more of them")
     answer = Client(find_home()).join_run(run.lower(), not no_train, _absolute(checkpoint))
     _say(answer, f"joined run {answer['name']} ({answer['run']})", as_json)

@@ -28,12 +28,12 @@ class RealNode:
         self.log = folder / "node.log"
         self.child: Child | None = None
 
-    def start(self, children: Children, bootstrap: str | None = None, fault: str = "") -> RealNode:
+    def start(self, children: Children, bootstrap: str | None = None, fault: str = "", **settings: Any) -> RealNode:
         """Start the process and wait until it answers."""
-        return self.launch(children, bootstrap, fault).ready()
+        return self.launch(children, bootstrap, fault, **settings).ready()
 
-    def launch(self, children: Children, bootstrap: str | None = None, fault: str = "") -> RealNode:
-        """Start the process."""
+    def launch(self, children: Children, bootstrap: str | None = None, fault: str = "", **more: Any) -> RealNode:
+        """Start the process; `more` are settings beyond the usual ones."""
         settings = NodeSettings(
             home=self.home.root,
             port=0,
@@ -41,6 +41,7 @@ class RealNode:
             admin_port=0,
             bootstrap=(bootstrap,) if bootstrap else (),
             threads=1,
+            **more,
         )
         environ = {"SHOAL_HOME": str(self.home.root), FAULT_VARIABLE: fault}
         self.child = children.start(foreground_argv(settings), self.log, environ)

@@ -200,9 +200,38 @@ async def test_an_address_of_somebody_else_is_not_taken_for_the_peer() -> None:
         address = b.addresses()[0].replace(b.peer, stranger)
         with pytest.raises(TransportError, match="cannot reach"):
             await a.connect(address)
-        for wrong in ("/ip4/127.0.0.1/tcp/1", "/ip4/127.0.0.1/tcp/1/p2p/nobody", a.addresses()[0]):
+        for wrong in ("/ip4/127.0.0.1/tcp/1/p2p/", "/ip4/127.0.0.1/tcp/1/p2p/nobody", a.addresses()[0]):
             with pytest.raises(LocalError):
                 await a.connect(wrong)
+
+
+@pytest.mark.asyncio
+async def test_whoever_answers_is_asked_for_its_name() -> None:
+    a, b = Node(), Node()
+    async with running(a, b):
+        port = b.addresses()[0].split("/")[4]
+        assert await a.connect(f"/dns4/localhost/tcp/{port}") == b.peer
+        assert [link.peer for link in a.links()] == [b.peer]
+        with pytest.raises(LocalError, match="this node itself"):
+            await a.connect(a.addresses()[0].partition("/p2p/")[0])
+
+
+@pytest.mark.asyncio
+async def test_a_name_is_not_asked_of_somebody_who_does_not_speak_noise() -> None:
+    a = Node()
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"SSH-2.0-OpenSSH_9.2\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with running(a), await asyncio.start_server(speak, "127.0.0.1", 0) as stranger:
+        port = stranger.sockets[0].getsockname()[1]
+        with pytest.raises(TransportError):
+            await a.connect(f"/ip4/127.0.0.1/tcp/{port}")
+        with pytest.raises(TransportError):
+            await a.connect("/ip4/127.0.0.1/tcp/9")
+        assert a.links() == []
 
 
 @pytest.mark.asyncio

@@ -51,7 +51,7 @@ SCRIPT = """
         while steps < 5:
             weights += 1
             steps += 1
-            link.send(Progress(order.order, order.round, steps, 1.0 / steps, 10 * steps, 1000.0))
+            link.send(Progress(order.order, order.round, steps, 1.0 / steps, 10 * steps, 1000.0, 0))
             if order.lane == 97 and steps == 2:
                 assert link.receive() == HandIn(order.order)
                 break

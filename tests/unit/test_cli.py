@@ -16,12 +16,15 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+import typer
 
 from shoal.node import client, launch, present
 from shoal.node.api import serve_api
 from shoal.node.cli import main
+from shoal.node.cli.app import app
 from shoal.node.exits import HELP, Exit
 from shoal.node.home import DaemonInfo, Home, find_home
 from shoal.node.options import NodeSettings, UpOptions, UsageError
@@ -98,13 +101,30 @@ def test_help_explains_the_exit_codes(shoal: Shoal) -> None:
     assert all(f"{code:3}  {text}" in out for code, text in HELP.items())
 
 
-@pytest.mark.parametrize("command", [["node", "start"], ["up"], ["status"], ["peers"], ["run", "ls"], ["run", "show"]])
-def test_every_flag_has_a_variable(shoal: Shoal, command: list[str]) -> None:
-    _, out, _ = shoal(*command, "--help")
-    flags = out.partition("Options:")[2].split("\n  --")[1:]
-    missing = [flag.split()[0] for flag in flags if "env" not in flag and not flag.startswith("help")]
-    assert flags
-    assert not missing
+def flags() -> Iterator[tuple[str, str, Any]]:
+    """(command, flag, its variable) of the whole command tree."""
+
+    def walk(command: Any, name: str) -> Iterator[tuple[str, str, Any]]:
+        for word, each in getattr(command, "commands", {}).items():
+            yield from walk(each, f"{name} {word}")
+        for each in command.params:
+            if each.param_type_name == "option" and not each.name.endswith("_completion"):
+                yield name, each.opts[0], each.envvar
+
+    yield from walk(typer.main.get_command(app), "shoal")
+
+
+def test_every_flag_of_every_command_has_a_variable() -> None:
+    found = list(flags())
+    seen = {command for command, *_ in found}
+    assert {"shoal up", "shoal node start", "shoal run create", "shoal status", "shoal logs"} <= seen
+    assert [each for each in found if not str(each[2]).startswith("SHOAL_")] == []
+
+
+def test_a_variable_means_one_flag_only() -> None:
+    meaning: dict[str, str] = {}
+    for _, flag, variable in flags():
+        assert meaning.setdefault(variable, flag) == flag
 
 
 @pytest.mark.parametrize("command", [["frobnicate"], ["node", "start", "--port", "x"], ["run", "join"], ["--nope"]])
@@ -179,11 +199,27 @@ def test_a_lonely_node_says_so(shoal: Shoal, node: FakeService) -> None:
     code, out, _ = shoal("status")
     assert code == Exit.OK
     assert "--bootstrap" in out
-    assert shoal("status", "--check")[0] == Exit.ALONE
+    assert shoal("status", "--exit-code")[0] == Exit.ALONE
     node.state = "SPLIT"
-    assert shoal("status", "--check", "--json")[0] == Exit.SPLIT
+    assert shoal("status", "--exit-code", "--json")[0] == Exit.SPLIT
     node.state = "IN-ROUND"
-    assert shoal("status", "--check")[0] == Exit.OK
+    assert shoal("status", "--exit-code")[0] == Exit.OK
+    node.news = {"failure": "the disk is full"}
+    assert shoal("status", "--exit-code")[0] == Exit.FAILED_RUN
+
+
+def test_what_keeps_a_node_from_the_others_is_said_instead_of_advice(shoal: Shoal, node: FakeService) -> None:
+    node.state, node.obstacle = "SOLO", "rejoining: nobody has answered yet, tried 3 addresses"
+    _, out, _ = shoal("status")
+    assert "\nrejoining: nobody has answered yet, tried 3 addresses\n" in out
+    assert "--bootstrap" not in out
+
+
+def test_device_and_memory_are_shown(shoal: Shoal, node: FakeService) -> None:
+    node.news = {"device": "cuda:0 (NVIDIA H200)", "device_memory": 3 << 30, "worker_memory": 700 << 20}
+    _, out, _ = shoal("status")
+    assert ["memory", "64.0", "MiB"] in [line.split() for line in out.splitlines()]
+    assert "cuda:0 (NVIDIA H200)  3.0 GiB        700.0 MiB" in out
 
 
 def test_runs_are_created_joined_and_left(shoal: Shoal, node: FakeService, tmp_path: Path) -> None:
@@ -335,7 +371,8 @@ def test_the_childs_command_line_says_the_same(shoal: Shoal, monkeypatch: pytest
     seen: list[NodeSettings] = []
     monkeypatch.setattr(launch, "run_here", seen.append)
     data = (Path("/"), FAKE_DAEMON)
-    asked = NodeSettings(find_home().root, 1234, "127.0.0.1", "::1", 0, (ADDRESS,), 3, data)
+    runs = (RUN, str(FAKE_DAEMON))
+    asked = NodeSettings(find_home().root, 1234, "127.0.0.1", "::1", 0, (ADDRESS,), 3, data, FAKE_DAEMON, runs, False)
     argv = launch.foreground_argv(asked)
     assert shoal(*argv[argv.index("shoal.node") + 1 :])[0] == Exit.OK
     assert seen == [asked]
@@ -348,7 +385,9 @@ def test_the_childs_command_line_says_the_same(shoal: Shoal, monkeypatch: pytest
         (["--admin-port", "-1"], "--admin-port"),
         (["--threads", "0"], "--threads"),
         (["--data", "/nowhere/at/all"], "--data"),
-        (["--bootstrap", "192.0.2.7:4101"], "/p2p/"),
+        (["--bootstrap", "192.0.2.7:4101"], "/tcp/4101"),
+        (["--create", "/nowhere.toml"], "--create"),
+        (["--join", "/nowhere.toml"], "--join"),
     ],
 )
 def test_settings_that_make_no_sense_are_2(shoal: Shoal, arguments: list[str], said: str) -> None:
@@ -464,6 +503,25 @@ def test_a_node_in_the_background_comes_and_goes(shoal: Shoal, background: Home)
     assert (code, out) == (Exit.OK, f"stopped the node (pid {pid})\n")
     assert background.holder() is None
     assert shoal("node", "stop")[0] == Exit.NO_DAEMON
+
+
+def test_the_log_of_a_node_in_the_background(shoal: Shoal, background: Home) -> None:
+    code, _, err = shoal("logs")
+    assert (code, "shoal node start" in err) == (Exit.FAILED, True)
+    shoal("node", "start", "--admin-port", "0")
+    background.daemon_log.write_text('{"time": "2026-01-02T03:04:05.678Z", "level": "info", "message": "hello"}\n')
+    assert shoal("logs")[1] == "2026-01-02 03:04:05 hello\n"
+    assert json.loads(shoal("logs", "--json", "-n", "1")[1])["message"] == "hello"
+    assert shoal("logs", "-n", "0")[1] == ""
+    shoal("node", "stop")
+    assert shoal("logs")[0] == Exit.OK  # what it said last is what one wants to know then
+
+
+def test_a_node_in_the_foreground_logs_elsewhere(shoal: Shoal, node: FakeService) -> None:
+    find_home().daemon_log.write_text("of another life\n")
+    code, out, err = shoal("logs")
+    assert (code, out) == (Exit.FAILED, "")
+    assert "journalctl" in err
 
 
 def test_a_moved_port_is_said_aloud(shoal: Shoal, background: Home) -> None:

@@ -14,12 +14,18 @@ from shoal.protocol.ids import PeerId
 PEERS = [PeerId("12D3KooWGPiRT7pkQBC3uBsSRnwSuDxfheVkQ4ibQ6w8Xy7nBFdh"), PeerId("12D3KooWLg7BUciNACUE9mM5pL31nu5qcu")]
 
 
-def run(phase: str = "training", peers: list[PeerId] = PEERS, trouble: str = "", **changes: Any) -> Run:
+def run(
+    phase: str = "training",
+    peers: list[PeerId] = PEERS,
+    trouble: str = "",
+    **changes: Any,
+) -> Run:
     """A run that has committed three rounds."""
-    usual: dict[str, Any] = {"failure": "", "obstacle": "", "is_finished": False}
+    usual: dict[str, Any] = {"failure": "", "obstacle": "", "voted_before": 4, "is_finished": False}
+    rounds = SimpleNamespace(waiting_for=lambda: peers)
     parts = {
         "training": SimpleNamespace(trouble=trouble),
-        "member": SimpleNamespace(phase=phase, rounds=SimpleNamespace(waiting_for=lambda: peers)),
+        "member": SimpleNamespace(phase=phase, rounds=rounds),
         "outer": SimpleNamespace(committed=SimpleNamespace(current=SimpleNamespace(round=3))),
     }
     return cast(Run, SimpleNamespace(**usual | parts | changes))
@@ -40,6 +46,10 @@ def run(phase: str = "training", peers: list[PeerId] = PEERS, trouble: str = "",
         ),
         (run("reducing", obstacle="over by now"), "round 4 waits for 7nBFdh, nu5qcu"),
         (run(trouble="the worker was ended by SIGKILL"), "the worker was ended by SIGKILL; it is started again"),
+        (
+            run("matching", peers=[], obstacle="3 of 3 members are here", voted_before=7),
+            "it has voted in round 7 in an earlier life, and waits for a member that has the state",
+        ),
         (run("reducing", failure="the disk is full"), None),
         (run("reducing", is_finished=True), None),
         (run("matching", training=None, peers=[], obstacle="why"), "round 4 waits: why"),

@@ -83,7 +83,7 @@ async def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 
 def progress(round: int, step: int = 1) -> Progress:
-    return Progress(1, round, step, 2.5, 100 * step, 1000.0)
+    return Progress(1, round, step, 2.5, 100 * step, 1000.0, 0)
 
 
 def contribution(round: int, tokens: int = 100) -> Contribution:

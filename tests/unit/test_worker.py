@@ -23,6 +23,7 @@ class CountingTrainer:
     """Each of its inner steps subtracts the lane from every weight; `before_step` lets a test interfere."""
 
     def __init__(self) -> None:
+        self.device = torch.device("cpu")
         self.weights = torch.zeros(3)
         self.before_step: Callable[[int], None] = lambda step: None
         self.loss = 0.5

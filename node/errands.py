@@ -1,0 +1,67 @@
+"""What the command line wants of a node beyond being there: `--create` and `--join`, done once it runs.
+
+They say what should be, not what to do: a run that the node is in already, from its last life, is not entered again.
+So the same command line serves every start, as a service manager or a container wants it. What fails is tried again,
+because the others may only be on their way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from shoal.node.logs import warn
+from shoal.node.manifest import load_manifest
+from shoal.node.options import NodeSettings, is_run_id
+from shoal.node.runs import Runs
+from shoal.node.service import Answer
+from shoal.protocol.errors import ShoalError
+
+RETRY_FIRST, RETRY_MOST = 0.5, 15.0  # seconds between two tries
+
+log = logging.getLogger("shoal.daemon")
+
+
+class Errands:
+    """LocalError, before anything is done, if a manifest cannot be read."""
+
+    def __init__(self, settings: NodeSettings, runs: Runs) -> None:
+        self._runs = runs
+        self._train = settings.train
+        self._joins = [run.lower() if is_run_id(run) else _id_of(Path(run)) for run in settings.join]
+        self._create = settings.create
+        self._created = _id_of(settings.create) if settings.create else ""
+        self._open: dict[str, str] = {}  # what is still to be done, and why it is not done yet
+
+    async def run(self) -> None:
+        """Until all is done."""
+        async with asyncio.TaskGroup() as group:
+            if self._create is not None:
+                text = self._create.read_text(encoding="utf-8")
+                group.create_task(self._see_to(self._created, lambda: self._runs.create(text, self._train)))
+            for run in self._joins:
+                group.create_task(self._see_to(run, lambda run=run: self._runs.join(run, self._train)))  # type: ignore[misc]
+
+    def obstacle(self) -> str | None:
+        """Which run we are not in yet, and why; None if that is none."""
+        return next((f"not yet in the run {run[:8]}: {why}" for run, why in self._open.items()), None)
+
+    async def _see_to(self, run: str, enter: Callable[[], Awaitable[Answer]]) -> None:
+        pause = RETRY_FIRST
+        self._open[run] = "the node has only begun"
+        while not self._runs.has(run):
+            try:
+                await enter()
+            except ShoalError as error:
+                self._open[run] = str(error)
+                if pause > RETRY_FIRST:  # the first time, nobody could have answered yet
+                    warn(log, "run-not-entered", f"not yet in the run {run[:8]}: {error}; trying again")
+                await asyncio.sleep(pause)
+                pause = min(RETRY_MOST, 2 * pause)
+        del self._open[run]
+
+
+def _id_of(manifest: Path) -> str:
+    return load_manifest(manifest).run_id.hex()

@@ -1,0 +1,162 @@
+"""The runs that this node is in: created, joined, left, and entered again after a restart.
+
+Rules:
+- One run is entered or left at a time.
+- A run is on disk before we are in it and until we leave it, so a restart forgets none. It is opened again as it
+  was, never created a second time: its creator, too, goes on with the votes that it has written down.
+- A run that cannot be opened again is shown as failed, with the reason, until it is left.
+
+torch is loaded with the first run, not before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shoal.node.checkpoint.lineage import going_on
+from shoal.node.faults import FaultTrigger
+from shoal.node.home import Home
+from shoal.node.introduction import Introduction, find_manifest
+from shoal.node.manifest import check_manifest, parse_manifest, sign_manifest
+from shoal.node.options import NodeSettings
+from shoal.node.remembered import Joined, forget_run, recall_run, remember_run, remembered_runs
+from shoal.node.service import Answer, find_run
+from shoal.protocol.errors import LocalError, ShoalError
+from shoal.protocol.identity import Identity
+from shoal.protocol.ids import PeerId, RunId
+from shoal.protocol.network import Network
+
+if TYPE_CHECKING:
+    from shoal.node.checkpoint.read import Checkpoint
+    from shoal.node.run import Run
+
+log = logging.getLogger("shoal.daemon")
+
+
+class Runs:
+    """All runs of one node, by their ids in hex."""
+
+    def __init__(
+        self, settings: NodeSettings, home: Home, identity: Identity, network: Network, fault: FaultTrigger | None
+    ) -> None:
+        self.open: dict[str, Run] = {}
+        self.broken: dict[str, str] = {}  # runs that could not be opened again, and why
+        self._settings = settings
+        self._home = home
+        self._identity = identity
+        self._network = network
+        self._fault = fault
+        self._entering = asyncio.Lock()
+        self._closing = False
+
+    def get(self, run: RunId | None) -> Run | None:
+        """The run that a message is about, if we are in it."""
+        return self.open.get(run.hex()) if run is not None else None
+
+    def find(self, wanted: str) -> Run:
+        """The run that a person means; UnknownRun if we are not in it."""
+        return self.open[find_run(wanted, {key: each.manifest.name for key, each in self.open.items()})]
+
+    def has(self, prefix: str) -> bool:
+        """Whether we are in the run whose id is or begins like that, be it broken."""
+        return any(key.startswith(prefix.lower()) for key in [*self.open, *self.broken])
+
+    # -- entering and leaving -------------------------------------------------------------------------------
+
+    async def restore(self, seeds: Sequence[PeerId]) -> None:
+        """Be again in the runs that we were in; `seeds` were there last time."""
+        for run in remembered_runs(self._home):
+            async with self._entering:
+                try:
+                    await self._enter(*self._recall(run, seeds))
+                    log.info("in run %s again", run)
+                except ShoalError as error:
+                    self.broken[run] = str(error)
+                    log.error("cannot be in run %s again: %s", run, error, extra={"code": "run-not-restored"})
+
+    async def create(self, manifest_toml: str, train: bool, checkpoint: str = "") -> Answer:
+        """Found a run, and be its first member; from the folder of a checkpoint it goes on there."""
+        manifest, loaded = parse_manifest(manifest_toml), await _load(checkpoint)
+        manifest = going_on(manifest, loaded)
+        async with self._entering:
+            if self.has(manifest.run_id.hex()):
+                raise LocalError(f"this node is in the run '{manifest.name}' already; another seed makes another run")
+            signature = sign_manifest(manifest, self._identity.signer(manifest.run_id))
+            return await self._enter(Introduction(manifest, self._identity.peer, signature, {}), train, loaded)
+
+    async def join(self, run: str, train: bool, checkpoint: str = "") -> Answer:
+        """Become a member of a run that a connected peer knows; with the checkpoint that it goes on from, at once."""
+        loaded = await _load(checkpoint)
+        async with self._entering:
+            if self.has(run):
+                raise LocalError(f"this node is in the run {run} already")
+            return await self._enter(await find_manifest(run, self._network, self._identity), train, loaded)
+
+    async def leave(self, wanted: str) -> Answer:
+        """Say good-bye to a run, and forget it."""
+        async with self._entering:
+            names = {key: each.manifest.name for key, each in self.open.items()} | dict.fromkeys(self.broken, "failed")
+            key = find_run(wanted, names)
+            forget_run(self._home, key)
+            self.broken.pop(key, None)
+            if key in self.open:
+                await self.open[key].close()
+                del self.open[key]
+        return {"run": key, "name": names[key]}
+
+    async def close(self) -> None:
+        """Say good-bye to all runs, as the node ends; it will be in them again."""
+        self._closing = True
+        async with self._entering:
+            for run in self.open.values():
+                await run.close()
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    def _recall(self, run: str, seeds: Sequence[PeerId]) -> tuple[Introduction, bool]:
+        """What we had been told of a run, and whether we trained in it."""
+        joined, run_id = recall_run(self._home, run), RunId(bytes.fromhex(run))
+        signer = self._identity.signer(run_id)
+        manifest = check_manifest(joined.manifest, run_id, joined.author, joined.signature, signer)
+        return Introduction(manifest, joined.author, joined.signature, dict.fromkeys(seeds, ())), joined.trains
+
+    async def _enter(self, found: Introduction, train: bool, checkpoint: Checkpoint | None = None) -> Answer:
+        manifest, key = found.manifest, found.manifest.run_id.hex()
+        for peer, addresses in found.members.items():
+            self._network.remember(peer, addresses)
+        run = await asyncio.to_thread(self._build, found, train, checkpoint)
+        if self._closing:
+            raise LocalError("the node is ending")
+        remember_run(self._home, key, Joined(manifest.canonical(), found.author, found.signature, train))
+        run.start(list(found.members))
+        self.open[key] = run
+        log.info("in run %s (%s)", key, manifest.name)
+        return {"run": key, "name": manifest.name}
+
+    def _build(self, found: Introduction, train: bool, checkpoint: Checkpoint | None) -> Run:
+        """In a thread: importing torch alone takes seconds, and the network must not wait for it."""
+        from shoal.node.checkpoint.keep import Keeping
+        from shoal.node.run import Run
+        from shoal.node.run_settings import RunSettings
+
+        own, run_id = self._settings, found.manifest.run_id
+        data = tuple(str(path.absolute()) for path in own.data)
+        keeping = Keeping(own.checkpoint_every, own.checkpoint_keep)
+        settings = RunSettings(self._home.run_folder(run_id.hex()), own.threads, data, train, keeping, self._fault)
+        signer = self._identity.signer(run_id)
+        return Run(found.manifest, found.author, found.signature, signer, self._network, settings, checkpoint)
+
+
+async def _load(checkpoint: str) -> Checkpoint | None:
+    """The checkpoint in a folder, verified; None if none is named."""
+    if not checkpoint:
+        return None
+    if not Path(checkpoint).is_absolute():
+        raise LocalError(f"{checkpoint} is not an absolute path")
+    from shoal.node.checkpoint.read import load
+
+    return await asyncio.to_thread(load, Path(checkpoint))

@@ -1,0 +1,49 @@
+"""Talking to systemd, or whoever set NOTIFY_SOCKET: ready, how it goes, still alive, ending. See sd_notify(3).
+
+Where nobody listens nothing happens, and a service manager that does not listen any more is no reason to fail.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+
+DEFAULT_PAUSE = 10.0  # seconds between two words to one who set no watchdog
+
+
+class ServiceManager:
+    """The one that started us, as its environment describes it."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._address = environ.get("NOTIFY_SOCKET", "").replace("@", "\0", 1)  # "@": an abstract socket
+        watched = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        microseconds = environ.get("WATCHDOG_USEC", "") if watched else ""
+        self._watchdog = int(microseconds) / 1e6 if microseconds.isdecimal() else 0.0
+
+    @property
+    def pause(self) -> float:
+        """Seconds between two calls of `alive`: half of what the watchdog allows."""
+        return min(DEFAULT_PAUSE, self._watchdog / 2) if self._watchdog else DEFAULT_PAUSE
+
+    def ready(self) -> None:
+        """We serve."""
+        self._say("READY=1")
+
+    def alive(self, status: str) -> None:
+        """We are well, and this is how it goes."""
+        self._say(f"STATUS={' '.join(status.split())}" + ("\nWATCHDOG=1" if self._watchdog else ""))
+
+    def stopping(self) -> None:
+        """We are ending, as we were asked to."""
+        self._say("STOPPING=1")
+
+    def _say(self, words: str) -> None:
+        if not self._address:
+            return
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
+            try:
+                channel.connect(self._address)
+                channel.send(words.encode())
+            except OSError:
+                pass

@@ -1,0 +1,115 @@
+"""The shipped Compose file on a real engine: the one that answers, or one of our own; and asking its containers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.tiers import required, requires
+
+ROOT = Path(__file__).parents[2]
+ENGINE = Path(__file__).parent / "engine"
+PROGRAMS = ("docker", "dockerd", "docker-compose", "debootstrap", "iptables")
+PATIENCE = 900.0  # seconds; a deadline for a busy machine, never a fixed sleep
+POLL = 0.5
+
+
+@contextmanager
+def engine() -> Iterator[dict[str, str]]:
+    """The environment in which `docker` finds an engine; skips, or fails if the tier must run, where none can be."""
+    if _an_engine_answers():
+        yield {}
+        return
+    may_install = "compose" in required() and shutil.which("apt-get") is not None
+    missing = [program for program in PROGRAMS if shutil.which(program) is None]
+    is_root = hasattr(os, "geteuid") and os.geteuid() == 0
+    why = "only root can start one" if not is_root else f"{', '.join(missing)} is missing to start one"
+    requires("compose", is_root and (may_install or not missing), f"no container engine answers, and {why}")
+    start = [str(ENGINE), "start", *(["--install"] if missing else [])]
+    started = subprocess.run(start, capture_output=True, text=True, check=False)
+    requires("compose", started.returncode == 0, f"no container engine can be started: {started.stderr[-500:]}")
+    name, _, value = started.stdout.splitlines()[-1].partition("=")
+    try:
+        yield {name: value}
+    finally:
+        subprocess.run([str(ENGINE), "stop"], check=True)
+
+
+def _an_engine_answers() -> bool:
+    if shutil.which("docker") is None or not compose_commands():
+        return False
+    return subprocess.run(["docker", "info"], capture_output=True, check=False).returncode == 0
+
+
+def compose_commands() -> list[list[str]]:
+    """What is installed of `docker compose` (2) and `docker-compose` (1.29), the newer one first."""
+    commands = [["docker", "compose"], ["docker-compose"]]
+    there = [command for command in commands if shutil.which(command[0]) is not None]
+    return [
+        command
+        for command in there
+        if subprocess.run([*command, "version"], capture_output=True, check=False).returncode == 0
+    ]
+
+
+class Stack:
+    """One project of the shipped Compose file; what it says is checked, and on leaving everything of it is gone."""
+
+    def __init__(self, environ: dict[str, str]) -> None:
+        self.project = f"shoal-test-{os.getpid()}"
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.page_port = int(free.getsockname()[1])
+        ours = {"COMPOSE_PROJECT_NAME": self.project, "SHOAL_PAGE_PORT": str(self.page_port), "SHOAL_PEERS": "3"}
+        self._environ = {**os.environ, **environ, **ours}
+        self._compose = compose_commands()[0]
+
+    def compose(self, *arguments: str) -> str:
+        """What a command of Compose prints."""
+        return self._run([*self._compose, *arguments])
+
+    def docker(self, *arguments: str) -> str:
+        """What a command of the engine prints."""
+        return self._run(["docker", *arguments])
+
+    def containers(self, service: str) -> list[str]:
+        """The ids of a service's containers."""
+        return self.compose("ps", "-q", service).split()
+
+    def status(self, container: str) -> dict[str, Any]:
+        """`shoal status --json` in a container, with its run's keys beside the node's; empty while none answers."""
+        asked = self._call(["docker", "exec", container, "shoal", "status", "--json"])
+        if asked.returncode != 0:
+            return {}
+        status = json.loads(asked.stdout)
+        run, *_ = status["runs"] or [{}]
+        return {**run, **status}
+
+    def left(self) -> list[str]:
+        """Everything of the project that exists."""
+        label = f"label=com.docker.compose.project={self.project}"
+        kinds = (["ps", "--all"], ["volume", "ls"], ["network", "ls"])
+        return [each for kind in kinds for each in self.docker(*kind, "--quiet", "--filter", label).split()]
+
+    def until(self, condition: Callable[[], Any], what: str) -> None:
+        """Wait for a condition; failing, show what the containers said."""
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"waited {PATIENCE:.0f} s for {what}\n{self.compose('logs', '--tail=40')}")
+            time.sleep(POLL)
+
+    def _run(self, command: list[str]) -> str:
+        done = self._call(command)
+        assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        return done.stdout
+
+    def _call(self, command: list[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, cwd=ROOT, env=self._environ, capture_output=True, text=True, check=False)

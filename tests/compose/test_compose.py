@@ -1,0 +1,94 @@
+"""The shipped Compose file on a real engine: a swarm that trains, loses a trainer, gets it back, and leaves nothing."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.compose.stack import ROOT, Stack, compose_commands, engine
+
+pytestmark = [pytest.mark.slow, pytest.mark.compose]
+
+
+@pytest.fixture(scope="module")
+def environ() -> Iterator[dict[str, str]]:
+    with engine() as found:
+        yield found
+
+
+@pytest.fixture
+def stack(environ: dict[str, str]) -> Iterator[Stack]:
+    stack = Stack(environ)
+    try:
+        yield stack
+    finally:
+        stack.compose("down", "--volumes", "--timeout", "20")
+
+
+def test_a_swarm_in_containers(stack: Stack) -> None:
+    faulthandler.cancel_dump_traceback_later()  # building the image takes minutes; `until` has deadlines of its own
+    stack.compose("up", "--detach", "--build")
+    (bootstrap,), trainers = stack.containers("bootstrap"), stack.containers("trainer")
+    assert len(trainers) == 3
+    stack.until(lambda: all(rounds(stack, each) >= 3 for each in trainers), "three rounds in each trainer")
+    names = [stack.status(each)["peer"] for each in [bootstrap, *trainers]]
+    assert len(set(names)) == 4
+    assert [stack.status(each)["trains"] for each in [bootstrap, *trainers]] == [False, True, True, True]
+    assert_confined(stack, bootstrap, trainers)
+
+    victim, name = trainers[1], names[2]
+    stack.docker("kill", victim)
+    before = rounds(stack, trainers[0])
+    stack.until(lambda: rounds(stack, trainers[0]) > before, "a round without the one that was killed")
+    stack.docker("start", victim)
+    before = rounds(stack, trainers[0])
+    stack.until(lambda: rounds(stack, victim) > before, "a round with the one that came back")
+    assert stack.status(victim)["peer"] == name
+
+    # Bootstrap node and trainers are replaced by new containers: they are who they were, and in their run.
+    for service in ("bootstrap", "trainer"):
+        stack.compose("up", "--detach", "--no-deps", "--force-recreate", service)
+    fresh = [*stack.containers("bootstrap"), *stack.containers("trainer")]
+    assert not set(fresh) & {bootstrap, *trainers}
+    stack.until(lambda: {stack.status(each).get("peer") for each in fresh} == set(names), "the same peers")
+
+    stack.compose("down", "--volumes", "--timeout", "20")
+    assert stack.left() == []
+
+
+def rounds(stack: Stack, container: str) -> int:
+    """The rounds that a container's node has committed."""
+    return int(stack.status(container).get("round", -1))
+
+
+def assert_confined(stack: Stack, bootstrap: str, trainers: list[str]) -> None:
+    """Health checks pass, nobody is root, and of all ports only the bootstrap node's page is to be seen, from here."""
+
+    def health(container: str) -> str:
+        return stack.docker("inspect", "--format", "{{.State.Health.Status}}", container).strip()
+
+    stack.until(lambda: {health(each) for each in [bootstrap, *trainers]} == {"healthy"}, "health")
+    assert {stack.docker("exec", each, "id", "-u").strip() for each in trainers} == {"10001"}
+    assert stack.docker("port", bootstrap).strip() == f"4180/tcp -> 127.0.0.1:{stack.page_port}"
+    assert [stack.docker("port", each) for each in trainers] == ["", "", ""]
+
+
+@pytest.mark.parametrize("command", [["docker", "compose"], ["docker-compose"]], ids=["v2", "v1"])
+def test_both_generations_of_compose_read_the_file(command: list[str], environ: dict[str, str]) -> None:
+    if command not in compose_commands():
+        pytest.skip(f"{' '.join(command)} is not installed")
+    found = subprocess.run(
+        [*command, "--profile", "gpu", "config"],
+        cwd=ROOT,
+        env=os.environ | environ | {"SHOAL_PEERS": "5"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr
+    assert "scale: 5" in found.stdout
+    assert "driver: nvidia" in found.stdout

@@ -1,0 +1,86 @@
+"""--create and --join say what should be: done once, tried again while it fails, nothing where it is so already."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from shoal.node import errands
+from shoal.node.errands import Errands
+from shoal.node.manifest import parse_manifest
+from shoal.node.options import NodeSettings
+from shoal.node.runs import Runs
+from shoal.node.service import Answer
+from shoal.protocol.errors import LocalError
+
+TEXT = 'name = "ours"\n'
+RUN = parse_manifest(TEXT).run_id.hex()
+
+
+class FakeRuns:
+    """Fails a number of times."""
+
+    def __init__(self, failures: int = 0, entered: tuple[str, ...] = ()) -> None:
+        self.failures = failures
+        self.entered = list(entered)
+        self.calls: list[tuple[str, bool]] = []
+
+    def has(self, prefix: str) -> bool:
+        return any(run.startswith(prefix) for run in self.entered)
+
+    async def create(self, manifest_toml: str, train: bool) -> Answer:
+        return await self.join(parse_manifest(manifest_toml).run_id.hex(), train)
+
+    async def join(self, run: str, train: bool) -> Answer:
+        self.calls.append((run, train))
+        if len(self.calls) <= self.failures:
+            raise LocalError("this node knows no other")
+        self.entered.append(run)
+        return {}
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errands, "RETRY_FIRST", 0.001)
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Path:
+    path = tmp_path / "run.toml"
+    path.write_text(TEXT)
+    return path
+
+
+@pytest.mark.asyncio
+async def test_a_run_is_created_once(tmp_path: Path, manifest: Path) -> None:
+    settings, runs = NodeSettings(tmp_path, create=manifest, train=False), FakeRuns()
+    await asyncio.wait_for(Errands(settings, cast(Runs, runs)).run(), 10)
+    await asyncio.wait_for(Errands(settings, cast(Runs, runs)).run(), 10)  # the next start
+    assert runs.calls == [(RUN, False)]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("by_manifest", [True, False])
+async def test_a_run_is_joined_as_soon_as_somebody_knows_it(tmp_path: Path, manifest: Path, by_manifest: bool) -> None:
+    wanted = str(manifest) if by_manifest else RUN[:8].upper()
+    runs = FakeRuns(failures=2)
+    work = Errands(NodeSettings(tmp_path, join=(wanted,)), cast(Runs, runs))
+    assert work.obstacle() is None
+    working = asyncio.create_task(work.run())
+    async with asyncio.timeout(10):
+        while not runs.calls:
+            await asyncio.sleep(0)
+        assert work.obstacle() == f"not yet in the run {RUN[:8]}: this node knows no other"
+        await working
+    assert len(runs.calls) == 3
+    assert RUN.startswith(runs.entered[0])
+    assert work.obstacle() is None
+
+
+def test_a_bad_manifest_is_said_before_anything_is_done(tmp_path: Path, manifest: Path) -> None:
+    manifest.write_text("nam = 'ours'")
+    with pytest.raises(LocalError, match="nearest known key is 'name'"):
+        Errands(NodeSettings(tmp_path, create=manifest), cast(Runs, FakeRuns()))

@@ -1,0 +1,36 @@
+"""What a health check makes of a node's status."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shoal.node.exits import Exit
+from shoal.node.health import verdict
+
+BEGUN = {"round": 3, "is_creator": True, "phase": "training", "failure": None}
+FRESH = BEGUN | {"round": 0, "phase": "matching"}
+JOINED = FRESH | {"is_creator": False}
+FAILED = BEGUN | {"failure": "the disk is full"}
+
+
+@pytest.mark.parametrize(
+    ("state", "obstacle", "runs", "code"),
+    [
+        ("SOLO", None, [], Exit.OK),  # a bootstrap node
+        ("SOLO", None, [FRESH], Exit.OK),  # that has created a run, and waits for the first to join
+        ("SOLO", None, [BEGUN], Exit.ALONE),
+        ("SOLO", None, [JOINED], Exit.ALONE),
+        ("SOLO", None, [BEGUN | {"phase": "finished"}], Exit.OK),
+        ("SOLO", "rejoining: nobody has answered yet, tried 1 address", [FRESH], Exit.ALONE),
+        ("CONNECTED", None, [JOINED], Exit.OK),
+        ("CONNECTED", "not yet in the run 1f0c8a2e: no such run", [], Exit.FAILED_RUN),
+        ("IN-ROUND", None, [BEGUN], Exit.OK),
+        ("SPLIT", None, [BEGUN], Exit.SPLIT),
+        ("IN-ROUND", None, [BEGUN, FAILED], Exit.FAILED_RUN),
+        ("SPLIT", None, [FAILED], Exit.FAILED_RUN),
+    ],
+)
+def test_verdicts(state: str, obstacle: str | None, runs: list[dict[str, Any]], code: Exit) -> None:
+    assert verdict({"state": state, "obstacle": obstacle, "runs": runs}) == code

@@ -1,0 +1,86 @@
+"""What outlives a restart: the runs that a node is in, and where the others were."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from shoal.node.home import Home
+from shoal.node.remembered import KEPT, Joined, PeerCache, forget_run, recall_run, remember_run, remembered_runs
+from shoal.protocol.errors import LocalError
+from shoal.protocol.ids import PeerId
+
+FIRST, SECOND = "ab" * 32, "0d" * 32
+RECORD = Joined(b"manifest", PeerId("anna"), b"signature", True)
+ANNA, BERT = PeerId("anna"), PeerId("bert")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path / "home").create()
+
+
+def test_runs_are_remembered_in_order_until_they_are_left(home: Home) -> None:
+    assert remembered_runs(home) == []
+    remember_run(home, FIRST, RECORD)
+    remember_run(home, SECOND, RECORD)
+    os.utime(home.run_folder(FIRST) / "joined.record", (1, 1))
+    assert remembered_runs(home) == [FIRST, SECOND]
+    assert recall_run(home, FIRST) == RECORD
+    forget_run(home, FIRST)
+    assert remembered_runs(home) == [SECOND]
+    forget_run(home, FIRST)  # nothing to forget
+
+
+def test_leaving_keeps_the_votes(home: Home) -> None:
+    remember_run(home, FIRST, RECORD)
+    vote = home.run_folder(FIRST) / "vote-0.record"
+    vote.touch()
+    forget_run(home, FIRST)
+    assert vote.exists()
+
+
+def test_a_damaged_record_is_an_error_for_that_run(home: Home) -> None:
+    remember_run(home, FIRST, RECORD)
+    (home.run_folder(FIRST) / "joined.record").write_bytes(b"\xff")
+    assert remembered_runs(home) == [FIRST]
+    with pytest.raises(LocalError, match="damaged"):
+        recall_run(home, FIRST)
+
+
+def test_other_folders_are_no_runs(home: Home) -> None:
+    for name in ("notes", "ab"):
+        (home.runs / name).mkdir()
+        (home.runs / name / "joined.record").touch()
+    assert remembered_runs(home) == []
+
+
+def test_peers_latest_first_and_bounded(home: Home) -> None:
+    cache = PeerCache(home.peers)
+    assert cache.load() == {}
+    cache.update({ANNA: ("/ip4/192.0.2.1/tcp/1/p2p/anna",), BERT: ()})
+    assert cache.load() == {ANNA: ("/ip4/192.0.2.1/tcp/1",)}
+    cache.update({BERT: ("/ip4/192.0.2.2/tcp/1",)})
+    assert list(cache.load()) == [BERT, ANNA]
+    cache.update({PeerId(f"peer-{i}"): (f"/ip4/192.0.2.3/tcp/{i + 1}",) for i in range(KEPT - 1)})
+    assert len(cache.load()) == KEPT
+    assert ANNA not in cache.load()
+    cache.update({})
+    assert list(cache.load())[-1] == BERT
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '[{"peer": 1, "addresses": ["nowhere", 3]}]', "\x00"])
+def test_a_damaged_cache_is_no_cache(home: Home, content: str) -> None:
+    home.peers.write_text(content)
+    assert PeerCache(home.peers).load() == {}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")
+def test_a_full_disk_costs_the_hint_only(home: Home) -> None:
+    cache = PeerCache(home.peers)
+    cache.update({ANNA: ("/ip4/192.0.2.1/tcp/1",)})
+    (home.root / "peers.new").symlink_to("/dev/full")
+    cache.update({BERT: ("/ip4/192.0.2.2/tcp/1",)})
+    assert list(cache.load()) == [ANNA]
