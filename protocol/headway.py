@@ -6,6 +6,8 @@ Rules:
 - It is given up if it lets reminders pass without a sign of life; or if it owes us bytes and, reminder after reminder,
   has sent none to anybody: a slow link moves, a wedged one does not.
 - Who waits for others itself is not to blame; its reminders are counted anew.
+- How long members take is learned only from those that were not reminded and did not wait (as Karn and Partridge do,
+  SIGCOMM 1987): what was lost, or hung on somebody else, says nothing about a link, and patience would feed itself.
 So a link may be as slow as it likes, and nobody waits for ever: there are only so many payloads to move.
 """
 
@@ -36,7 +38,8 @@ class Headway:
         self._idle = dict.fromkeys(members, 0)  # reminders since it got ahead
         self._reminded_at = dict.fromkeys(members, now)
         self._ahead_at = dict.fromkeys(members, now)
-        self._queued = dict.fromkeys(members, False)  # whether it has said that our bytes wait there
+        self._queued = dict.fromkeys(members, False)  # whether it answered the last reminder that our bytes wait there
+        self._waited = dict.fromkeys(members, False)  # for others, since it last brought something
 
     @property
     def moved(self) -> int:
@@ -70,17 +73,18 @@ class Headway:
         gap = self._silence.hear(now, peer, progress)
         if gap is None:
             return
-        if self._idle[peer] == 0:  # else something was lost on the way, which says nothing about its link
+        if self._idle[peer] == 0 and not self._waited[peer]:
             self._gaps[peer].observe(min(now - self._brought_at[peer], self.patience(peer)))
-        self._pace.observe(min(gap, self._pace.deadline()))
+            self._pace.observe(min(gap, self._pace.deadline()))
         self._brought_at[peer] = self._ahead_at[peer] = now
-        self._idle[peer], self._queued[peer] = 0, False
+        self._idle[peer], self._queued[peer], self._waited[peer] = 0, False, False
 
     def report(self, now: float, peer: PeerId, busy: Busy) -> None:
         """`peer` says how far it has come."""
         if busy.sent > self._sent[peer] or busy.is_waiting:
             self._idle[peer], self._ahead_at[peer] = 0, now
         self._queued[peer] = busy.is_queued or (self._queued[peer] and not busy.is_waiting)
+        self._waited[peer] |= busy.is_waiting
         self._sent[peer] = max(self._sent[peer], busy.sent)
         self._taken[peer] = max(self._taken[peer], busy.taken)
 
@@ -96,7 +100,7 @@ class Headway:
         if not self._silence.is_due(now, peer, self._pace.deadline()):
             return False
         self._idle[peer] += 1
-        self._reminded_at[peer] = now
+        self._reminded_at[peer], self._queued[peer] = now, False
         return True
 
     def is_given_up(self, now: float, peer: PeerId, owes_bytes: bool) -> bool:
