@@ -22,6 +22,7 @@ from shoal.protocol.silence import Silence
 
 ANSWER = 1.0  # seconds that a word may take to a member and back
 IDLE = 3  # reminders in a row that a member which owes us bytes may answer without having sent any,
+SLOWEST = 60.0  # seconds that the payloads of one link may take each, before all that counts as silence
 STUCK = 8  # and patiences that it may take for that
 
 
@@ -32,7 +33,7 @@ class Headway:
         self._pace = pace  # of everybody
         self._silence = Silence(members, now)
         self._brought_at = dict.fromkeys(members, now)
-        self._gaps = {peer: Estimate(initial=0.0, floor=0.0, ceiling=pace.ceiling) for peer in members}
+        self._gaps = {peer: Estimate(initial=0.0, floor=0.0, ceiling=SLOWEST) for peer in members}
         self._sent = dict.fromkeys(members, 0)
         self._taken = dict.fromkeys(members, 0)
         self._idle = dict.fromkeys(members, 0)  # reminders since it got ahead

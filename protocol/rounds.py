@@ -83,7 +83,7 @@ class Rounds:
     ) -> None:
         self.shelf = Shelf()
         spread = Estimate(initial=10.0, floor=0.5, ceiling=600.0)
-        pace = Estimate(initial=4.0, floor=2.0, ceiling=60.0)
+        pace = Estimate(initial=4.0, floor=2.0, ceiling=10.0)  # a reminder costs words only, so it may come soon
         self._means = Means(me, part, signer, view, policy, self.shelf, Outbox(), spread, pace)
         self._reducer = reducer  # opens the reducer of a round
         self._voted = restored  # the last round in which we voted, and how
