@@ -11,6 +11,8 @@ import pytest
 from tests.browser.kit import CHROMIUM
 from tests.tiers import requires
 
+FLAGS = ["--no-sandbox", "--disable-dev-shm-usage"]  # for containers: root, and a small /dev/shm
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
@@ -19,9 +21,12 @@ if TYPE_CHECKING:
 def browser() -> Iterator[Browser]:
     requires("browser", CHROMIUM, "there is no Chromium: `apt-get install chromium`")
     requires("browser", importlib.util.find_spec("playwright"), "there is no playwright: `make install`")
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import Error, sync_playwright
 
     with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        try:
+            launched = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        except Error as error:
+            requires("browser", False, f"Chromium does not start: {error.message.splitlines()[0]}")
         yield launched
         launched.close()
