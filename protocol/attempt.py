@@ -102,9 +102,9 @@ class Attempt:
         return self._reduce is not None and self._reduce.owns_any()
 
     def waiting_for(self) -> list[PeerId]:
-        """Members that we need something from, in roster order."""
-        needed = self._owing() + (self._commit.unanswered() if self.leads else [self._commit.leader])
-        return [peer for peer in self._succession.live() if peer in needed and peer != self._me]
+        """For people: whom the group hangs on, in roster order; a leader that lacks bytes like us is not named."""
+        owing = self._reduce.lacking.to_blame() if self._reduce is not None else []
+        return self._live_among(owing) or self._live_among(self._to_speak())
 
     # -- inputs -----------------------------------------------------------------------------------------------
 
@@ -162,7 +162,7 @@ class Attempt:
         """Remind the silent, fetch what is missing, take over from a lost leader, notice a stall."""
         effects: list[Effect] = []
         owing = self._owing()
-        for peer in self.waiting_for():
+        for peer in self._live_among(owing + self._to_speak()):
             if self._headway.is_due(now, peer):
                 given_up = self._headway.is_given_up(now, peer, owes_bytes=peer in owing)
                 effects += self.lose(now, peer) if given_up else self._reminders.remind(peer)
@@ -184,6 +184,14 @@ class Attempt:
     def _owing(self) -> list[PeerId]:
         """Who owes us bytes."""
         return self._reduce.lacking.awaited() if self._reduce is not None else []
+
+    def _to_speak(self) -> list[PeerId]:
+        """Who owes us a word: the voters, if we lead, else the leader."""
+        return self._commit.unanswered() if self.leads else [self._commit.leader]
+
+    def _live_among(self, peers: list[PeerId]) -> list[PeerId]:
+        """Those of them that are not lost, without ourselves, in roster order."""
+        return [peer for peer in self._succession.live() if peer in peers and peer != self._me]
 
     def _dispatch(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
         match message:

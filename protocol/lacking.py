@@ -42,6 +42,12 @@ class Lacking:
             wanted.update(self._contributors(chunk))
         return [peer for peer in self._plan.members if peer in wanted]
 
+    def to_blame(self) -> list[PeerId]:
+        """Who owes us what hangs on nobody else: a contribution. If nobody does: who owes us a result."""
+        bringing = {peer for chunk in self._owned for peer in self._contributors(chunk)}
+        wanted = bringing or {self._owners.of(chunk) for chunk in self._results.unfinished()}
+        return [peer for peer in self._plan.members if peer in wanted]
+
     def want(self, peer: PeerId) -> list[Effect]:
         """Ask `peer` for all that we lack from it; it knows what of that is on its way already."""
         contributions = tuple(chunk for chunk in self._owned if peer in self._contributors(chunk))
