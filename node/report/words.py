@@ -76,16 +76,20 @@ def why_slow(story: Story, each: Round, row: dict[str, float], typical: dict[str
     if phase == "training":
         told = _seconds_in(phase, by)
         slowest = max(told, key=lambda peer: told[peer])
+        if _is_downloading(by[slowest]):
+            return f"{said}; {slowest} was still downloading the state"
         loading = ", which includes loading torch and the text" if each.round == 1 else ""
         return f"{said}; the slowest was {slowest} with {told[slowest]:.1f} s{loading}"
     if phase == "matching":
-        return f"{said}; {last_to_train(by)} was the last to finish training"
+        late = last_to_come(by)
+        doing = "still downloading the state" if _is_downloading(by[late]) else "the last to finish training"
+        return f"{said}; {late} was {doing}"
     if (victim := _victim(story, each.round)) is not None:
         return f"{said}: {victim} died in it, and the others had to notice and to take over its chunks"
     return f"{said}{_waited_for(story, by)}"
 
 
-def last_to_train(by: dict[str, Line]) -> str:
+def last_to_come(by: dict[str, Line]) -> str:
     """Who kept the others waiting in matchmaking: it was there for the shortest time itself."""
     told = _seconds_in("matching", by)
     return min(told, key=lambda peer: told[peer])
@@ -125,7 +129,9 @@ def _delays(story: Story, each: Round, row: dict[str, float], typical: dict[str,
     by = story.ledger.reports[each.round]
     longest = max(_seconds_in("matching", by).values(), default=0.0)
     if row and longest > max(WAITED_SHARE * total, SLOW_BY):
-        return [f"up to {longest:.1f} s of it went in waiting for {last_to_train(by)} to finish training"]
+        late = last_to_come(by)
+        doing = ", which was still downloading the state" if _is_downloading(by[late]) else " to finish training"
+        return [f"up to {longest:.1f} s of it went in waiting for {late}{doing}"]
     return []
 
 
@@ -150,8 +156,15 @@ def _victim(story: Story, number: int) -> str | None:
 
 
 def _seconds_in(phase: str, by: dict[str, Line]) -> dict[str, float]:
-    """How long each peer that took part in a round was in a phase."""
-    return {peer: seconds(report).get(phase, 0.0) for peer, report in by.items() if report["took_part"]}
+    """How long each peer that took part in a round, and told its phases, was in one of them."""
+    told = {peer: seconds(report) for peer, report in by.items() if report["took_part"] and report.get("phases")}
+    return {peer: spent.get(phase, 0.0) for peer, spent in told.items()}
+
+
+def _is_downloading(report: Line) -> bool:
+    """Whether a peer spent most of a round on getting the state."""
+    spent = seconds(report)
+    return max(spent, key=lambda phase: spent[phase]) == "syncing"
 
 
 def _waited_for(story: Story, by: dict[str, Line]) -> str:

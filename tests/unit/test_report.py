@@ -134,6 +134,41 @@ def test_who_was_waited_for_is_named(tmp_path: Path) -> None:
     assert "up to 1.5 s of it went in waiting for peer-2 to finish training" in words
 
 
+@pytest.mark.parametrize(
+    ("here", "newcomer", "words"),
+    [
+        (
+            {"matching": 9.0},
+            {"syncing": 6.0, "matching": 0.0},
+            "matchmaking took 6.0 s instead of 0.2 s; peer-4 was still",
+        ),
+        (
+            {"matching": 1.5},
+            {"syncing": 2.2, "matching": 0.0},
+            "1.5 s of it went in waiting for peer-4, which was still",
+        ),
+        (
+            {"training": 7.0},
+            {"syncing": 9.0, "training": 8.0},
+            "training took 7.3 s instead of 2.0 s; peer-4 was still",
+        ),
+    ],
+)
+def test_a_newcomer_downloads_and_is_not_said_to_train(
+    tmp_path: Path, here: dict[str, float], newcomer: dict[str, float], words: str
+) -> None:
+    odd = [reported(1, 6, phases=here), reported(2, 6, phases=here), reported(4, 6, phases=newcomer)]
+    assert f"{words} downloading the state." in said(told(tmp_path, [*lines(), *odd]))
+
+
+def test_who_told_no_phases_did_not_keep_the_others_waiting(tmp_path: Path) -> None:
+    waiting: dict[str, Any] = {"phases": {"matching": 9.0}}
+    untold = {**reported(1, 5), "phases": []}
+    words = said(told(tmp_path, [*lines(), untold, reported(2, 5), reported(2, 4, **waiting), {**untold, "round": 4}]))
+    assert "peer-1 was the last" not in words
+    assert "peer-2 was the last to finish training" in words
+
+
 def test_a_run_without_a_verdict_says_why(tmp_path: Path) -> None:
     story = told(tmp_path, [*lines(4)[:-2], event(40, "ended", "peer-2 died unexpectedly")])
     assert outcome(story) == ("bad", "The run came to no verdict: peer-2 died unexpectedly.")
