@@ -2,11 +2,12 @@
 
 A point per round: a peer's mean training loss in it, over the tokens that all members together have trained on by
 then. The swarm's is the mean over its members, weighted by tokens. The references have curves of their own. Validation
-losses are single points, at the beginning and at the end.
+losses are single points, at the beginning and at the end. A loss that is no number (NaN, infinity) is not drawn.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
@@ -55,7 +56,7 @@ def validation_points(story: Story) -> list[tuple[str, Kind, Point]]:
     result, points = story.result, list[tuple[str, Kind, Point]]()
     tokens = float(result.get("tokens") or 0)
     for name, at, key in (("before", 0.0, "initial_val_loss"), ("the swarm", tokens, "val_loss")):
-        if result.get(key) is not None:
+        if _is_drawable(result.get(key)):
             points.append((name, "swarm", (at, float(result[key]))))
     for kind in ("alone", "joined"):
         reference = story.reference(kind)
@@ -69,8 +70,8 @@ def marks(story: Story) -> list[Mark]:
     """The death and the arrival, if they happened."""
     found = []
     killed, came = story.first("killed"), story.first("newcomer")
-    if killed is not None:
-        found.append(Mark(f"{killed.fields['peer']} killed", "kill", int(story.plan["kill_at"]), killed.at))
+    if killed is not None and (number := story.plan.get("kill_at")) is not None:
+        found.append(Mark(f"{killed.fields['peer']} killed", "kill", int(number), killed.at))
     if came is not None:
         first = story.ledger.first_round_of(came.fields["peer"])
         if first is not None:
@@ -85,11 +86,15 @@ def thin(points: Sequence[T], most: int = MOST) -> list[T]:
     return [points[round(place * (len(points) - 1) / (most - 1))] for place in range(most)]
 
 
+def _is_drawable(loss: float | None) -> bool:
+    return loss is not None and math.isfinite(loss)
+
+
 def _peer_points(story: Story, peer: str) -> tuple[Point, ...]:
     points = []
     for each in story.reports(peer):
         samples = story.samples_after(int(each["round"]))
-        if each.get("loss") is not None and each["took_part"] and samples is not None:
+        if _is_drawable(each.get("loss")) and each["took_part"] and samples is not None:
             points.append((float(samples), float(each["loss"])))
     return tuple(points)
 
@@ -98,7 +103,7 @@ def _swarm_points(story: Story) -> tuple[Point, ...]:
     points = []
     for number in sorted(story.ledger.reports):
         by, samples = story.ledger.reports[number].values(), story.samples_after(number)
-        told = [(each["tokens"], each["loss"]) for each in by if each.get("loss") is not None and each["took_part"]]
+        told = [(each["tokens"], each["loss"]) for each in by if _is_drawable(each.get("loss")) and each["took_part"]]
         tokens = sum(weight for weight, _ in told)
         if tokens and samples is not None:
             points.append((float(samples), sum(weight * loss for weight, loss in told) / tokens))

@@ -6,7 +6,8 @@ A run may have ended anywhere: every part may be missing, and the last line may 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,12 +83,12 @@ class Story:
         return max(known, default=None)
 
     def reference(self, kind: str) -> Reference | None:
-        """The best of the references of a kind; a diverged one (NaN) is not among them."""
+        """The best of the references of a kind; a diverged one (NaN, infinity) is not among them."""
         made = [each.fields for each in self.events if each.kind == "reference"]
         found = [
-            Reference(kind, float(each["loss"]), tuple((float(x), float(y)) for x, y in each["curve"]))
+            Reference(kind, float(each["loss"]), _finite(each["curve"]))
             for each in made
-            if each["reference"] == kind and each["loss"] == each["loss"]
+            if each["reference"] == kind and math.isfinite(each["loss"])
         ]
         return min(found, key=lambda each: each.loss, default=None)
 
@@ -107,6 +108,10 @@ def read_story(folder: Path) -> Story:
         story.ended = float(line["time"])
         _take(story, line)
     return story
+
+
+def _finite(curve: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    return tuple((float(x), float(y)) for x, y in curve if math.isfinite(y))
 
 
 def _lines(text: str) -> Iterator[Line]:

@@ -13,7 +13,7 @@ import pytest
 
 from shoal.node.report import make_report
 from shoal.node.report.charts import shown_rounds
-from shoal.node.report.curves import MOST, loss_curves, marks, thin
+from shoal.node.report.curves import MOST, loss_curves, marks, thin, validation_points
 from shoal.node.report.page import page
 from shoal.node.report.phases import bars
 from shoal.node.report.plot import Axis
@@ -279,6 +279,29 @@ def test_whatever_is_known_makes_a_page(tmp_path: Path, content: list[dict[str, 
     check(report.read_text())
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["loss.png", "metrics.jsonl", "report.html"]
+
+
+INFINITE = [float("inf"), float("-inf"), float("nan")]
+
+
+@pytest.mark.parametrize("loss", INFINITE)
+def test_a_loss_that_is_no_number_is_not_drawn(tmp_path: Path, loss: float) -> None:
+    made = event(50, "reference", "x", reference="alone", loss=4.5, curve=[[100, loss], [200, 4.5]])
+    diverged = event(51, "reference", "x", reference="joined", loss=loss, curve=[[100, 5.0]])
+    odd = [reported(1, 2, loss=loss), made, diverged, result(initial_val_loss=loss)]
+    story = told(tmp_path, [*lines(), *odd])
+    check(make_report(tmp_path).read_text())
+    curves = {each.name: each.points for each in loss_curves(story)}
+    assert [tokens for tokens, _ in curves["peer-1"][:2]] == [300, 900]
+    assert curves["one peer alone"] == ((200.0, 4.5),)
+    assert "one big machine" not in curves
+    assert [name for name, *_ in validation_points(story)] == ["the swarm", "one peer alone"]
+
+
+def test_a_story_without_its_plan_makes_a_page(tmp_path: Path) -> None:
+    story = told(tmp_path, lines()[1:])
+    check(make_report(tmp_path).read_text())
+    assert [each.kind for each in marks(story)] == ["join"]
 
 
 def test_older_records_without_phases_make_a_page(tmp_path: Path) -> None:
