@@ -42,7 +42,8 @@ def _head(story: Story) -> Element:
         "began": began,
         "took": clock(story.ended - story.began),
         "peers": str(len(story.peers)),
-        "rounds": f"{len(story.rounds)} of {story.plan.get('rounds', '?')}",
+        "rounds": f"{len(story.rounds)} of {story.wanted or '?'}",
+        "went on from": f"round {story.resumed_from}" if story.resumed_from else None,
         "tokens": si(float(story.result["tokens"])) if story.result else None,
         "parameters": si(float(story.result["parameters"])) if story.result else None,
     }

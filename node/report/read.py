@@ -54,6 +54,16 @@ class Story:
         return next((each.fields for each in self.events if each.kind == "plan"), {})
 
     @property
+    def resumed_from(self) -> int:
+        """The round after which an earlier play was gone on from; 0 if this one began afresh."""
+        return int(self.plan.get("resumed_from") or 0)
+
+    @property
+    def wanted(self) -> int:
+        """How many rounds it was to commit; 0 if nobody told."""
+        return int(self.plan.get("rounds", self.resumed_from)) - self.resumed_from
+
+    @property
     def rounds(self) -> list[Round]:
         """The committed rounds, in order."""
         return self.ledger.rounds()

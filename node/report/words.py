@@ -40,8 +40,8 @@ def summary(story: Story) -> list[str]:
     """What came out; without a verdict, how far the run had come."""
     if story.result:
         return list(story.result["words"])
-    done, wanted = len(story.rounds), story.plan.get("rounds", 0)
-    lines = [f"{done} of {wanted} rounds were committed before it ended, after {clock(story.ended - story.began)}."]
+    took, after = clock(story.ended - story.began), f" after round {story.resumed_from}" if story.resumed_from else ""
+    lines = [f"{len(story.rounds)} of {story.wanted} rounds{after} were committed before it ended, after {took}."]
     if disputed := story.ledger.disputed():
         lines.append(f"Peers report different digests for round {', '.join(map(str, disputed))}.")
     return lines
@@ -78,7 +78,7 @@ def why_slow(story: Story, each: Round, row: dict[str, float], typical: dict[str
         slowest = max(told, key=lambda peer: told[peer])
         if _is_downloading(by[slowest]):
             return f"{said}; {slowest} was still downloading the state"
-        loading = ", which includes loading torch and the text" if each.round == 1 else ""
+        loading = ", which includes loading torch and the text" if each.round == story.resumed_from + 1 else ""
         return f"{said}; the slowest was {slowest} with {told[slowest]:.1f} s{loading}"
     if phase == "matching":
         late = last_to_come(by)

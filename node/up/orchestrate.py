@@ -105,7 +105,8 @@ async def _settle(options: UpOptions, out: Path, jobs: Jobs, swarm: Swarm) -> Pl
     plan.manifest_file.write_text(to_toml(plan.manifest), encoding="utf-8")
     deaths = f"{plan.victim} dies in round {plan.kill_at}" if plan.victim else "nobody dies"
     comes = f"{plan.newcomer} comes at round {plan.join_at}" if plan.newcomer else "nobody comes"
-    text = f"{len(plan.peers)} peers, {plan.rounds} rounds; {deaths}, {comes}; all files: {out}"
+    rounds = f"rounds {resumed.round + 1} to {plan.rounds}" if resumed else f"{plan.rounds} rounds"
+    text = f"{len(plan.peers)} peers, {rounds}; {deaths}, {comes}; all files: {out}"
     swarm.note("plan", text, **plan.facts())
     return plan
 

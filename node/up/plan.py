@@ -61,6 +61,7 @@ class Plan:
             "run": self.manifest.name,
             "peers": self.peers,
             "rounds": self.rounds,
+            "resumed_from": self.resumed.round if self.resumed else None,
             "victim": self.victim,
             "kill_at": self.kill_at,
             "newcomer": self.newcomer,

@@ -176,6 +176,19 @@ def test_a_run_without_a_verdict_says_why(tmp_path: Path) -> None:
     assert marks(story) == []
 
 
+def test_a_play_that_went_on_counts_its_own_rounds_and_says_from_where(tmp_path: Path) -> None:
+    plan = event(0, "plan", "2 peers", peers=["peer-1", "peer-2"], rounds=8, resumed_from=4)
+    slow: dict[str, Any] = {"phases": {"training": 9.0}}
+    rows = [reported(peer, number, **(slow if number == 5 else {})) for number in (5, 6, 7, 8) for peer in (1, 2)]
+    up = [event(1, "up", "x", peer=f"peer-{peer}", id=f"id-{peer}") for peer in (1, 2)]
+    story = told(tmp_path, [plan, *up, *rows])
+    assert summary(story)[0].startswith("4 of 4 rounds after round 4 were committed")
+    assert "which includes loading torch" in said(story)
+    text = page(story)
+    assert "<dd>4 of 4</dd>" in text
+    assert "<dt>went on from</dt><dd>round 4</dd>" in text
+
+
 def test_a_bad_verdict_is_shown_as_one(tmp_path: Path) -> None:
     assert outcome(told(tmp_path, [*lines(), result(exit_status=1)]))[0] == "bad"
 

@@ -11,7 +11,8 @@ import pytest
 from shoal.node.checkpoint.about import MODEL
 from shoal.node.checkpoint.scan import CHECKPOINTS, folder_name
 from shoal.node.home import Home
-from shoal.node.options import UsageError
+from shoal.node.options import UpOptions, UsageError
+from shoal.node.up.plan import make_plan
 from shoal.node.up.resume import Resumption, choose, survey
 from tests.unit.checkpoint_kit import write
 
@@ -65,6 +66,8 @@ async def test_the_manifest_goes_on_with_all_peers(tmp_path: Path) -> None:
     resumed, _ = await chosen(play(tmp_path, {1: (4,), 2: (4,), 3: ()}))
     manifest = resumed.manifest(last=9)
     assert (manifest.rounds.last, manifest.rounds.start_members, manifest.first_round) == (9, 3, 5)
+    plan = make_plan(UpOptions(resume=tmp_path, rounds=9, kill_at=None, join_at=None), tmp_path, manifest, resumed)
+    assert (plan.facts()["resumed_from"], plan.facts()["rounds"], plan.to_commit) == (4, 9, 5)
     with pytest.raises(UsageError, match="has come to round 4"):
         resumed.manifest(last=4)
 
