@@ -1,7 +1,8 @@
 """Who may ask: programs show the token with every request, a browser shows it once and gets a cookie.
 
 Rules:
-- A Host header that is a foreign name is refused: a web page could point its own name at us (DNS rebinding).
+- Who shows the token is in, by whatever name it calls us. Of all others a Host header that is a foreign name is
+  refused: a web page could point its own name at us (DNS rebinding).
 - The cookie is not the token but an expiry date with a keyed hash, so it needs no memory, outlives a restart, and a
   new token ends it. Browsers send it to every port of this machine, so it is named after the node, scripts cannot
   read it, and it is worth less than the token: with it one may look and log out, and change nothing.
@@ -49,14 +50,14 @@ class Doorkeeper:
         return self._refusal(request) or await handler(request)
 
     def _refusal(self, request: web.Request) -> web.Response | None:
+        shown = request.headers.get("Authorization")
+        if shown is not None and _same(shown, b"Bearer " + self._token):
+            return None
         if not _host_allowed(request.headers.get("Host", ""), self._host):
             return failure(403, "the Host header is a foreign name; call the API by its address")
         if is_public(request.path):
             return None
-        shown = request.headers.get("Authorization")
-        if shown is not None:
-            return None if _same(shown, b"Bearer " + self._token) else failure(401, ASK_FOR_TOKEN)
-        if not self._is_open(request):
+        if shown is not None or not self._is_open(request):
             return failure(401, ASK_FOR_TOKEN)
         if not _from_our_page(request) or (request.method not in READING and request.path != LOGOUT):
             return failure(403, "a browser's session may look and log out; for all else, " + ASK_FOR_TOKEN)
@@ -102,7 +103,7 @@ def is_public(path: str) -> bool:
 
 
 def _same(shown: str, secret: bytes) -> bool:
-    return hmac.compare_digest(shown.encode("utf-8", "surrogateescape"), secret)
+    return hmac.compare_digest(shown.encode("utf-8", "surrogatepass"), secret)  # JSON may hold halves of characters
 
 
 def _from_our_page(request: web.Request) -> bool:

@@ -147,6 +147,23 @@ async def test_tries_are_bounded_but_only_wrong_ones_count(browser: Browser, mon
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("token", ["\ud800", f"{TOKEN}\ud800", "", "é"])
+async def test_whatever_is_shown_as_a_token_is_a_wrong_one(browser: Browser, token: str) -> None:
+    assert await browser("POST", "/v1/login", {"token": token}) == 401
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:4180", "127.0.0.1.evil.example", "localhost.evil", "a:b"]
+)
+async def test_a_foreign_host_name_opens_nothing_to_a_browser(browser: Browser, host: str) -> None:
+    await browser.log_in()
+    for path in ("/", "/v1/login", "/v1/status", "/v1/events", "/metrics"):
+        assert await browser("GET", path, Host=host, Origin=f"http://{host}") == 403, path
+    assert await browser("POST", "/v1/login", {"token": TOKEN}, Host=host, Origin=f"http://{host}") == 403
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("body", [None, {}, {"token": 1}, {"token": "a", "more": 1}, []])
 async def test_a_bad_login_is_the_callers_fault(browser: Browser, body: object) -> None:
     assert await browser("POST", "/v1/login", body) == 400
