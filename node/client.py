@@ -46,9 +46,9 @@ class Client:
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"http://{host}:{self.port}/"
 
-    def page(self, with_token: bool) -> str:
-        """Where the page is; with the token in the fragment, which no browser sends or keeps, one click logs in."""
-        return f"{self.url}#token={self._home.token()}" if with_token else self.url
+    def page(self, with_login: bool) -> str:
+        """Where the page is; `with_login`: a link that logs in once, within some minutes, for a person's terminal."""
+        return f"{self.url}#login={self._post('/v1/login/code', {})['code']}" if with_login else self.url
 
     def status(self) -> Answer:
         """See NodeService.status; so for the others."""

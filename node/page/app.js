@@ -4,7 +4,7 @@ import { Table, byId, make, setClass, setText, sync } from "./dom.js";
 import { digest, fixed, peerName } from "./format.js";
 import { Live } from "./live.js";
 import { RunCard } from "./run.js";
-import { isLoggedIn, logIn, logOut, tokenFromLink } from "./session.js";
+import { codeFromLink, isLoggedIn, logIn, logOut } from "./session.js";
 
 const STATES = { SOLO: "warn", CONNECTED: "calm", "IN-ROUND": "good", SPLIT: "bad" };
 const PEER_COLUMNS = [
@@ -35,12 +35,22 @@ async function enter() {
 
 async function tryToken(token) {
   try {
-    await logIn(token);
+    await logIn({ token });
     byId("token").value = "";
     await enter();
   } catch (error) {
     showLogin(error.message);
   }
+}
+
+/** A link that was used before is as good as any other to a browser that is logged in. */
+async function followLink(code) {
+  try {
+    await logIn({ code });
+  } catch (error) {
+    if (!(await isLoggedIn().catch(() => false))) return showLogin(error.message);
+  }
+  await enter();
 }
 
 function showLogin(error) {
@@ -105,10 +115,10 @@ byId("logout").addEventListener("click", async () => {
   showLogin("");
 });
 
-/** A link with the token may be opened in a tab where the page is open already. */
+/** A link with a code may be opened in a tab where the page is open already. */
 function start(isOpen) {
-  const token = tokenFromLink();
-  if (token !== null) tryToken(token);
+  const code = codeFromLink();
+  if (code !== null) followLink(code);
   else if (!isOpen) enter();
 }
 

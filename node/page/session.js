@@ -1,4 +1,4 @@
-// Logging in and out. The token is sent once; from then on the browser shows a cookie that no script can read.
+// Logging in and out. The token, or the code of a link, is sent once; from then on the browser shows a cookie that no script can read.
 
 async function post(path, body) {
   const response = await fetch(path, {
@@ -16,15 +16,15 @@ export async function isLoggedIn() {
   return (await response.json()).in;
 }
 
-/** Show the token; an Error says why it was refused. */
-export const logIn = (token) => post("/v1/login", { token });
+/** Show { token } or { code }; an Error says why it was refused. */
+export const logIn = (secret) => post("/v1/login", secret);
 
 /** Forget the cookie. */
 export const logOut = () => post("/v1/logout", {});
 
-/** The token of a link `#token=...`, which is taken out of the address bar and of the history. */
-export function tokenFromLink() {
-  const token = new URLSearchParams(location.hash.slice(1)).get("token");
-  if (token !== null) history.replaceState(null, "", location.pathname);
-  return token;
+/** The code of a link `#login=...`, which is good once; it is taken out of the address bar. */
+export function codeFromLink() {
+  const code = new URLSearchParams(location.hash.slice(1)).get("login");
+  if (code !== null) history.replaceState(null, "", location.pathname);
+  return code;
 }

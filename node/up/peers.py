@@ -90,11 +90,6 @@ class LocalPeer:
         self.id = info.peer
         self.status = await self.ask(Client.status)
 
-    @property
-    def page(self) -> str:
-        """The link to its page that logs in; for a person's terminal only."""
-        return Client(self.home).page(with_token=True)
-
     async def ask(self, call: Callable[[Client], T]) -> T:
         """What the daemon answers, without holding up the others; an error names this peer."""
         assert self._client is not None

@@ -54,7 +54,8 @@ class _Stage:
         founder, *others = [LocalPeer(name, plan.out) for name in plan.peers]
         await self._start([founder], None)
         if is_terminal():
-            swarm.say(f"watch it in a browser: {founder.page}")
+            page = await founder.ask(lambda client: client.page(with_login=True))
+            swarm.say(f"watch it in a browser: {page}")
         await self._start(others, founder.addresses[0])
         own = plan.checkpoint_of(founder.name)
         swarm.run = (await founder.ask(lambda client: client.create_run(to_toml(plan.manifest), True, own)))["run"]

@@ -1,4 +1,4 @@
-"""Who may ask: programs show the token with every request, a browser shows it once and gets a cookie.
+"""Who may ask: programs show the token with every request, a browser shows it, or a code, once and gets a cookie.
 
 Rules:
 - Who shows the token is in, by whatever name it calls us. Of all others a Host header that is a foreign name is
@@ -7,6 +7,7 @@ Rules:
   new token ends it. Browsers send it to every port of this machine, so it is named after the node, scripts cannot
   read it, and it is worth less than the token: with it one may look and log out, and change nothing.
 - A request with the cookie must come from our own page, as far as the browser says where it comes from.
+- A code is made for who shows the token, and put into a link: see `codes`.
 - Tries to log in are bounded; secrets are compared in constant time.
 - The page's own files hold no secret and are shown to anybody.
 """
@@ -21,12 +22,13 @@ import time
 from aiohttp import web
 
 from shoal.node.web.answers import Handler, failure
+from shoal.node.web.codes import LoginCodes
 from shoal.node.web.routes import read_body
 from shoal.protocol.allowance import Allowance
 
 LIFETIME = 7 * 24 * 3600  # seconds until a browser has to show the token again
-LOGINS = (10, 0.2)  # wrong tokens, at once and per second
-LOGIN, LOGOUT = "/v1/login", "/v1/logout"
+LOGINS = (10, 0.2)  # wrong tokens and codes, at once and per second
+LOGIN, CODE, LOGOUT = "/v1/login", "/v1/login/code", "/v1/logout"
 READING = ("GET", "HEAD")
 ASK_FOR_TOKEN = "show the token of the node's home folder: `Authorization: Bearer <token>`"
 
@@ -39,10 +41,16 @@ class Doorkeeper:
         self._cookie = f"shoal-{node[-8:]}"
         self._host = host
         self._logins = Allowance(*LOGINS)
+        self._codes = LoginCodes()
 
     def table(self) -> list[web.RouteDef]:
         """The routes for browsers."""
-        return [web.get(LOGIN, self._is_in), web.post(LOGIN, self._log_in), web.post(LOGOUT, self._log_out)]
+        return [
+            web.get(LOGIN, self._is_in),
+            web.post(LOGIN, self._log_in),
+            web.post(CODE, self._make_code),
+            web.post(LOGOUT, self._log_out),
+        ]
 
     @web.middleware
     async def guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -69,16 +77,24 @@ class Doorkeeper:
     async def _log_in(self, request: web.Request) -> web.Response:
         if not _from_our_page(request):
             return failure(403, "this login comes from a foreign page")
-        body = await read_body(request, {"token": str})
+        body = await read_body(request, {}, {"token": str, "code": str})
+        if len(body) != 1:
+            return failure(400, "the body must have a 'token' or a 'code'")
         if not self._logins.take(time.monotonic()):
-            return failure(429, "too many wrong tokens; wait a minute")
-        if not _same(body["token"].strip(), self._token):
+            return failure(429, "too many wrong tries; wait a minute")
+        if "code" in body and not self._codes.use(time.monotonic(), body["code"]):
+            return failure(401, "this link was used before, or is too old: `shoal status` prints another")
+        if "token" in body and not _same(body["token"].strip(), self._token):
             return failure(401, "this is not the token of this node")
         self._logins.give_back()
         response = web.json_response({"in": True})
         cookie = self._sign(int(time.time()) + LIFETIME)
         response.set_cookie(self._cookie, cookie, max_age=LIFETIME, httponly=True, samesite="Strict", path="/")
         return response
+
+    async def _make_code(self, request: web.Request) -> web.Response:
+        await read_body(request, {})
+        return web.json_response({"code": self._codes.make(time.monotonic())})
 
     async def _log_out(self, request: web.Request) -> web.Response:
         response = web.json_response({"in": False})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import threading
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.request import Request, urlopen
 
 from shoal.node.api import serve_api
 from tests.fake_service import FakeService
@@ -63,6 +65,13 @@ class Witness:
         """A picture of the whole page, in `folder` or where SHOAL_SCREENSHOTS says."""
         folder = Path(os.environ.get("SHOAL_SCREENSHOTS", folder))
         self.page.screenshot(path=folder / f"{name}.png", full_page=True)
+
+
+def link(url: str, token: str) -> str:
+    """A link that logs in."""
+    made = Request(f"{url}v1/login/code", b"{}", {"Authorization": f"Bearer {token}"})
+    with urlopen(made) as answer:
+        return f"{url}#login={json.load(answer)['code']}"
 
 
 @contextmanager

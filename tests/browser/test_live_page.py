@@ -91,12 +91,12 @@ def test_one_click_on_a_phone(browser: Browser, pair: Pair, tmp_path: Path, sche
     client = pair.first.client
     witness = Witness(browser, client.url, scheme=scheme, size=PHONE)
     page = witness.page
-    page.goto(client.page(with_token=True))
+    page.goto(client.page(with_login=True))
     page.wait_for_selector(".run .plot canvas")
     page.wait_for_selector("#live.on")
-    assert page.url == client.url  # the token is out of sight
+    assert page.url == client.url  # the code is out of sight
     page.go_back()
-    assert "token" not in page.url
+    assert "login" not in page.url
     page.go_forward()
     page.wait_for_selector(".run .plot canvas")
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]

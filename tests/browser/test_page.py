@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shoal.node.service import Answer
-from tests.browser.kit import Witness, served
+from tests.browser.kit import Witness, link, served
 from tests.fake_service import RUN, FakeService
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def test_what_peers_send_is_text_and_never_markup(browser: Browser) -> None:
     with served(service, TOKEN) as url:
         witness = Witness(browser, url)
         page = witness.page
-        page.goto(f"{url}#token={TOKEN}")
+        page.goto(link(url, TOKEN))
         page.wait_for_selector("#peers tbody tr")
         assert MARKUP in page.inner_text("#peers")
         assert MARKUP in page.inner_text(".run .notice")
@@ -54,7 +54,7 @@ def test_the_policy_stops_what_the_page_does_not_do(browser: Browser) -> None:
 def test_a_node_that_comes_back_is_followed_without_another_login(browser: Browser) -> None:
     with served(FakeService(), TOKEN) as url:
         page = Witness(browser, url).page
-        page.goto(f"{url}#token={TOKEN}")
+        page.goto(link(url, TOKEN))
         page.wait_for_selector("#live.on")
     page.wait_for_selector("#live:not(.on)")
     assert page.inner_text("#live") == "connection lost"
@@ -67,12 +67,27 @@ def test_a_node_that_comes_back_is_followed_without_another_login(browser: Brows
 def test_a_node_with_another_token_asks_for_it(browser: Browser) -> None:
     with served(FakeService(), TOKEN) as url:
         page = Witness(browser, url).page
-        page.goto(f"{url}#token={TOKEN}")
+        page.goto(link(url, TOKEN))
         page.wait_for_selector("#live.on")
     with served(FakeService(), "another-token", int(url.rstrip("/").rpartition(":")[2])):
         page.wait_for_selector("#login:visible")
-        page.goto(f"{url}#token=another-token")  # in the same tab: no new page is loaded
+        page.goto(link(url, "another-token"))  # in the same tab: no new page is loaded
         page.wait_for_selector("#live.on")
+
+
+def test_a_link_is_good_once_but_does_no_harm_to_who_is_in(browser: Browser) -> None:
+    with served(FakeService(), TOKEN) as url:
+        once = link(url, TOKEN)
+        page = Witness(browser, url).page
+        page.goto(once)
+        page.wait_for_selector("#live.on")
+        page.goto("about:blank")
+        page.goto(once)
+        page.wait_for_selector("#live.on")
+        stranger = Witness(browser, url).page
+        stranger.goto(once)
+        stranger.wait_for_selector("#login:visible")
+        assert "was used before" in stranger.inner_text("#login-error")
 
 
 def test_the_keyboard_is_enough(browser: Browser) -> None:

@@ -179,19 +179,20 @@ def test_a_terminal_gets_the_same_in_a_table(shoal: Shoal, node: FakeService, mo
         monkeypatch.setattr(present, "is_terminal", lambda: False)
         _, plain, _ = shoal(*command)
         monkeypatch.setattr(present, "is_terminal", lambda: True)
-        assert re.sub("#token=.*", "", out).split() == plain.split()
+        assert re.sub("#login=.*", "", out).split() == plain.split()
 
 
 def test_only_a_terminal_gets_the_link_that_logs_in(
     shoal: Shoal, node: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    link = f"/#token={find_home().token()}"
     for told in (True, False):
         monkeypatch.setattr(present, "is_terminal", lambda told=told: told)
         out = "".join(shoal("status")[1].split())  # a long line may be broken
         assert "http://127.0.0.1:" in out
-        assert (link in out) is told
-    assert link not in "".join(shoal("status", "--json")[1].split())
+        assert ("/#login=" in out) is told
+        assert find_home().token() not in out
+    monkeypatch.setattr(present, "is_terminal", lambda: True)
+    assert "#login=" not in "".join(shoal("status", "--json")[1].split())
 
 
 def test_a_lonely_node_says_so(shoal: Shoal, node: FakeService) -> None:

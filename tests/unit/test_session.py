@@ -164,7 +164,7 @@ async def test_a_foreign_host_name_opens_nothing_to_a_browser(browser: Browser, 
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("body", [None, {}, {"token": 1}, {"token": "a", "more": 1}, []])
+@pytest.mark.parametrize("body", [None, {}, {"token": 1}, {"token": "a", "more": 1}, {"token": "a", "code": "b"}, []])
 async def test_a_bad_login_is_the_callers_fault(browser: Browser, body: object) -> None:
     assert await browser("POST", "/v1/login", body) == 400
 
@@ -181,6 +181,36 @@ async def test_everything_carries_the_policy_and_the_page_needs_no_login(browser
     assert browser.headers["Cache-Control"] == "no-cache"
     for path in ("/page/", "/page/../api.py", "/page/%2e%2e/api.py", "/page/..%2fapi.py", "/page//etc/passwd"):
         assert await browser("GET", path) in (401, 404), path
+
+
+async def make_code(browser: Browser) -> str:
+    assert await browser("POST", "/v1/login/code", {}, Authorization=f"Bearer {TOKEN}") == 200
+    return str(json.loads(browser.answer)["code"])
+
+
+@pytest.mark.asyncio
+async def test_a_code_logs_in_once_and_for_looking_only(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = await make_code(browser)
+    assert await browser("POST", "/v1/login", {"code": code}) == 200
+    browser.cookie = f"{COOKIE}={SimpleCookie(browser.set_cookie)[COOKIE].value}"
+    assert await browser("GET", "/v1/status") == 200
+    assert await browser("POST", "/v1/login/code", {}) == 403  # a session does not beget others
+    assert await browser("POST", "/v1/login", {"code": code}) == 401
+    assert await browser("GET", "/v1/status", Authorization=f"Bearer {code}") == 401
+    old = await make_code(browser)
+    set_clock(monkeypatch, time.monotonic() + 3600)
+    assert await browser("POST", "/v1/login", {"code": old}) == 401
+
+
+@pytest.mark.asyncio
+async def test_only_the_token_makes_codes_and_tries_are_bounded(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_clock(monkeypatch, 1e9)
+    assert await browser("POST", "/v1/login/code", {}) == 401
+    for _ in range(LOGINS[0]):
+        assert await browser("POST", "/v1/login", {"code": "guess"}) == 401
+    assert await browser("POST", "/v1/login", {"code": await make_code(browser)}) == 429
 
 
 @pytest.mark.asyncio
