@@ -1,4 +1,5 @@
 // The node's events. A connection that is lost comes back by itself; a silent one is given up and opened anew.
+// A browser has six connections to a host, for all of its pages: one that nobody looks at gives its own back.
 
 const SILENCE = 15000; // milliseconds; the node says something every five seconds
 const PAUSE = 2000; // milliseconds until the next try, where the browser has given up
@@ -9,10 +10,16 @@ export class Live {
     this.handlers = { onSnapshot, onState, onRefused };
     this.source = null;
     this.timer = 0;
+    this.isWanted = false;
+    document.addEventListener("visibilitychange", () => {
+      if (this.isWanted) document.hidden ? this.hangUp() : this.open();
+    });
   }
 
   open() {
-    this.close();
+    this.hangUp();
+    this.isWanted = true;
+    if (document.hidden) return;
     const source = (this.source = new EventSource("/v1/events"));
     source.addEventListener("snapshot", (event) => {
       this.hear();
@@ -24,6 +31,11 @@ export class Live {
   }
 
   close() {
+    this.hangUp();
+    this.isWanted = false;
+  }
+
+  hangUp() {
     clearTimeout(this.timer);
     this.source?.close();
     this.source = null;

@@ -90,6 +90,31 @@ def test_a_link_is_good_once_but_does_no_harm_to_who_is_in(browser: Browser) -> 
         assert "was used before" in stranger.inner_text("#login-error")
 
 
+SIGHT = """(isHidden) => {
+    Object.defineProperty(document, "hidden", { configurable: true, get: () => isHidden });
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
+
+def test_only_the_page_in_sight_listens_so_any_number_can_be_open(browser: Browser) -> None:
+    """A browser has six connections to a host, and each page that listens has one of them."""
+    service = FakeService()
+    with served(service, TOKEN) as url:
+        witness = Witness(browser, url)
+        witness.page.goto(link(url, TOKEN))
+        witness.page.wait_for_selector("#live.on")
+        for _ in range(7):
+            witness.page.evaluate(SIGHT, True)
+            another = witness.page.context.new_page()
+            another.goto(url)
+            another.wait_for_selector("#live.on")
+            another.evaluate(SIGHT, True)
+        service.news = {"name": "seen again"}
+        witness.page.evaluate(SIGHT, False)
+        witness.page.wait_for_selector(".run >> text=seen again")
+        witness.is_content()
+
+
 def test_the_keyboard_is_enough(browser: Browser) -> None:
     with served(FakeService(), TOKEN) as url:
         witness = Witness(browser, url)
