@@ -50,6 +50,12 @@ class CommitLog:
         self._loss: float | None = None
         self._called = False
         self._sent: Counter[int] = Counter()  # bytes of payload, by round
+        self._joined_at = _clock()
+
+    @property
+    def last_commit(self) -> float:
+        """When the last round was applied here, or, before the first one, when we joined: seconds of the clock."""
+        return self.records[-1].applied_at if self.records else self._joined_at
 
     def submitted(self, now: float, tokens: int = 0, loss: float | None = None) -> None:
         """We are ready for the current round, with so many tokens and this mean loss."""
@@ -84,7 +90,7 @@ class CommitLog:
             self._loss,
             proposal.samples,
             samples,
-            round(time.time(), 3),
+            _clock(),
             spans,
             waited_for,
             self._called,
@@ -102,3 +108,7 @@ class CommitLog:
         """All records or the `last` ones, for the API, each with the bytes that we have sent for it so far."""
         first = 0 if last is None else max(0, len(self._rows) - last)
         return [{**row, "bytes": self._sent[row["round"]]} for row in self._rows[first:]]
+
+
+def _clock() -> float:
+    return round(time.time(), 3)

@@ -131,7 +131,8 @@ def meters(run: Run, traffic: Traffic) -> Answer:
         "run": run.id.hex(),
         **run.meters.as_json(),
         "participants": last.contributors if last is not None else None,
-        "last_commit": last.applied_at if last is not None else None,
+        "last_commit": run.commits.last_commit,
+        "active": not run.is_finished,
         "bytes": {
             "control": {"sent": traffic.control_sent, "received": traffic.control_received},
             "bulk": {"sent": traffic.bulk_sent, "received": traffic.bulk_received},

@@ -88,7 +88,9 @@ def _rounds(meters: list[Answer]) -> Iterator[Metric]:
     yield _per_run(CounterMetricFamily("shoal_run_samples", samples, labels=["run"]), meters, "samples")
     counted = "Members whose contribution is in every chunk of the last round."
     yield _per_run(GaugeMetricFamily("shoal_round_participants", counted, labels=["run"]), meters, "participants")
-    when = "When the last round was applied here, in seconds since 1970."
+    active = "1 while rounds of the run are to come, also if it has failed on this node."
+    yield _per_run(GaugeMetricFamily("shoal_run_active", active, labels=["run"]), meters, "active")
+    when = "When the last round was applied here, or the run was joined, in seconds since 1970."
     family = GaugeMetricFamily("shoal_round_last_commit_timestamp_seconds", when, labels=["run"])
     yield _per_run(family, meters, "last_commit")
     yield _durations(meters)

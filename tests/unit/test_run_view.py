@@ -1,15 +1,19 @@
-"""What holds a run up is one sentence, with peers as short as everywhere."""
+"""A run as others see it: what holds it up in one sentence, with peers as short as everywhere; what is counted."""
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from shoal.node.meters import Meters
+from shoal.node.records import CommitLog
 from shoal.node.run import Run
-from shoal.node.run_view import waiting_for
-from shoal.protocol.ids import PeerId
+from shoal.node.run_view import meters, waiting_for
+from shoal.protocol.ids import PeerId, RunId
+from shoal.protocol.traffic import Traffic
 
 PEERS = [PeerId("12D3KooWGPiRT7pkQBC3uBsSRnwSuDxfheVkQ4ibQ6w8Xy7nBFdh"), PeerId("12D3KooWLg7BUciNACUE9mM5pL31nu5qcu")]
 
@@ -57,3 +61,12 @@ def run(
 )
 def test_sentences(run: Run, sentence: str | None) -> None:
     assert waiting_for(run) == sentence
+
+
+def test_a_run_is_active_until_its_last_round_and_its_age_counts_from_the_joining() -> None:
+    before = time.time()
+    parts = {"id": RunId(bytes(32)), "commits": CommitLog(), "meters": Meters()}
+    for finished in (False, True):
+        shown = meters(run(is_finished=finished, **parts), Traffic())
+        assert shown["active"] is not finished
+        assert before - 1 <= shown["last_commit"] <= time.time() + 1
