@@ -26,10 +26,10 @@ class Meters:
         self._seconds = 0.0  # of all of them
         self._sync_sent = self._sync_received = 0  # bytes of state, to joiners and from donors
 
-    def committed(self, samples: int, seconds: float) -> None:
-        """A round is applied; `seconds` is 0 if we only followed it."""
+    def committed(self, samples: int, seconds: float, *, took_part: bool) -> None:
+        """A round is applied, `seconds` after we were ready for it; it may have gone on without us."""
         self._samples += samples
-        if seconds > 0.0:
+        if took_part:
             self._rounds[bisect_left(BOUNDS, seconds)] += 1
             self._seconds += seconds
 

@@ -189,7 +189,7 @@ class Run:
             record = self.commits.add(
                 event.decision, self._me, driver.now(), self.outgoing.resent, driver.phases, self.samples
             )
-            self.meters.committed(record.round_samples, record.seconds)
+            self.meters.committed(record.round_samples, record.seconds, took_part=record.took_part)
             log.info("round %d committed: history %s, state %s", record.round, record.digest[:8], short(snapshot.root))
             if self.keeper.is_due(snapshot.round):
                 await self._checkpoint(proposal, snapshot)

@@ -81,7 +81,7 @@ class FakeService:
 
     def meters(self) -> list[Answer]:
         meters = Meters()
-        meters.committed(2048, 0.25)
+        meters.committed(2048, 0.25, took_part=True)
         meters.failed(Kind.NO_QUORUM)
         traffic = {"control": {"sent": 1, "received": 2}, "bulk": {"sent": 30, "received": 40}}
         rest = {"participants": 3, "last_commit": 1.7e9, "active": True, "bytes": traffic}

@@ -83,9 +83,10 @@ async def test_what_is_not_known_has_no_sample_and_solo_is_an_alarm() -> None:
 
 def test_what_happens_is_counted_once() -> None:
     meters = Meters()
-    meters.committed(100, 0.0)  # we only followed
-    meters.committed(20, 0.25)
-    meters.committed(3, 1e6)
+    meters.committed(70, 0.0, took_part=False)  # we only followed
+    meters.committed(30, 40.0, took_part=False)  # we were ready, and left out
+    meters.committed(20, 0.25, took_part=True)
+    meters.committed(3, 1e6, took_part=True)
     meters.failed(Kind.NO_PROGRESS)
     meters.sent(StateChunk(0, 1, 0, bytes(10)))
     meters.received(StateChunk(0, 1, 0, bytes(7)))
