@@ -65,7 +65,7 @@ def test_sentences(run: Run, sentence: str | None) -> None:
 
 def test_a_run_is_active_until_its_last_round_and_its_age_counts_from_the_joining() -> None:
     before = time.time()
-    parts = {"id": RunId(bytes(32)), "commits": CommitLog(), "meters": Meters()}
+    parts: dict[str, Any] = {"id": RunId(bytes(32)), "commits": CommitLog(), "meters": Meters()}
     for finished in (False, True):
         shown = meters(run(is_finished=finished, **parts), Traffic())
         assert shown["active"] is not finished
