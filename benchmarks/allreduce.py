@@ -5,8 +5,8 @@
 Every system gets the same random vectors in processes of its own, over loopback. `seconds` is the median over rounds
 of the time from the last peer's submit until the slowest peer holds the mean: for Shoal finding the group and the vote
 are in it, for hivemind the group is found before the clock starts. `bytes` is what the loopback interface carried in
-a round for all peers together, headers included. `ok`: in every round every peer's mean was as close to the fp64 mean
-as the codec allows.
+that time for all peers together, headers included. `ok`: in every round, that of the warm-up too, every peer's mean
+was as close to the fp64 mean as the codec allows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from kit.vectors import TOLERANCE
 
 HIVEMIND = Path(__file__).parent / ".hivemind" / "bin" / "python"
 SEED = 7
-LOOPBACK = Path("/proc/net/dev")
 CODECS = {"shoal": ("fp32", "int8"), "gloo": ("fp32",), "hivemind": ("fp32", "fp16", "int8")}
 
 
@@ -62,38 +61,30 @@ def measure(system: str, options: argparse.Namespace) -> Result:
     """All rounds of one system; one that fails is reported as not ok, and why goes to stderr."""
     elements = options.mib * (1 << 20) // 4
     tasks = [Task(rank, options.peers, elements, options.codec, SEED) for rank in range(options.peers)]
-    laps, sizes = [], []
+    laps: list[Lap] = []
     try:
         with Fleet(_argv(system), tasks, options.patience) as fleet:
             fleet.gather()
             for round in range(1, options.rounds + 2):
-                before = _loopback_bytes()
                 laps.append(fleet.lap(round))
-                sizes.append(_loopback_bytes() - before)
     except PeerFailed as failure:
         print(f"{system} failed in round {len(laps) + 1}: {failure}", file=sys.stderr)
         return Result(system, options.peers, options.mib, options.codec, None, None, False)
-    return _result(system, options, laps[1:], sizes[1:])  # the first round warms up
+    return _result(system, options, laps)
 
 
-def _result(system: str, options: argparse.Namespace, laps: Sequence[Lap], sizes: Sequence[int]) -> Result:
+def _result(system: str, options: argparse.Namespace, laps: Sequence[Lap]) -> Result:
     ok = all(lap.error <= TOLERANCE[options.codec] for lap in laps)
-    seconds = statistics.median(lap.seconds for lap in laps)
-    sent = int(statistics.median(sizes)) if LOOPBACK.exists() else None
+    measured = laps[1:]  # the first one warms up
+    seconds = statistics.median(lap.seconds for lap in measured)
+    sizes = [lap.bytes for lap in measured if lap.bytes is not None]
+    sent = int(statistics.median(sizes)) if sizes else None
     return Result(system, options.peers, options.mib, options.codec, round(seconds, 4), sent, ok)
 
 
 def _argv(system: str) -> list[str]:
     python = HIVEMIND if system == "hivemind" else sys.executable
     return script(f"allreduce_{system}.py", python)
-
-
-def _loopback_bytes() -> int:
-    """Bytes that the loopback interface has carried (Linux); 0 elsewhere."""
-    if not LOOPBACK.exists():
-        return 0
-    line = next(line for line in LOOPBACK.read_text().splitlines() if line.strip().startswith("lo:"))
-    return int(line.split(":")[1].split()[0])
 
 
 def _words(result: Result) -> str:

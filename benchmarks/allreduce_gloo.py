@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from kit.loopback import carried
 from kit.peer import Fleet
 from kit.vectors import mean_error, vector
 
@@ -35,8 +36,9 @@ def _lap(fleet: Fleet, number: int) -> None:
     submitted = time.monotonic()
     dist.all_reduce(mean)
     mean /= task.peers
-    held = time.monotonic()
-    fleet.say(submitted=submitted, held=held, error=mean_error(mean.numpy(), task.seed, number, task.peers))
+    held, bytes = time.monotonic(), carried()
+    error = mean_error(mean.numpy(), task.seed, number, task.peers)
+    fleet.say(submitted=submitted, held=held, carried=bytes, error=error)
 
 
 if __name__ == "__main__":

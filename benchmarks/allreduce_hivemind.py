@@ -12,6 +12,7 @@ import hivemind
 import torch
 from hivemind.compression import Float16Compression, NoCompression, Uniform8BitQuantization
 from hivemind.utils import get_dht_time
+from kit.loopback import carried
 from kit.peer import Fleet
 from kit.vectors import mean_error, vector
 
@@ -50,10 +51,11 @@ def main() -> None:
         submitted = time.monotonic()
         control.allow_allreduce()
         group = control.result(timeout=120)
-        held = time.monotonic()
+        held, bytes = time.monotonic(), carried()
         with averager.get_tensors() as tensors:
             error = mean_error(tensors[0].numpy(), task.seed, number, task.peers)
-        fleet.say(submitted=submitted, held=held, error=error if len(group) == task.peers else float("inf"))
+        error = error if len(group) == task.peers else float("inf")
+        fleet.say(submitted=submitted, held=held, carried=bytes, error=error)
     averager.shutdown()
     dht.shutdown()
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from kit.loopback import carried
 from kit.peer import Fleet
 from kit.vectors import Floats, mean_error, vector
 
@@ -76,8 +77,8 @@ class Peer:
         while len(member.membership.alive()) < len(names) - 1:
             await asyncio.sleep(0.01)
 
-    async def average(self, mine: Floats) -> tuple[Floats, float, float]:
-        """One round: the mean, when we submitted and when we held it."""
+    async def average(self, mine: Floats) -> tuple[Floats, float, float, int | None]:
+        """One round: the mean, when we submitted, when we held it, and what the loopback had carried by then."""
         submitted = time.monotonic()
         self.driver.command(lambda now: self.driver.member.submit(now, Offer(1, 0, True), self._encoder(mine)))
         decision = await self._committed.get()
@@ -85,10 +86,10 @@ class Peer:
         flat = torch.from_numpy(mean)
         for (start, stop), payload in zip(self._bounds, decision.payloads, strict=True):
             flat[start:stop] = self._codec.decode(payload, stop - start)
-        held = time.monotonic()
+        held, bytes = time.monotonic(), carried()
         root = decision.certificate.proposal.base_root  # as if the step had changed nothing
         self.driver.command(lambda now: self.driver.member.applied(now, root))
-        return mean, submitted, held
+        return mean, submitted, held, bytes
 
     def _encoder(self, vector: Floats) -> Callable[[int], bytes]:
         flat = torch.from_numpy(vector)
@@ -145,9 +146,9 @@ async def _lap(fleet: Fleet, peer: Peer, number: int) -> None:
     task = fleet.task
     mine = await asyncio.to_thread(vector, task.seed, number, task.rank, task.elements)
     await asyncio.to_thread(fleet.wait_for_go)
-    mean, submitted, held = await peer.average(mine)
+    mean, submitted, held, bytes = await peer.average(mine)
     error = await asyncio.to_thread(mean_error, mean, task.seed, number, task.peers)
-    fleet.say(submitted=submitted, held=held, error=error)
+    fleet.say(submitted=submitted, held=held, carried=bytes, error=error)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from threading import Timer
 from types import TracebackType
 from typing import IO, Any, cast
 
+from kit.loopback import carried
 from kit.peer import Task
 
 GRACE = 5.0  # seconds that a child has to end
@@ -24,9 +25,10 @@ class PeerFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Lap:
-    """One round: seconds from the last submit to the slowest peer's result, and the worst error of all peers."""
+    """One round: from the last submit to the slowest peer's result, and the worst error of all peers."""
 
     seconds: float
+    bytes: int | None  # on the loopback interface, from when all were ready to that result
     error: float
 
 
@@ -53,10 +55,15 @@ class Fleet:
         """One all-reduce."""
         self._tell_all(round=round)
         self._answers()
+        before = carried()
         self._tell_all(go=True)
         answers = self._answers()
-        seconds = max(answer["held"] for answer in answers) - max(answer["submitted"] for answer in answers)
-        return Lap(seconds, max(float(answer["error"]) for answer in answers))
+        slowest = max(answers, key=lambda answer: answer["held"])
+        return Lap(
+            slowest["held"] - max(answer["submitted"] for answer in answers),
+            None if before is None else slowest["carried"] - before,
+            max(float(answer["error"]) for answer in answers),
+        )
 
     def __enter__(self) -> Fleet:
         return self

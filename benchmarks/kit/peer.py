@@ -8,10 +8,11 @@
     {"round": n}             ->                           once per round; the vector is made before it is answered
                              <-   {"armed": true}
     {"go": true}             ->
-                             <-   {"submitted": t, "held": t, "error": e}
+                             <-   {"submitted": t, "held": t, "carried": bytes, "error": e}
     end of input             ->   the child ends
 
-Times are of `time.monotonic`, one clock for all processes of a machine. Whatever else is printed goes to stderr.
+Times are of `time.monotonic`, one clock for all processes of a machine; `carried` is what the loopback interface had
+carried when the mean was held. Whatever else is printed goes to stderr.
 """
 
 from __future__ import annotations

@@ -22,6 +22,21 @@ def test_the_allreduce_benchmark_compares_right_results() -> None:
         assert list(result) == ["system", "peers", "mib", "codec", "seconds", "bytes", "ok"]
         assert (result["peers"], result["mib"], result["codec"], result["ok"]) == (2, 1, "fp32", True)
         assert result["seconds"] > 0
+        assert result["bytes"] is None or result["bytes"] > 1 << 20  # of 2 MiB, and what else the loopback has
+
+
+def test_the_warm_up_must_be_right_too_and_is_not_measured() -> None:
+    program = """
+from argparse import Namespace
+from allreduce import _result
+from kit.fleet import Lap
+options = Namespace(peers=2, mib=1, codec="fp32")
+laps = [Lap(9.0, 900, 1.0), Lap(1.0, 10, 0.0), Lap(3.0, 30, 0.0)]
+result = _result("shoal", options, laps)
+assert (result.seconds, result.bytes, result.ok) == (2.0, 20, False), result
+assert _result("shoal", options, [Lap(9.0, None, 0.0), Lap(1.0, None, 0.0)]).bytes is None
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=BENCHMARKS, timeout=60)
 
 
 def test_a_wrong_mean_is_noticed() -> None:
