@@ -23,7 +23,7 @@ from shoal.protocol.messages.rounds import Ballot, Join, Leave, Roster
 from shoal.protocol.quorum import is_quorum
 from shoal.protocol.roster import Base, answers, rank
 from shoal.protocol.signing import signed
-from shoal.protocol.voting import counting, must_propose
+from shoal.protocol.voting import counting, may_matter, must_propose
 
 MAX_JOINS = 10_000  # as many as a run has members
 CLOSE, CALL_AWAY = 2, 3  # patiences until a leader closes without the missing; until it calls them away from others
@@ -112,7 +112,8 @@ class Gathering:
         present = self.present(attempt)
         missing = tuple(self.missing(attempt, expected))
         waited, patience = now - self.opened_at, self._spread.deadline()
-        leaves = self._needed(present, counting(leaves, Ballot(attempt, 0, self._me)))
+        counted = counting(leaves, Ballot(attempt, 0, self._me))
+        leaves = may_matter(answers(present.values()), counted, self._base.voters)
         reason = self._obstacle(present, leaves)
         if not reason and (not missing or waited >= CLOSE * patience):
             if not missing:
@@ -131,13 +132,6 @@ class Gathering:
             self._called_at = now
             return HAND_IN
         return None
-
-    def _needed(self, present: dict[PeerId, Join], leaves: Sequence[Leave]) -> tuple[Leave, ...]:
-        """Those of the last round's voters, and of the voters of a value that may be decided."""
-        voters = self._base.voters
-        values = [*answers(present.values()).values(), *(leave.prepared for leave in leaves if leave.peer in voters)]
-        entitled = {*voters, *(voter for value in values if value is not None for voter in value.proposal.voters)}
-        return tuple(leave for leave in leaves if leave.peer in entitled)
 
     def _obstacle(self, present: dict[PeerId, Join], leaves: Sequence[Leave]) -> str:
         """Why no group can be made of those present; empty if one can."""

@@ -98,22 +98,37 @@ def counting(leaves: Iterable[Leave], ballot: Ballot) -> tuple[Leave, ...]:
 def must_propose(answers: Answers, leaves: Sequence[Leave], voters: Sequence[PeerId]) -> PreparedValue | None:
     """What a new leader must propose, given the promises of a quorum of `voters`; None: it is free.
 
-    It is the value prepared under the highest ballot, unless it cannot have been decided: whoever answered without
-    it will never vote for it, so the others would have to be quorums of the old and of its own voters. `leaves`
-    count under the leader's ballot; whoever decided may have known any of them.
+    It is the value that `voters` have prepared under the highest ballot: whatever was decided, one of them that
+    answered has prepared. Nobody else can put a value in its place; those whom the value names as its own voters are
+    heard about their votes on it, and all others about nothing.
+    The leader is free if that value cannot have been decided: whoever answered without it will never vote for it, so
+    the others would have to be quorums of the old and of its own voters. `leaves` count under the leader's ballot;
+    whoever decided may have known any of them.
     """
     answers = {**answers, **{leave.peer: leave.prepared for leave in leaves}}
-    prepared = [answer for answer in answers.values() if answer is not None]
+    prepared = _shown(answers, voters)
     if not prepared:
         return None
     top = max(prepared, key=lambda value: value.ballot.order)
-    holders = [peer for peer, answer in answers.items() if answer is not None and answer.proposal == top.proposal]
+    holders = {peer for peer, answer in answers.items() if answer is not None and answer.proposal == top.proposal}
 
     def may_have_decided(entitled: Sequence[PeerId]) -> bool:
-        possible = holders + [voter for voter in entitled if voter not in answers]
-        return is_quorum(possible, entitled, [leave.peer for leave in leaves if leave.peer not in possible])
+        possible = holders.union(voter for voter in entitled if voter not in answers)
+        return is_quorum(possible, entitled, {leave.peer for leave in leaves if leave.peer not in possible})
 
     return top if may_have_decided(voters) and may_have_decided(top.proposal.voters) else None
+
+
+def may_matter(answers: Answers, leaves: Sequence[Leave], voters: Sequence[PeerId]) -> tuple[Leave, ...]:
+    """The leaves of `voters`, and of those whom a value that may be decided names; who else signs off is nobody."""
+    answers = {**answers, **{leave.peer: leave.prepared for leave in leaves}}
+    entitled = {*voters, *(voter for value in _shown(answers, voters) for voter in value.proposal.voters)}
+    return tuple(leave for leave in leaves if leave.peer in entitled)
+
+
+def _shown(answers: Answers, voters: Sequence[PeerId]) -> list[PreparedValue]:
+    """What those who vote have prepared."""
+    return [value for voter in voters if (value := answers.get(voter)) is not None]
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from shoal.protocol.messages.rounds import Ballot, Leave, Poll, Prepare, Prepare
 from shoal.protocol.voting import VoteState
 from shoal.protocol.wire import Message
 from tests.simulation.signing import FakeSigner
-from tests.unit.rounds_kit import BASE, CHUNKS, ROUND, leave, plan, refs, refused, sent, told, value, vote
+from tests.unit.rounds_kit import BASE, CHUNKS, ROUND, STRANGER, leave, plan, refs, refused, sent, told, value, vote
 
 LEADER, SECOND, THIRD = plan().members
 FIRST_BALLOT = Ballot(1, 0, LEADER)
@@ -65,6 +65,16 @@ def test_a_new_leader_learns_what_may_be_decided_and_proposes_it() -> None:
     effects = core.receive_promise(THIRD, Promise(ROUND, 0, ballot, V))
     assert {effect.message.proposal for effect in sent(effects, Prepare)} == {V.proposal}  # type: ignore[attr-defined]
     assert not told(effects, Elected)
+
+
+def test_a_stranger_that_signs_off_does_not_free_a_new_leader() -> None:
+    """Its LEAVE shows an invented value under a ballot above the one that was voted for."""
+    proposal = dataclasses.replace(V.proposal, members=(STRANGER,), weights=(1,), voters=(STRANGER,))
+    invented = dataclasses.replace(V, ballot=Ballot(1, 0, STRANGER), proposal=proposal)
+    core = _core(SECOND, leaves=(leave(STRANGER, invented.ballot, invented),))
+    (poll, _) = sent(core.take_over(), Poll)
+    effects = core.receive_promise(THIRD, Promise(ROUND, 0, poll.message.ballot, V))  # type: ignore[attr-defined]
+    assert {effect.message.proposal for effect in sent(effects, Prepare)} == {V.proposal}  # type: ignore[attr-defined]
 
 
 def test_a_new_leader_is_free_if_nothing_was_prepared() -> None:

@@ -44,6 +44,7 @@ BAD = [
     (dataclasses.replace(SOUND, signature=b""), "forged or missing"),
     (dataclasses.replace(SOUND, attempt=2), "not made for it"),
     (roster(leaves=(leave(D, Ballot(2, 0, D)),)), "answers a higher ballot"),
+    (roster(leaves=(leave(STRANGER, Ballot(0, 0, D)),)), "without a vote"),
 ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.rounds import Ballot, VoteRecord
 from shoal.protocol.voting import NO_BALLOT, Election, Tally, VoteState, counting, must_propose
@@ -60,6 +62,28 @@ def test_the_vote_of_a_leaver_counts_as_an_answer() -> None:
     goodbye = leave(B, HIGH, W)
     assert must_propose({A: None}, (goodbye,), (A, B, C)) == W
     assert must_propose({A: None, C: None}, (goodbye,), (A, B, C)) is None
+
+
+def test_only_those_who_vote_can_bind_a_leader_or_free_it() -> None:
+    """A stranger's LEAVE, promise or JOIN may show whatever it likes, under a ballot above all others."""
+    voters, stranger = (A, B, C), PeerId("x")
+    proposal = dataclasses.replace(V.proposal, members=(stranger,), voters=(stranger,))
+    invented = dataclasses.replace(V, ballot=Ballot(1, 9, stranger), proposal=proposal)
+    assert must_propose({A: None, B: V}, (leave(stranger, invented.ballot, invented),), voters) == V
+    assert must_propose({A: None, B: V, stranger: invented}, (), voters) == V
+    assert must_propose({A: None, B: None, stranger: invented}, (), voters) is None
+
+
+def test_new_voters_speak_for_their_own_electorate() -> None:
+    """Only there: D never will vote for V, or already has; whoever else says so is nobody."""
+    voters, stranger = (A, B, C), PeerId("x")
+    named = dataclasses.replace(V, proposal=dataclasses.replace(V.proposal, voters=(B, C, D)))
+    assert must_propose({A: named, B: None}, (), voters) == named
+    assert must_propose({A: named, B: None, D: None}, (), voters) is None
+    assert must_propose({A: named, B: None, D: named}, (), voters) == named
+    assert must_propose({A: named, B: None}, (leave(D, LOW),), voters) is None
+    assert must_propose({A: named, B: None}, (leave(D, LOW, named),), voters) == named
+    assert must_propose({A: named, B: None, stranger: None}, (leave(stranger, LOW),), voters) == named
 
 
 def test_a_leave_does_not_count_under_a_ballot_below_its_promise() -> None:
