@@ -19,11 +19,11 @@ from dataclasses import dataclass
 
 from shoal.protocol.context import Means
 from shoal.protocol.ids import Digest, PeerId, short
-from shoal.protocol.messages.rounds import Ballot, Join, Leave, Roster
+from shoal.protocol.messages.rounds import Join, Leave, Roster
 from shoal.protocol.quorum import is_quorum
 from shoal.protocol.roster import Base, answers, rank
 from shoal.protocol.signing import signed
-from shoal.protocol.voting import counting, may_matter, must_propose
+from shoal.protocol.voting import left_before, may_matter, must_propose
 
 MAX_JOINS = 10_000  # as many as a run has members
 CLOSE, CALL_AWAY = 2, 3  # patiences until a leader closes without the missing; until it calls them away from others
@@ -112,8 +112,7 @@ class Gathering:
         present = self.present(attempt)
         missing = tuple(self.missing(attempt, expected))
         waited, patience = now - self.opened_at, self._spread.deadline()
-        counted = counting(leaves, Ballot(attempt, 0, self._me))
-        leaves = may_matter(answers(present.values()), counted, self._base.voters)
+        leaves = may_matter(answers(present.values()), left_before(leaves, attempt), self._base.voters)
         reason = self._obstacle(present, leaves)
         if not reason and (not missing or waited >= CLOSE * patience):
             if not missing:

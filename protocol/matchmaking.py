@@ -135,7 +135,8 @@ class Matchmaking:
             return []
         if self.attempt:
             self._gathering.restart()
-        attempt = max(attempt, self._vote.attempt + 1, self.candidates.after_leaves(self.attempt + MAX_ATTEMPT_STEP))
+        attempt = max(attempt, self._vote.attempt + 1)
+        attempt = max(attempt, self.candidates.after_leaves(attempt + MAX_ATTEMPT_STEP))
         self.active = True
         self.attempt, self.leader = attempt, self.candidates.leader(attempt)
         self._silent, self._token = 0, self._token + 1

@@ -14,7 +14,7 @@ from shoal.protocol.ids import Digest, PeerId, digest
 from shoal.protocol.messages.rounds import Ballot, Join, PreparedValue, Proposal, Roster
 from shoal.protocol.quorum import is_quorum
 from shoal.protocol.signing import Signer, check_signature
-from shoal.protocol.voting import counting, may_matter
+from shoal.protocol.voting import left_before, may_matter
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +92,8 @@ def check_roster(roster: Roster, base: Base, policy: Policy, signer: Signer) -> 
             raise refuse(f"{join.peer} builds on another state")
     if peers != rank(base, roster.attempt, peers):
         raise refuse("members are not in order")
-    if counting(roster.leaves, first_ballot(roster)) != roster.leaves:
-        raise refuse("a LEAVE in it answers a higher ballot")
+    if left_before(roster.leaves, roster.attempt) != roster.leaves:
+        raise refuse("a LEAVE in it is of somebody who may have joined another group")
     if may_matter(answers(roster.joins), roster.leaves, base.voters) != roster.leaves:
         raise refuse("a LEAVE in it is of somebody without a vote")
     if not is_quorum(answers(roster.joins), base.voters, [leave.peer for leave in roster.leaves]):

@@ -4,7 +4,9 @@ Rules (Lamport, The Part-Time Parliament, 1998): a member answers no ballot belo
 it votes for at most one proposal per ballot; a new leader proposes what the highest ballot among the answers of
 a quorum had prepared, and is free only if that cannot have been decided. A JOIN for an attempt is the promise of its
 first ballot. A LEAVE is its author's last answer, to every poll whose ballot is not below its promise; under a lower
-ballot it does not count, because its author has answered a higher one and the two counts need not overlap.
+ballot it does not count, because its author has answered a higher one and the two counts need not overlap. So that an
+attempt has one group at most, a group does without a JOIN only if its author has promised nothing in this attempt: else
+it may be in the group of another leader.
 What a vote depends on is in a VoteRecord, on disk before the vote leaves, so a restarted member may vote again in
 the round of its record, and in no earlier one, because what it did there is forgotten; nor in one that it signed off
 from, because others may count without it.
@@ -93,6 +95,11 @@ Answers = Mapping[PeerId, PreparedValue | None]
 def counting(leaves: Iterable[Leave], ballot: Ballot) -> tuple[Leave, ...]:
     """The leaves that count under `ballot`."""
     return tuple(leave for leave in leaves if leave.promised.order <= ballot.order)
+
+
+def left_before(leaves: Iterable[Leave], attempt: int) -> tuple[Leave, ...]:
+    """The leaves that count for a group of `attempt`: not those of authors who may have joined it elsewhere."""
+    return tuple(leave for leave in leaves if leave.promised.attempt < attempt)
 
 
 def must_propose(answers: Answers, leaves: Sequence[Leave], voters: Sequence[PeerId]) -> PreparedValue | None:

@@ -17,10 +17,11 @@ from shoal.protocol.leaving import MAX_AUTHORS, Goodbyes
 from shoal.protocol.matchmaking import MAX_ATTEMPT_STEP, Offer, Waiting
 from shoal.protocol.messages.rounds import Ballot, Join, Leave, Proposal, Retry, Roster, VoteRecord
 from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.quorum import is_quorum
 from shoal.protocol.roster import Base, answers, check_roster, rank
 from shoal.protocol.rounds import Behind, Committed, Rounds
 from shoal.protocol.signing import signed
-from shoal.protocol.voting import NO_BALLOT, Election, Tally, VoteState, counting, must_propose
+from shoal.protocol.voting import NO_BALLOT, Election, Tally, VoteState, counting, left_before, must_propose
 from tests.simulation.signing import FakeSigner
 from tests.simulation.swarm import FactReducer
 from tests.unit.rounds_kit import (
@@ -320,6 +321,27 @@ HEARD = [(one, other) for one in (False, True) for other in (False, True)]
 FATES = [Fate(votes, answers) for votes in (False, True) for answers in (False, True)]
 FATES += [Fate(votes, False, EARLY, heard) for votes in (False, True) for heard in HEARD]
 FATES += [Fate(votes, answers, LATE, heard) for votes in (False, True) for answers in (False, True) for heard in HEARD]
+
+
+def test_an_attempt_has_one_group_whoever_left_after_joining_it_and_whoever_heard_it() -> None:
+    """Every history of four voters, each of whom joins one of two leaders or none, and then stays or leaves."""
+    attempt, voters = 2, (A, B, C, D)
+    goodbyes = {(peer, number): leave(peer, Ballot(number, 0, PeerId(""))) for peer in voters for number in (1, 2)}
+    fates = [(joins, heard) for joins in (None, 0, 1) for heard in (None, *HEARD)]
+    groups = 0
+    for lives in itertools.product(fates, repeat=len(voters)):
+        formed = 0
+        for leader in (0, 1):
+            present = {peer for peer, (joins, _) in zip(voters, lives, strict=True) if joins == leader}
+            known = [
+                goodbyes[peer, attempt - 1 if joins is None else attempt]
+                for peer, (joins, heard) in zip(voters, lives, strict=True)
+                if heard is not None and heard[leader]
+            ]
+            formed += is_quorum(present, voters, [each.peer for each in left_before(known, attempt)])
+        assert formed < 2, lives
+        groups += formed
+    assert groups > 1000
 
 
 @pytest.mark.parametrize("new", [(A, B, C), (C, B), (B, D)], ids=str)

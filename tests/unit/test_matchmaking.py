@@ -230,6 +230,22 @@ def test_a_leaver_that_was_ahead_takes_the_group_along() -> None:
     assert leader.attempt == 4
 
 
+def test_whoever_starts_again_knows_from_its_record_how_far_the_attempts_have_come() -> None:
+    leader = _core(SECOND, VoteState(ROUND, 0, 100, Ballot(100, 0, PeerId(""))))
+    leader.receive_leaves(0.0, [leave(THIRD, Ballot(101, 0, PeerId("")))])
+    leader.submit(0.1, OFFER)
+    assert leader.attempt == 102
+
+
+def test_a_group_does_not_do_without_the_join_of_one_that_may_have_joined_another() -> None:
+    leader = _core(LEADER)
+    leader.submit(0.0, OFFER)
+    leader.candidates.sign_off([leave(THIRD, Ballot(1, 0, PeerId("")))])
+    (formed,) = told(leader.receive_join(0.1, join(SECOND, LEADER)), GroupFormed)
+    assert formed.roster.leaves == ()
+    check_roster(formed.roster, BASE, POLICY, SIGNER)
+
+
 PREPARED = value()
 BAD = [
     (join(SECOND, THIRD), "for somebody else"),

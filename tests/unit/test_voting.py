@@ -6,7 +6,7 @@ import dataclasses
 
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.rounds import Ballot, VoteRecord
-from shoal.protocol.voting import NO_BALLOT, Election, Tally, VoteState, counting, must_propose
+from shoal.protocol.voting import NO_BALLOT, Election, Tally, VoteState, counting, left_before, must_propose
 from tests.unit.rounds_kit import ROUND, A, B, C, D, leave, refs, value
 
 LOW, HIGH = Ballot(1, 0, A), Ballot(1, 1, B)
@@ -94,6 +94,13 @@ def test_a_leave_does_not_count_under_a_ballot_below_its_promise() -> None:
     assert not tally.decided(voters, (goodbye,))
     assert not Election(LOW, {B: None, C: None}).won(voters, (goodbye,))
     assert Election(HIGH, {B: None, C: None}).won(voters, (goodbye,))
+
+
+def test_a_leave_does_not_count_for_a_group_that_its_author_may_have_joined_under_another_leader() -> None:
+    """Else two groups of one attempt could be quorums: one with its JOIN, the other because it is gone."""
+    goodbye = leave(D, Ballot(3, 0, PeerId("")))
+    assert [left_before((goodbye,), attempt) for attempt in (2, 3, 4)] == [(), (), (goodbye,)]
+    assert counting((goodbye,), Ballot(3, 0, A)) == (goodbye,)  # the group's votes are another matter
 
 
 def test_a_decision_needs_the_old_voters_and_the_new_ones() -> None:
