@@ -17,6 +17,7 @@ class Candidates:
     def __init__(self, me: PeerId, base: Base, vote: VoteState, view: View) -> None:
         self._me = me
         self._base = base
+        self._entitled = frozenset(base.voters)
         self._vote = vote
         self._view = view
         self._leaves: dict[PeerId, Leave] = {}
@@ -48,13 +49,13 @@ class Candidates:
 
         def shares_base(peer: PeerId) -> bool:
             status = self._view.status(peer)
-            return peer in self._base.voters or (status is not None and status.history == self._base.history)
+            return peer in self._entitled or (status is not None and status.history == self._base.history)
 
         return [peer for peer in self._view.alive() if peer not in self._leaves and shares_base(peer)]
 
     def _voters(self) -> list[PeerId]:
-        gone = [*self._leaves, *([self._me] if self._vote.has_left else [])]
-        return [voter for voter in self._base.voters if voter not in gone]
+        gone = self._me if self._vote.has_left else None
+        return [voter for voter in self._base.voters if voter not in self._leaves and voter != gone]
 
     def _live(self, voters: Iterable[PeerId]) -> list[PeerId]:
         return [voter for voter in voters if voter == self._me or self._view.is_alive(voter)]

@@ -21,7 +21,7 @@ from shoal.protocol.messages.rounds import (
     Roster,
 )
 from shoal.protocol.quorum import is_quorum
-from shoal.protocol.roster import Base, Plan
+from shoal.protocol.roster import MAX_MEMBERS, Base, Plan
 from shoal.protocol.signing import Signer, check_signature
 from shoal.protocol.voting import counting
 from shoal.protocol.wire import encode_value
@@ -62,8 +62,9 @@ def next_voters(base: Base, members: Sequence[PeerId], gone: Collection[PeerId])
     So the first, who decides when the votes are even, is the same for the old and the new voters while it stays: with
     two of them, the death of the other is survived at any moment.
     """
-    old = [voter for voter in base.voters if voter in members]
-    new = [member for member in members if member not in base.voters]
+    present, before, gone = set(members), set(base.voters), set(gone)
+    old = [voter for voter in base.voters if voter in present]
+    new = [member for member in members if member not in before]
     return tuple(peer for peer in (*old, *new) if peer not in gone)
 
 
@@ -87,10 +88,12 @@ def check_proposal(proposal: Proposal, base: Base, author: PeerId) -> None:
     """RemoteError, naming `author`, for a proposal that no honest leader makes on `base`."""
     if proposal.round != base.round + 1 or proposal.base_history != base.history:
         raise RemoteError(f"proposes round {proposal.round} on another history", author)
-    members = len(set(proposal.members))
-    if not (len(proposal.members) == len(proposal.weights) == members) or not proposal.voters:
+    if len(proposal.members) > MAX_MEMBERS:
+        raise RemoteError(f"proposes a group of {len(proposal.members)} members; no run has so many", author)
+    members = set(proposal.members)
+    if not (len(proposal.members) == len(proposal.weights) == len(members)) or not proposal.voters:
         raise RemoteError("proposes a malformed group", author)
-    gone = [member for member in proposal.members if member not in proposal.voters]
+    gone = members.difference(proposal.voters)
     if proposal.voters != next_voters(base, proposal.members, gone):
         raise RemoteError("proposes voters that are not members, or out of order", author)
 
@@ -143,26 +146,41 @@ def check_certificate(certificate: Certificate, base: Base, signer: Signer) -> N
     """RemoteError unless quorums of the old and of the new voters signed the proposal under one ballot."""
     proposal, ballot = certificate.proposal, certificate.ballot
     check_proposal(proposal, base, ballot.leader)
-    voters = [vote.peer for vote in certificate.votes]
-    if len(set(voters)) != len(voters):
-        raise RemoteError("certificate counts a vote twice", ballot.leader)
+    entitled = {*base.voters, *proposal.voters}
+    voters, leavers = [vote.peer for vote in certificate.votes], [leave.peer for leave in certificate.leaves]
+    for authors in (voters, leavers):
+        if len(set(authors)) != len(authors):
+            raise RemoteError("certificate counts somebody twice", ballot.leader)
+        if not entitled.issuperset(authors):
+            raise RemoteError("certificate counts somebody without a vote", ballot.leader)
     for leave in certificate.leaves:
         if (leave.round, leave.part) != (proposal.round, proposal.part):
             raise RemoteError(f"certificate holds a LEAVE of round {leave.round}", ballot.leader)
-        check_signature(leave, leave.peer, signer)
     left = [leave.peer for leave in counting(certificate.leaves, ballot)]
     if not (is_quorum(voters, base.voters, left) and is_quorum(voters, proposal.voters, left)):
         raise RemoteError("certificate has no quorum", ballot.leader)
+    _check_signatures(certificate, base, signer)
+
+
+def _check_signatures(certificate: Certificate, base: Base, signer: Signer) -> None:
+    """Those of the old voters first: anybody can invent new ones and sign for them, as many as it likes."""
+    proposal, ballot, before = certificate.proposal, certificate.ballot, set(base.voters)
     signed_digest = proposal_digest(proposal)
+    messages: list[Leave | Prepared] = [*certificate.leaves]
     for vote in certificate.votes:
         prepared = Prepared(proposal.round, proposal.part, ballot, signed_digest, vote.peer, vote.signature)
-        check_signature(prepared, vote.peer, signer)
+        messages.append(prepared)
+    for message in sorted(messages, key=lambda each: each.peer not in before):
+        check_signature(message, message.peer, signer)
 
 
 def mask_of(members: Sequence[PeerId], counted: Sequence[PeerId]) -> bytes:
     """Bit i: whether member i is among `counted`."""
-    bits = sum(1 << index for index, member in enumerate(members) if member in counted)
-    return bits.to_bytes(mask_size(members), "little")
+    mask, present = bytearray(mask_size(members)), set(counted)
+    for index, member in enumerate(members):
+        if member in present:
+            mask[index // 8] |= 1 << index % 8
+    return bytes(mask)
 
 
 def mask_size(members: Sequence[PeerId]) -> int:

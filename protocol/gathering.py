@@ -21,11 +21,10 @@ from shoal.protocol.context import Means
 from shoal.protocol.ids import Digest, PeerId, short
 from shoal.protocol.messages.rounds import Join, Leave, Roster
 from shoal.protocol.quorum import is_quorum
-from shoal.protocol.roster import Base, answers, rank
+from shoal.protocol.roster import MAX_MEMBERS, Base, answers, rank
 from shoal.protocol.signing import signed
 from shoal.protocol.voting import left_before, may_matter, must_propose
 
-MAX_JOINS = 10_000  # as many as a run has members
 CLOSE, CALL_AWAY = 2, 3  # patiences until a leader closes without the missing; until it calls them away from others
 MAX_NAMED = 8  # of those who are missing
 HAND_IN = 0  # the attempt in a Call that is meant for those who are still training
@@ -63,7 +62,7 @@ class Gathering:
         """Keep a JOIN that was checked; whether there was room for it."""
         fits, strays = join.base_root == self._base.root, self._strays
         kept, other = (self._joins, strays) if fits else (strays, self._joins)
-        if join.peer not in kept and len(kept) >= MAX_JOINS:
+        if join.peer not in kept and len(kept) >= MAX_MEMBERS:
             return False
         known = kept.get(join.peer)
         if known is None or join.attempt > known.attempt:

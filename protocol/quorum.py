@@ -14,6 +14,7 @@ from shoal.protocol.ids import PeerId
 
 def is_quorum(present: Collection[PeerId], voters: Sequence[PeerId], left: Collection[PeerId] = ()) -> bool:
     """Whether `present` can decide for `voters`, of whom `left` have signed off."""
+    present, left = set(present), set(left)  # they come from others, and may be thousands
     entitled = [voter for voter in voters if voter not in left]
     count = sum(voter in present for voter in entitled)
     if 2 * count == len(entitled) and entitled:

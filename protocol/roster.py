@@ -16,6 +16,8 @@ from shoal.protocol.quorum import is_quorum
 from shoal.protocol.signing import Signer, check_signature
 from shoal.protocol.voting import left_before, may_matter
 
+MAX_MEMBERS = 10_000  # of a run, and so of a group
+
 
 @dataclass(frozen=True, slots=True)
 class Base:
@@ -76,6 +78,8 @@ def check_roster(roster: Roster, base: Base, policy: Policy, signer: Signer) -> 
         return RemoteError(f"roster of round {roster.round}: {reason}", roster.leader)
 
     peers = [join.peer for join in roster.joins]
+    if max(len(peers), len(roster.leaves)) > MAX_MEMBERS:
+        raise refuse(f"no run has more than {MAX_MEMBERS} members")
     if len(set(peers)) != len(peers):
         raise refuse("a member is in it twice")
     if len(peers) < policy.members_needed(roster.round):

@@ -165,7 +165,7 @@ class Tally:
     def certificate(self, voters: Sequence[PeerId], leaves: Iterable[Leave]) -> Certificate:
         """The proof that goes out with COMMIT."""
         ballot, proposal = self.value.ballot, self.value.proposal
-        votes = tuple(Vote(peer, signature) for peer, signature in sorted(self.votes.items()))
-        counted = counting(leaves, ballot)
-        left = tuple(leave for leave in counted if leave.peer in voters or leave.peer in proposal.voters)
+        entitled = {*voters, *proposal.voters}
+        votes = tuple(Vote(peer, signature) for peer, signature in sorted(self.votes.items()) if peer in entitled)
+        left = tuple(leave for leave in counting(leaves, ballot) if leave.peer in entitled)
         return Certificate(ballot, proposal, votes, left)

@@ -17,8 +17,10 @@ from shoal.protocol.certificate import (
     result_digest,
 )
 from shoal.protocol.errors import RemoteError
-from shoal.protocol.ids import NO_DIGEST, digest
-from shoal.protocol.messages.rounds import Ballot, Certificate, ChunkRef, Commit, PreparedValue, Proposal
+from shoal.protocol.ids import NO_DIGEST, PeerId, digest
+from shoal.protocol.messages.rounds import Ballot, Certificate, ChunkRef, Commit, PreparedValue, Proposal, Vote
+from shoal.protocol.roster import MAX_MEMBERS
+from shoal.protocol.voting import NO_BALLOT
 from tests.unit.rounds_kit import (
     BASE,
     CHUNKS,
@@ -29,7 +31,6 @@ from tests.unit.rounds_kit import (
     A,
     B,
     C,
-    D,
     certificate,
     leave,
     refs,
@@ -45,6 +46,24 @@ def _proposing(**changes: object) -> PreparedValue:
     return dataclasses.replace(SOUND, proposal=proposal)
 
 
+def _crowd(size: int) -> PreparedValue:
+    """A value of a group of strangers, all of whom vote next."""
+    names = tuple(PeerId(f"stranger {number}") for number in range(size))
+    return _proposing(members=names, weights=(0,) * size, voters=names, samples=0)
+
+
+class _Counted(str):
+    """A name that counts how often names are compared."""
+
+    comparisons = 0
+
+    def __eq__(self, other: object) -> bool:
+        _Counted.comparisons += 1
+        return str.__eq__(self, other)  # type: ignore[arg-type]
+
+    __hash__ = str.__hash__
+
+
 BAD_VALUES = [
     (_proposing(round=ROUND + 1), "another history"),
     (_proposing(base_history=NO_DIGEST), "another history"),
@@ -56,6 +75,7 @@ BAD_VALUES = [
     (_proposing(result=NO_DIGEST), "not the proposed result"),
     (dataclasses.replace(SOUND, chunks=SOUND.chunks[:-1]), "names 2 chunks of 3"),
     (value(chunks=refs(b"\x01\x02")), "mask"),
+    (_crowd(MAX_MEMBERS + 1), "10001 members"),
 ]
 
 
@@ -64,6 +84,19 @@ def test_a_bad_value_is_refused_and_whoever_shows_it_named(bad: PreparedValue, r
     with pytest.raises(RemoteError, match=reason) as caught:
         check_value(bad, BASE, CHUNKS, B)
     assert caught.value.peer == B
+
+
+def test_a_crowd_of_strangers_is_judged_in_linear_time() -> None:
+    """Before any signature is looked at, whoever sent it: a quadratic check of a few megabytes would take minutes."""
+    crowd = tuple(PeerId(_Counted(f"stranger {number}")) for number in range(2000))
+    again = tuple(PeerId(_Counted(name)) for name in crowd)  # equal, and not the same objects, as after decoding
+    votes = tuple(Vote(PeerId(_Counted(name)), b"") for name in crowd)
+    proposal = dataclasses.replace(_crowd(1).proposal, members=crowd, weights=(0,) * len(crowd), voters=again)
+    _Counted.comparisons = 0
+    with pytest.raises(RemoteError, match="no quorum"):
+        check_certificate(Certificate(SOUND.ballot, proposal, votes, ()), BASE, SIGNER)
+    mask_of(crowd, again)
+    assert _Counted.comparisons < 20 * len(crowd)
 
 
 def test_a_sound_certificate_passes() -> None:
@@ -79,16 +112,29 @@ def _spoilt(**changes: object) -> Certificate:
     ("bad", "reason"),
     [
         (certificate(voters=[C]), "no quorum"),
-        (certificate(voters=[A, A, B]), "a vote twice"),
+        (certificate(voters=[A, A, B]), "somebody twice"),
+        (certificate(voters=[A, B, STRANGER]), "without a vote"),
+        (_spoilt(leaves=(leave(C, NO_BALLOT), leave(C, NO_BALLOT))), "somebody twice"),
+        (_spoilt(leaves=(leave(STRANGER, NO_BALLOT),)), "without a vote"),
         (_spoilt(ballot=Ballot(9, 0, LEADER)), "forged"),
         (_spoilt(proposal=_proposing(samples=1).proposal), "forged"),
-        (_spoilt(leaves=(dataclasses.replace(leave(D, Ballot(0, 0, A)), round=ROUND - 1),)), "LEAVE of round"),
-        (_spoilt(leaves=(dataclasses.replace(leave(D, Ballot(0, 0, A)), signature=b""),)), "Leave has a forged"),
+        (_spoilt(leaves=(dataclasses.replace(leave(C, NO_BALLOT), round=ROUND - 1),)), "LEAVE of round"),
+        (_spoilt(leaves=(dataclasses.replace(leave(C, NO_BALLOT), signature=b""),)), "Leave has a forged"),
     ],
 )
 def test_a_bad_certificate_proves_nothing(bad: Certificate, reason: str) -> None:
     with pytest.raises(RemoteError, match=reason):
         check_certificate(bad, BASE, SIGNER)
+
+
+def test_signatures_of_old_voters_are_looked_at_first() -> None:
+    """Else somebody could sign in the names of thousands that it invented, and forge one at the end."""
+    named = _proposing(members=(*SOUND.proposal.members, STRANGER), weights=(0,) * 4, voters=(*PEERS, STRANGER))
+    bad = certificate(named, [STRANGER, A, B])
+    spoilt = tuple(dataclasses.replace(each, signature=b"") for each in bad.votes)
+    with pytest.raises(RemoteError, match="forged") as caught:
+        check_certificate(dataclasses.replace(bad, votes=spoilt), BASE, SIGNER)
+    assert caught.value.peer == A
 
 
 def test_a_leave_above_the_ballot_buys_no_quorum() -> None:

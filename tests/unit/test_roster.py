@@ -9,7 +9,16 @@ import pytest
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import NO_DIGEST, PeerId
 from shoal.protocol.messages.rounds import Ballot
-from shoal.protocol.roster import Policy, check_join, check_proposed, check_roster, make_plan, rank, share_chunks
+from shoal.protocol.roster import (
+    MAX_MEMBERS,
+    Policy,
+    check_join,
+    check_proposed,
+    check_roster,
+    make_plan,
+    rank,
+    share_chunks,
+)
 from shoal.protocol.signing import signed
 from tests.simulation.signing import FakeSigner
 from tests.unit.rounds_kit import BASE, CHUNKS, PEERS, POLICY, SIGNER, STRANGER, A, B, C, D, join, leave, roster, value
@@ -46,6 +55,7 @@ BAD = [
     (roster([A, B], leaves=(leave(C, Ballot(2, 0, PeerId(""))),)), "may have joined another group"),
     (roster([A, B], leaves=(leave(C, Ballot(1, 0, PeerId(""))),)), "may have joined another group"),
     (roster(leaves=(leave(STRANGER, Ballot(0, 0, D)),)), "without a vote"),
+    (roster(leaves=(leave(C, Ballot(0, 0, D)),) * (MAX_MEMBERS + 1)), "no run has more than"),
 ]
 
 
