@@ -80,7 +80,7 @@ def make_proposal(plan: Plan, base: Base, chunks: Sequence[ChunkRef], gone: Coll
         members=plan.members,
         weights=plan.weights,
         voters=next_voters(base, plan.members, gone),
-        samples=sum(plan.weights[index] for index in counted_everywhere(chunks, len(plan.members))),
+        samples=count_samples(plan.weights, chunks),
     )
 
 
@@ -99,15 +99,17 @@ def check_proposal(proposal: Proposal, base: Base, author: PeerId) -> None:
 
 
 def check_chunks(proposal: Proposal, chunks: Sequence[ChunkRef], count: int, author: PeerId) -> None:
-    """RemoteError, naming `author`, unless `chunks` are the whole result that `proposal` stands for."""
+    """RemoteError, naming `author`, unless `chunks` are the whole result that a sound `proposal` stands for."""
     if len(chunks) != count:
         raise RemoteError(f"names {len(chunks)} chunks of {count}", author)
     if result_digest(chunks) != proposal.result:
         raise RemoteError("names chunks that are not the proposed result", author)
-    if any(len(ref.mask) != mask_size(proposal.members) for ref in chunks):
+    if not all(_fits(ref.mask, proposal.members) for ref in chunks):
         raise RemoteError("names a mask that does not fit the group", author)
     if any(proposal.weights) and not all(any(ref.mask) for ref in chunks):
         raise RemoteError("names a chunk that is the mean of nothing", author)
+    if proposal.samples != count_samples(proposal.weights, chunks):
+        raise RemoteError("counts other tokens than its members' in every chunk", author)
 
 
 def check_value(value: PreparedValue, base: Base, chunks: int, author: PeerId) -> None:
@@ -138,8 +140,8 @@ def check_answers(roster: Roster, base: Base, chunks: int) -> None:
 def check_commit(message: Commit, base: Base, chunks: int, signer: Signer) -> None:
     """RemoteError unless `message` proves what was decided on `base`, and names all its chunks."""
     certificate = message.certificate
-    check_chunks(certificate.proposal, message.chunks, chunks, certificate.ballot.leader)
     check_certificate(certificate, base, signer)
+    check_chunks(certificate.proposal, message.chunks, chunks, certificate.ballot.leader)
 
 
 def check_certificate(certificate: Certificate, base: Base, signer: Signer) -> None:
@@ -193,6 +195,20 @@ def in_mask(mask: bytes, index: int) -> bool:
     return index // 8 < len(mask) and bool(mask[index // 8] >> (index % 8) & 1)
 
 
+def _fits(mask: bytes, members: Sequence[PeerId]) -> bool:
+    """Whether a mask has a bit for each of `members`, and sets no other."""
+    return len(mask) == mask_size(members) and not int.from_bytes(mask, "little") >> len(members)
+
+
 def counted_everywhere(chunks: Sequence[ChunkRef], members: int) -> list[int]:
     """Indices of the members that are in every chunk."""
-    return [index for index in range(members) if all(in_mask(ref.mask, index) for ref in chunks)]
+    common = (1 << members) - 1
+    for ref in chunks:
+        common &= int.from_bytes(ref.mask, "little")
+    mask = common.to_bytes((members + 7) // 8, "little")
+    return [index for index in range(members) if in_mask(mask, index)]
+
+
+def count_samples(weights: Sequence[int], chunks: Sequence[ChunkRef]) -> int:
+    """The tokens of those members that are in every chunk."""
+    return sum(weights[index] for index in counted_everywhere(chunks, len(weights)))

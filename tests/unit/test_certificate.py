@@ -75,6 +75,8 @@ BAD_VALUES = [
     (_proposing(result=NO_DIGEST), "not the proposed result"),
     (dataclasses.replace(SOUND, chunks=SOUND.chunks[:-1]), "names 2 chunks of 3"),
     (value(chunks=refs(b"\x01\x02")), "mask"),
+    (_proposing(samples=SOUND.proposal.samples + 1), "other tokens than its members'"),
+    (value(chunks=refs(b"\x0f")), "mask"),
     (_crowd(MAX_MEMBERS + 1), "10001 members"),
 ]
 
