@@ -118,11 +118,13 @@ def check_value(value: PreparedValue, base: Base, chunks: int, author: PeerId) -
     check_chunks(value.proposal, value.chunks, chunks, author)
 
 
-def check_leave(leave: Leave, base: Base, chunks: int, signer: Signer) -> None:
-    """RemoteError, naming its author, for a LEAVE of the round after `base` that no honest peer signs."""
+def check_leave(leave: Leave, base: Base, chunks: int) -> None:
+    """RemoteError, naming its author, for a LEAVE of the round after `base` that no honest peer signs.
+
+    The signature was checked when it came in: only whoever sent it can be blamed for a forged one.
+    """
     if leave.round != base.round + 1:
         raise RemoteError(f"signs off from round {leave.round} in round {base.round + 1}", leave.peer)
-    check_signature(leave, leave.peer, signer)
     if leave.prepared is not None:
         check_value(leave.prepared, base, chunks, leave.peer)
         if leave.prepared.ballot.order > leave.promised.order:
@@ -173,7 +175,7 @@ def _check_signatures(certificate: Certificate, base: Base, signer: Signer) -> N
         prepared = Prepared(proposal.round, proposal.part, ballot, signed_digest, vote.peer, vote.signature)
         messages.append(prepared)
     for message in sorted(messages, key=lambda each: each.peer not in before):
-        check_signature(message, message.peer, signer)
+        check_signature(message, message.peer, signer, ballot.leader)
 
 
 def mask_of(members: Sequence[PeerId], counted: Sequence[PeerId]) -> bytes:

@@ -106,7 +106,7 @@ def check_roster(roster: Roster, base: Base, policy: Policy, signer: Signer) -> 
     for leave in roster.leaves:
         if (leave.round, leave.part) != (roster.round, roster.part):
             raise refuse(f"the LEAVE of {leave.peer} is of another round")
-        check_signature(leave, leave.peer, signer)
+        check_signature(leave, leave.peer, signer, roster.leader)
     for join in roster.joins:
         check_join(join, policy, signer)
 

@@ -188,7 +188,7 @@ class Round:
 
     def _receive_leave(self, now: float, leave: wire.Leave) -> list[Effect]:
         """Who is no voter of the last round may be one of this round's proposal."""
-        check_leave(leave, self.base, self._means.policy.chunks, self._means.signer)
+        check_leave(leave, self.base, self._means.policy.chunks)
         if leave in self._matching.candidates.leaves():  # its author may be back by now
             return []
         effects = self._matching.receive_leaves(now, [leave])

@@ -35,7 +35,7 @@ from shoal.protocol.reducer import Reducer
 from shoal.protocol.roster import Base, Policy
 from shoal.protocol.round import Round, WrongState
 from shoal.protocol.shelf import Decision, Shelf
-from shoal.protocol.signing import Signer
+from shoal.protocol.signing import Signer, check_signature
 from shoal.protocol.stages import round_of
 from shoal.protocol.voting import VoteState
 from shoal.protocol.wire import Message
@@ -193,6 +193,7 @@ class Rounds:
         if self._has_left:
             return []
         if isinstance(message, wire.Leave):
+            check_signature(message, message.peer, self._means.signer, shown_by=sender)
             return self._receive_leave(now, message)
         if self.shelf.decision(number) is not None:
             return answer_late(self._means, now, sender, message)

@@ -34,11 +34,11 @@ def signed(message: S, signer: Signer) -> S:
     return _replace_signature(unsigned, signer.sign(encode(unsigned)))
 
 
-def check_signature(message: Message, author: PeerId, signer: Signer) -> None:
-    """RemoteError, naming the author, unless `author` signed `message`."""
+def check_signature(message: Message, author: PeerId, signer: Signer, shown_by: PeerId | None = None) -> None:
+    """RemoteError unless `author` signed `message`; it names `shown_by`, if others than the author pass it on."""
     signature: bytes = message.signature  # type: ignore[attr-defined]
     if not signer.verify(author, encode(_replace_signature(message, b"")), signature):
-        raise RemoteError(f"{type(message).__name__} has a forged or missing signature", author)
+        raise RemoteError(f"{type(message).__name__} has a forged or missing signature", shown_by or author)
 
 
 def _replace_signature(message: S, signature: bytes) -> S:

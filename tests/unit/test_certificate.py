@@ -64,6 +64,22 @@ class _Counted(str):
     __hash__ = str.__hash__
 
 
+class _Asked:
+    """A signer that remembers about whose signatures it was asked."""
+
+    peer = A
+
+    def __init__(self) -> None:
+        self.asked: list[PeerId] = []
+
+    def sign(self, data: bytes) -> bytes:
+        return SIGNER.sign(data)
+
+    def verify(self, author: PeerId, data: bytes, signature: bytes) -> bool:
+        self.asked.append(author)
+        return SIGNER.verify(author, data, signature)
+
+
 BAD_VALUES = [
     (_proposing(round=ROUND + 1), "another history"),
     (_proposing(base_history=NO_DIGEST), "another history"),
@@ -134,9 +150,11 @@ def test_signatures_of_old_voters_are_looked_at_first() -> None:
     named = _proposing(members=(*SOUND.proposal.members, STRANGER), weights=(0,) * 4, voters=(*PEERS, STRANGER))
     bad = certificate(named, [STRANGER, A, B])
     spoilt = tuple(dataclasses.replace(each, signature=b"") for each in bad.votes)
+    signer = _Asked()
     with pytest.raises(RemoteError, match="forged") as caught:
-        check_certificate(dataclasses.replace(bad, votes=spoilt), BASE, SIGNER)
-    assert caught.value.peer == A
+        check_certificate(dataclasses.replace(bad, votes=spoilt), BASE, signer)
+    assert caught.value.peer == LEADER
+    assert signer.asked == [A]
 
 
 def test_a_leave_above_the_ballot_buys_no_quorum() -> None:
@@ -157,14 +175,13 @@ def test_a_commit_must_name_the_chunks_that_were_voted_for() -> None:
     ("bad", "reason"),
     [
         (dataclasses.replace(leave(B, Ballot(1, 0, A)), round=ROUND + 1), "signs off from round"),
-        (dataclasses.replace(leave(B, Ballot(1, 0, A)), signature=b"no"), "forged"),
         (leave(B, Ballot(0, 0, A), SOUND), "above its promise"),
         (leave(B, Ballot(5, 0, A), BAD_VALUES[7][0]), "not the proposed result"),
     ],
 )
 def test_a_bad_leave_names_its_author(bad: object, reason: str) -> None:
     with pytest.raises(RemoteError, match=reason) as caught:
-        check_leave(bad, BASE, CHUNKS, SIGNER)  # type: ignore[arg-type]
+        check_leave(bad, BASE, CHUNKS)  # type: ignore[arg-type]
     assert caught.value.peer == B
 
 

@@ -264,7 +264,7 @@ def test_a_goodbye_that_comes_again_does_not_drop_who_is_back() -> None:
 @pytest.mark.parametrize("round", [ROUND, ROUND + 1])
 def test_a_forged_leave_is_refused_at_once(round: int) -> None:
     rounds = _rounds(A, BASE)
-    with refused(rounds, C, "forged"):
+    with refused(rounds, B, "forged"):
         rounds.receive(0.1, B, dataclasses.replace(_goodbye(round), signature=b"no"))
 
 
