@@ -7,8 +7,11 @@ from collections.abc import Iterable
 from shoal.protocol.context import View
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.rounds import Leave
+from shoal.protocol.messages.status import RunStatus
 from shoal.protocol.roster import Base, rank
 from shoal.protocol.voting import VoteState
+
+MAX_ATTEMPT_STEP = 64  # how far ahead of us an attempt may claim to be
 
 
 class Candidates:
@@ -40,6 +43,11 @@ class Candidates:
         voters = self._voters()
         return rank(self._base, attempt, self._live(voters) or voters or [self._me])[0]
 
+    def next_without_us(self, attempt: int) -> int:
+        """The first attempt after this one in which another leads; the next one, if there is no other."""
+        later = range(attempt + 1, attempt + MAX_ATTEMPT_STEP)
+        return next((each for each in later if self.leader(each) != self._me), later[0])
+
     def may_replace(self, leader: PeerId | None) -> bool:
         """Whether `leader` is gone and a voter is there. Attempts in which none is would only take us far away."""
         return leader is not None and not self._live([leader]) and bool(self._live(self._voters()))
@@ -52,6 +60,14 @@ class Candidates:
             return peer in self._entitled or (status is not None and status.history == self._base.history)
 
         return [peer for peer in self._view.alive() if peer not in self._leaves and shares_base(peer)]
+
+    def training(self) -> list[PeerId]:
+        """Which of those last said that they still train for this round."""
+
+        def trains(status: RunStatus | None) -> bool:
+            return status is not None and status.phase == "training" and status.round == self._base.round
+
+        return [peer for peer in self.expected() if trains(self._view.status(peer))]
 
     def _voters(self) -> list[PeerId]:
         gone = self._me if self._vote.has_left else None

@@ -14,7 +14,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from shoal.protocol.context import Means
@@ -84,6 +84,10 @@ class Gathering:
         """Those who stand on another root."""
         return list(self._strays)
 
+    def highest(self) -> int:
+        """The highest attempt of all JOINs."""
+        return max((join.attempt for join in (*self._joins.values(), *self._strays.values())), default=0)
+
     def below(self, attempt: int) -> list[PeerId]:
         """Those whose last JOIN to us was for an earlier attempt."""
         joins = (*self._joins.values(), *self._strays.values())
@@ -104,6 +108,11 @@ class Gathering:
         for peer, join in self._strays.items():
             camps.setdefault(join.base_root, []).append(peer)
         return any(is_quorum(camp, self._base.voters) for camp in camps.values())
+
+    def can_do_without_us(self, expected: Iterable[PeerId], leaves: Sequence[Leave]) -> bool:
+        """Whether those of `expected` whose JOINs are here could go on together, were they in one attempt."""
+        joins = {peer: self._joins[peer] for peer in expected if peer in self._joins}
+        return bool(joins) and not self._obstacle(joins, self._needed(joins, leaves))
 
     def look(self, now: float, attempt: int, expected: Sequence[PeerId], leaves: Sequence[Leave]) -> Outlook:
         """What is to be done about the group of `attempt`, for which we wait for `expected`."""

@@ -5,6 +5,8 @@ Rules:
   JOIN of an attempt to the first live one. If that leader dies, or is silent, the next attempt has another order.
 - A leader waits for all live members that share its base, but not for ever (`gathering`). Without a quorum nobody
   closes anything: the run waits, and says for whom.
+- Who is to lead and still trains is urged to hand in. If it has not after as long as a leader bears with the missing,
+  and the others can go on without it, it steps aside: it sends them to an attempt that another leads.
 - Whoever hears of a higher attempt moves up to it; whoever hears of a lower one says so.
 """
 
@@ -13,12 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from shoal.protocol.candidates import MAX_ATTEMPT_STEP as MAX_ATTEMPT_STEP
 from shoal.protocol.candidates import Candidates
 from shoal.protocol.certificate import check_value
 from shoal.protocol.context import Means
 from shoal.protocol.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
 from shoal.protocol.errors import RemoteError
-from shoal.protocol.gathering import HAND_IN, Gathering
+from shoal.protocol.gathering import CALL_AWAY, HAND_IN, Gathering
 from shoal.protocol.ids import PeerId
 from shoal.protocol.leaving import leave_of
 from shoal.protocol.messages.rounds import Call, CatchUp, Join, Leave, Noted, Retry, Roster
@@ -28,7 +31,6 @@ from shoal.protocol.voting import VoteState
 
 RETRY = 1.0  # seconds between repeats of a JOIN
 SILENCE = 5  # repeats without an answer before a leader counts as wedged
-MAX_ATTEMPT_STEP = 64  # how far ahead of us an attempt may claim to be
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ class Matchmaking:
         self._token = base.round << 20  # a timer of an earlier round is stale here
         self._silent = 0
         self._reason = ""
+        self._has_stepped_aside = False  # we were to lead, and had nothing to hand in
         self.active = False
         self.attempt = 0
         self.leader: PeerId | None = None
@@ -114,7 +117,7 @@ class Matchmaking:
             return []
         if self.leader == self._me:
             return self._gathering.missing(self.attempt, self.candidates.expected())
-        return [peer for peer in self.candidates.expected() if self._is_training(peer)]
+        return self.candidates.training()
 
     def pause(self, attempt: int) -> None:
         """A group was formed at `attempt`; matchmaking rests until it fails."""
@@ -154,7 +157,7 @@ class Matchmaking:
         self.check_join(join)
         if self._vote.is_sealed or self._vote.has_left:
             return [self._retry(join.peer, join.attempt + 1)]
-        if self.active and join.attempt < self.attempt:
+        if join.attempt < self.attempt:
             return [self._retry(join.peer, self.attempt)]
         is_first = self._gathering.opened_at is None
         if not self._gathering.add(now, join):
@@ -163,7 +166,8 @@ class Matchmaking:
         if self._gathering.are_we_astray():
             effects.append(Tell(Astray()))
         if not self.active:
-            return [*effects, self._wake(self._spread.deadline())] if is_first else effects
+            effects += [self._wake(self._spread.deadline())] if is_first else []
+            return effects + (self._step_aside() if self._has_stepped_aside else [])
         if join.attempt > self.attempt:
             return effects + self.move_up(now, join.attempt)
         return effects + self._close_if_due(now)
@@ -214,9 +218,7 @@ class Matchmaking:
         if timer.token != self._token:
             return []
         if not self.active:
-            if self._gathering.opened_at is None:
-                return []
-            return [Tell(HandIn(self.round)), self._wake(self._spread.deadline())]  # we are to lead, and still train
+            return self._urge(now)
         if self.leader == self._me:
             return [*self._close_if_due(now), self._wake(self._spread.deadline() / 4)]
         assert self.leader is not None
@@ -228,6 +230,23 @@ class Matchmaking:
         return [Send(self.leader, self._join), self._wake(RETRY * (1 + self._silent / 2))]
 
     # -- inside ---------------------------------------------------------------------------------------------
+
+    def _urge(self, now: float) -> list[Effect]:
+        """We are to lead, and still train."""
+        opened, patience = self._gathering.opened_at, self._spread.deadline()
+        if opened is None:
+            return []
+        aside = self._step_aside() if now - opened >= CALL_AWAY * patience else []
+        return aside or [Tell(HandIn(self.round)), self._wake(patience)]
+
+    def _step_aside(self) -> list[Effect]:
+        """Send all who follow us to the next attempt that another leads, if they can go on without us."""
+        if not self._gathering.can_do_without_us(self.candidates.expected(), self.candidates.leaves()):
+            return []
+        self.attempt = self.candidates.next_without_us(self._gathering.highest())
+        self._has_stepped_aside, self._token = True, self._token + 1
+        self._gathering.restart()
+        return [self._retry(peer, self.attempt) for peer in self._gathering.below(self.attempt)]
 
     def check_join(self, join: Join) -> None:
         """RemoteError for a JOIN to us that no honest peer sends, in whatever attempt we are."""
@@ -259,10 +278,6 @@ class Matchmaking:
             signature=b"",
         )
         return signed(join, self._signer)
-
-    def _is_training(self, peer: PeerId) -> bool:
-        status = self._view.status(peer)
-        return status is not None and status.phase == "training" and status.round == self._base.round
 
     def _close_if_due(self, now: float) -> list[Effect]:
         if not self.active or self.leader != self._me or self._gathering.opened_at is None:

@@ -189,6 +189,43 @@ def test_who_trains_still_is_urged_if_it_is_to_lead() -> None:
     assert told(leader.fire(2.0, _wake(leader)), HandIn)
 
 
+def test_who_trains_still_steps_aside_when_the_others_can_do_without_it() -> None:
+    """It is live, so nobody else would take its place; and it must not lead the retry, in which it still trains."""
+    leader = _core(LEADER)
+    leader.receive_join(0.0, join(SECOND, LEADER))
+    leader.receive_join(0.0, join(THIRD, LEADER))
+    for now in (2.0, 4.0):
+        assert told(leader.fire(now, _wake(leader)), HandIn)
+    retries = sent(leader.fire(6.0, _wake(leader)), Retry)
+    (attempt,) = {retry.message.attempt for retry in retries}  # type: ignore[attr-defined]
+    assert [retry.to for retry in retries] == [SECOND, THIRD]
+    assert rank(BASE, attempt, PEERS)[0] != LEADER
+    (late,) = leader.receive_join(6.1, join(SECOND, LEADER))
+    assert late.message == Retry(ROUND, 0, attempt)  # type: ignore[union-attr]
+    assert sent(leader.submit(7.0, OFFER), Join)[0].message.attempt == attempt  # type: ignore[attr-defined]
+
+
+def test_who_has_stepped_aside_does_so_at_once_when_a_quorum_comes_to_it_again() -> None:
+    leader = _core(LEADER)
+    leader.receive_join(0.0, join(SECOND, LEADER))
+    leader.receive_join(0.0, join(THIRD, LEADER))
+    for now in (2.0, 4.0, 6.0):
+        leader.fire(now, _wake(leader))
+    again = next(attempt for attempt in range(leader.attempt, 64) if rank(BASE, attempt, PEERS)[0] == LEADER)
+    retries = sent(leader.receive_join(7.0, join(SECOND, LEADER, again)), Retry)  # the other's JOIN is here already
+    assert {retry.to for retry in retries} == {SECOND, THIRD}
+    assert leader.attempt > again
+
+
+def test_who_trains_still_is_waited_for_if_nothing_goes_without_it() -> None:
+    leader = _core(LEADER)
+    leader.receive_join(0.0, join(SECOND, LEADER))
+    for now in (2.0, 4.0, 6.0, 8.0, 100.0):
+        effects = leader.fire(now, _wake(leader))
+        assert told(effects, HandIn)
+        assert not sent(effects, Retry)
+
+
 def test_a_stray_is_told_to_catch_up_when_the_group_is_closed() -> None:
     leader = _core(LEADER)
     leader.submit(0.0, OFFER)

@@ -1,0 +1,63 @@
+"""Members that live, but whose workers never hand anything in: the others go on without them."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.protocol.effects import Effect
+from shoal.protocol.ids import PeerId
+from shoal.protocol.roster import rank
+from tests.simulation.campaign import build
+from tests.simulation.links import LAN
+from tests.simulation.oracle import Oracle
+from tests.simulation.scenarios import _next_base
+from tests.simulation.swarm import Peer
+from tests.simulation.world import World
+
+SOON = 300.0  # virtual seconds; patience begins with ten
+
+
+def wedge(node: Peer) -> None:
+    """From now on the worker of `node` trains for ever."""
+
+    def never(now: float) -> list[Effect]:
+        return []
+
+    node._submit = never  # type: ignore[method-assign]
+
+
+def swarm(seed: int, peers: int) -> tuple[World[Peer], Oracle, list[PeerId]]:
+    """All train; and in which order the voters would lead."""
+    world, oracle = build(seed, peers, LAN)
+    base = _next_base(world, lambda base: len(base.voters) == peers)
+    return world, oracle, rank(base, 1, base.voters)
+
+
+@pytest.mark.parametrize(("peers", "wedged"), [(3, 1), (4, 1), (5, 2), (9, 4)])
+@pytest.mark.parametrize("seed", range(4))
+def test_leaders_that_never_hand_in_are_gone_on_without(seed: int, peers: int, wedged: int) -> None:
+    world, oracle, order = swarm(seed, peers)
+    for peer in order[:wedged]:
+        wedge(world.node(peer))
+    goal = oracle.newest + 3
+    world.run_until(lambda: oracle.newest >= goal, within=SOON)
+    assert not world.errors
+
+
+def test_without_a_quorum_of_those_who_are_ready_their_attempts_do_not_run_away() -> None:
+    """Nobody could lead them anywhere; and who is ready at last must find them."""
+    world, oracle, order = swarm(1, 4)
+    submits = {peer: world.node(peer)._submit for peer in order[:3]}
+    for peer in submits:
+        wedge(world.node(peer))
+    stuck_at = oracle.newest
+    world.run(600.0)
+    assert oracle.newest == stuck_at
+    ready = world.node(order[3]).member.rounds._round
+    assert ready is not None
+    assert ready._matching.attempt == 1
+    for peer, submit in submits.items():
+        world.node(peer)._submit = submit  # type: ignore[method-assign]
+        world.command(peer, lambda node, now: node._submit(now))
+    world.run_until(lambda: oracle.newest > stuck_at, within=SOON)
+    assert not world.errors
