@@ -3,16 +3,19 @@
 Everything that happens to a run on this node comes through here, one input after the other, in the event loop:
 messages, timers, commands. Effects are carried out in order, also those of commands that the application gives
 while it is being told something. A mistake of our own (a bug, a full disk) ends the run on this node at once: a
-member that cannot keep its promises must be silent, so that the others see it dead and go on.
+member that cannot keep its promises must be silent, so that the others see it dead and go on. A peer's mistake that
+shows when nobody is there to be told of it, in a timer or a command, is logged.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 
 from shoal.node.disk import Disk
+from shoal.node.logs import warn
 from shoal.node.phases import PhaseLog
 from shoal.protocol.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
 from shoal.protocol.errors import RemoteError
@@ -21,6 +24,10 @@ from shoal.protocol.member import Member
 from shoal.protocol.wire import Message
 
 Step = Callable[[float], list[Effect]]
+
+AGAIN = 1.0  # seconds until a timer fires again whose step a peer's mistake has ended
+
+log = logging.getLogger(__name__)
 
 
 class Driver:
@@ -51,6 +58,26 @@ class Driver:
 
     def command(self, step: Step) -> None:
         """Give the member a command, as `lambda now: member.submit(now, ...)`; carry out what follows from it."""
+        try:
+            self._take(step)
+        except RemoteError as error:
+            _blame(error)
+
+    def receive(self, sender: PeerId, message: Message) -> None:
+        """A message of this run; RemoteError if it is bad, and then nothing has changed."""
+        self._take(lambda now: self.member.receive(now, sender, message))
+
+    def link(self, peer: PeerId, up: bool) -> None:
+        """A connection was made or lost."""
+        member = self.member
+        self.command(lambda now: member.link_up(now, peer) if up else member.link_lost(now, peer))
+
+    def close(self) -> None:
+        """Nothing happens any more."""
+        self._closed = True
+        self._effects.clear()
+
+    def _take(self, step: Step) -> None:
         if self._closed:
             return
         try:
@@ -64,20 +91,6 @@ class Driver:
         except Exception as error:
             self.close()
             self._on_failure(error)
-
-    def receive(self, sender: PeerId, message: Message) -> None:
-        """A message of this run; RemoteError if it is bad, and then nothing has changed."""
-        self.command(lambda now: self.member.receive(now, sender, message))
-
-    def link(self, peer: PeerId, up: bool) -> None:
-        """A connection was made or lost."""
-        member = self.member
-        self.command(lambda now: member.link_up(now, peer) if up else member.link_lost(now, peer))
-
-    def close(self) -> None:
-        """Nothing happens any more."""
-        self._closed = True
-        self._effects.clear()
 
     def _drain(self) -> None:
         self._draining = True
@@ -99,4 +112,12 @@ class Driver:
                 self._disk.put(name, record)
 
     def _fire(self, timer: Timer) -> None:
-        self.command(lambda now: self.member.fire(now, timer))
+        try:
+            self._take(lambda now: self.member.fire(now, timer))
+        except RemoteError as error:
+            _blame(error)
+            self._loop.call_later(AGAIN, self._fire, timer)  # what it was to set going must not be lost
+
+
+def _blame(error: RemoteError) -> None:
+    warn(log, "peer-blamed", str(error))

@@ -40,7 +40,12 @@ class FakeMember:
 
     def fire(self, now: float, timer: Timer) -> list[Effect]:
         self.fired.append(timer)
+        if timer.name == "blame":
+            raise RemoteError("nonsense", ANNA)
         return []
+
+    def link_up(self, now: float, peer: PeerId) -> list[Effect]:
+        raise RemoteError("nonsense", peer)
 
     def step(self, now: float) -> list[Effect]:
         return self.answers.pop(0)
@@ -113,3 +118,19 @@ async def test_a_bad_message_is_its_senders_fault_and_a_bug_is_ours(tmp_path: Pa
     shell.driver.command(shell.member.step)  # nothing is prepared: IndexError, a bug
     assert [type(error) for error in shell.failures] == [IndexError]
     shell.driver.receive(ANNA, asking("x"))  # silent from now on
+
+
+@pytest.mark.asyncio
+async def test_what_a_peer_is_blamed_for_in_passing_is_said_and_ends_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A timer or a link has nobody above it that could catch the error."""
+    shell, escaped = Shell(tmp_path), []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: escaped.append(context))
+    shell.driver._carry_out(Wake(0.0, Timer("rounds", "blame", 1)))
+    while not shell.member.fired:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    shell.driver.link(ANNA, up=True)
+    assert escaped == shell.failures == []
+    assert [record.getMessage() for record in caplog.records] == ["peer anna: nonsense"] * 2
