@@ -2,8 +2,9 @@
 
 Rules for getting:
 - What stands behind other chunks from the same holder is not late, and is asked for once.
-- A holder that has sent nothing for a while is asked again. It answers with the bytes, or says that they wait in its
-  queue: as long as that moves, so do we. If it lacks them, or is silent once more, another holder is asked.
+- A holder that has sent nothing for a while is asked again for everything: what waited there may be lost with its
+  connection. It answers with the bytes that are not on their way, or says that all wait in its queue: as long as that
+  moves, so do we. If it lacks them, or is silent once more, another holder is asked.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ class Fetching:
         self, now: float, refs: Sequence[ChunkRef], chunks: Sequence[int], holders: Sequence[PeerId]
     ) -> list[Effect]:
         """Ask for those of the chunks that nobody is about to send: the next of `holders`, or the last one again."""
-        effects: list[Effect] = []
-        due = []
+        due, again = [], []
         for chunk in chunks:
             holder = self._asked.get((chunk, refs[chunk].hash))
             if holder is None or holder not in holders or self._is_late(now, self._probed.get(holder)):
                 due.append(chunk)
             elif holder not in self._probed and self._is_late(now, self._heard[holder]):
-                self._probed[holder] = now
-                effects.append(self._fetch(chunk, refs, holder))
+                again.append((chunk, holder))
+        self._probed |= {holder: now for _, holder in again}
+        effects: list[Effect] = [self._fetch(chunk, refs, holder) for chunk, holder in again]
         if not due or not holders:
             return effects
         source = holders[self._turn % len(holders)]

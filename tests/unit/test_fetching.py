@@ -1,0 +1,59 @@
+"""Bytes by hash: who is asked for what, and when again."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.protocol.context import Means
+from shoal.protocol.effects import Effect
+from shoal.protocol.estimate import Estimate
+from shoal.protocol.fetching import Fetching
+from shoal.protocol.ids import PeerId, digest
+from shoal.protocol.messages.rounds import Busy, ChunkRef, Fetch
+from shoal.protocol.outbox import Outbox
+from shoal.protocol.shelf import Shelf
+from tests.simulation.swarm import FactReducer
+from tests.unit.rounds_kit import POLICY, ROUND, SIGNER, A, B, C, sent
+from tests.unit.test_matchmaking import _View
+
+CHUNKS = list(range(20))
+REFS = [ChunkRef(digest("chunk", bytes([chunk])), b"\x01") for chunk in CHUNKS]
+PATIENCE = 2.0
+
+
+@pytest.fixture
+def fetching() -> Fetching:
+    shelf, pace, spread = Shelf(), Estimate(PATIENCE, PATIENCE, PATIENCE), Estimate(1.0, 1.0, 1.0)
+    shelf.open(FactReducer())
+    return Fetching(Means(A, 0, SIGNER, _View(A, [B, C]), POLICY, shelf, Outbox(), spread, pace), ROUND)
+
+
+def asked(effects: list[Effect]) -> dict[PeerId, list[int]]:
+    """Who is asked for which chunks."""
+    fetches = [(send.to, send.message) for send in sent(effects, Fetch)]
+    return {
+        peer: [message.chunk for to, message in fetches if to == peer and isinstance(message, Fetch)]
+        for peer in dict.fromkeys(to for to, _ in fetches)
+    }
+
+
+def test_each_chunk_is_asked_for_once_while_its_holder_gets_ahead(fetching: Fetching) -> None:
+    assert asked(fetching.ask(0.0, REFS, CHUNKS, [B, C])) == {B: CHUNKS}
+    for turn in range(10):
+        fetching.arrived(turn * 1.5, B)
+        assert fetching.ask(turn * 1.5 + 1.0, REFS, CHUNKS, [B, C]) == []
+
+
+def test_a_late_holder_is_asked_again_for_all_of_it_and_then_another_one(fetching: Fetching) -> None:
+    """The connection may have been lost, and all that waited there with it."""
+    fetching.ask(0.0, REFS, CHUNKS, [B, C])
+    assert asked(fetching.ask(2.0, REFS, CHUNKS[1:], [B, C])) == {B: CHUNKS[1:]}
+    assert fetching.ask(3.0, REFS, CHUNKS[1:], [B, C]) == []
+    assert asked(fetching.ask(4.0, REFS, CHUNKS[1:], [B, C])) == {C: CHUNKS[1:]}
+
+
+def test_who_is_lost_or_lacks_the_bytes_is_asked_no_more(fetching: Fetching) -> None:
+    fetching.ask(0.0, REFS, CHUNKS, [B, C])
+    assert asked(fetching.ask(0.1, REFS, CHUNKS, [C])) == {C: CHUNKS}
+    fetching.put_off(0.2, C, Busy(ROUND, 0, 0, 0, 0, is_waiting=True, is_queued=False))
+    assert asked(fetching.ask(0.3, REFS, CHUNKS, [B])) == {B: CHUNKS}
