@@ -127,13 +127,14 @@ class Attempt:
         self._headway.hear(now, sender, progress)
         return self._advance(now, effects)
 
-    def fetched(self, now: float, sender: PeerId, message: wire.Fetched) -> list[Effect]:
-        """Bytes we asked for; the shelf has them already."""
-        self._headway.hear(now, sender, progress=True)
-        self._means.outbox.taken_count += 1
-        effects: list[Effect] = []
+    def fetched(self, now: float, sender: PeerId, message: wire.Fetched, is_new: bool) -> list[Effect]:
+        """Bytes we asked for; the shelf has them already, and `is_new` says since when."""
+        taken, effects = self._taken, list[Effect]()
         if self._reduce is not None and message.chunk < len(self.plan.owners):
             effects = self._reduce.adopt(message.chunk, message.mask, message.payload)
+        is_of_use = is_new or self._taken > taken  # an earlier attempt may have got them
+        self._means.outbox.taken_count += is_of_use
+        self._headway.hear(now, sender, progress=is_of_use)
         return self._advance(now, effects)
 
     def lose(self, now: float, peer: PeerId) -> list[Effect]:

@@ -141,13 +141,17 @@ class Round:
             case wire.Fetch():
                 return answer_fetch(self._means, now, sender, message)
             case wire.Fetched():
-                self._means.shelf.take(sender, message)
-                self._fetching.arrived(now, sender)
-                return self.attempt.fetched(now, sender, message) if self.attempt is not None else []
+                return self._receive_fetched(now, sender, message)
             case wire.Busy(attempt=0):
                 self._fetching.put_off(now, sender, message)
                 return []
         return self._receive_in_attempt(now, sender, message)
+
+    def _receive_fetched(self, now: float, sender: PeerId, message: wire.Fetched) -> list[Effect]:
+        is_new = self._means.shelf.take(sender, message)
+        if is_new:
+            self._fetching.arrived(now, sender)
+        return self.attempt.fetched(now, sender, message, is_new) if self.attempt is not None else []
 
     def _receive_join(self, now: float, sender: PeerId, join: wire.Join) -> list[Effect]:
         if join.peer != sender:

@@ -1,8 +1,8 @@
 """The bytes of rounds: what this round's chunks may turn out to be, and what the last rounds were.
 
-Bytes are taken only if they were asked for by hash, or came from a chunk's owner, and only if they are a mean at all:
-what every member is going to apply must be readable. Decided rounds are kept for a while, and for as long as
-somebody who is catching up needs them.
+Bytes are taken only if their sender was asked for them by hash, or they came from a chunk's owner, and only if they
+are a mean at all: what every member is going to apply must be readable. Decided rounds are kept for a while, and for as
+long as somebody who is catching up needs them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Shelf:
 
     def __init__(self) -> None:
         self._bytes: dict[tuple[int, Digest], tuple[bytes, bytes]] = {}  # (mask, payload)
-        self._asked: set[tuple[int, Digest]] = set()
+        self._asked: dict[tuple[int, Digest], set[PeerId]] = {}  # who was
         self._decisions: dict[int, Decision] = {}
         self._reducer: Reducer | None = None
         self.keep_after: int | None = None  # rounds above this one are leased by somebody who catches up
@@ -75,16 +75,19 @@ class Shelf:
 
     def fetch(self, round: int, part: int, chunk: int, hash: Digest, source: PeerId) -> Send:
         """Ask `source` for a chunk by hash."""
-        self._asked.add((chunk, hash))
+        self._asked.setdefault((chunk, hash), set()).add(source)
         return Send(source, Fetch(round, part, chunk, hash))
 
-    def take(self, sender: PeerId, message: Fetched) -> None:
-        """Bytes that we asked for; RemoteError if they are not what the hash says, or nobody asked."""
+    def take(self, sender: PeerId, message: Fetched) -> bool:
+        """Whether bytes are new; RemoteError if they are not what the hash says, or nobody asked `sender` for them."""
         key = (message.chunk, result_hash(message.mask, message.payload))
-        if key not in self._asked:
+        if sender not in self._asked.get(key, ()):
             raise RemoteError(f"sent bytes of chunk {message.chunk} that nobody asked for", sender)
+        if key in self._bytes:
+            return False
         self.check(message.chunk, message.payload, sender)
         self._bytes[key] = (message.mask, message.payload)
+        return True
 
     def decide(self, decision: Decision) -> None:
         """Keep a decided round for those who missed it."""

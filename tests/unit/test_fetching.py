@@ -8,17 +8,20 @@ from shoal.protocol.context import Means
 from shoal.protocol.effects import Effect
 from shoal.protocol.estimate import Estimate
 from shoal.protocol.fetching import Fetching
-from shoal.protocol.ids import PeerId, digest
-from shoal.protocol.messages.rounds import Busy, ChunkRef, Fetch
+from shoal.protocol.ids import PeerId, digest, result_hash
+from shoal.protocol.messages.rounds import Busy, ChunkRef, Fetch, Fetched
 from shoal.protocol.outbox import Outbox
 from shoal.protocol.shelf import Shelf
-from tests.simulation.swarm import FactReducer
+from tests.simulation.campaign import build
+from tests.simulation.links import LAN
+from tests.simulation.swarm import FactReducer, peers_named
 from tests.unit.rounds_kit import POLICY, ROUND, SIGNER, A, B, C, sent
 from tests.unit.test_matchmaking import _View
 
 CHUNKS = list(range(20))
 REFS = [ChunkRef(digest("chunk", bytes([chunk])), b"\x01") for chunk in CHUNKS]
 PATIENCE = 2.0
+ANNA, BERT, _ = peers_named(3)
 
 
 @pytest.fixture
@@ -57,3 +60,23 @@ def test_who_is_lost_or_lacks_the_bytes_is_asked_no_more(fetching: Fetching) -> 
     assert asked(fetching.ask(0.1, REFS, CHUNKS, [C])) == {C: CHUNKS}
     fetching.put_off(0.2, C, Busy(ROUND, 0, 0, 0, 0, is_waiting=True, is_queued=False))
     assert asked(fetching.ask(0.3, REFS, CHUNKS, [B])) == {B: CHUNKS}
+
+
+def test_bytes_that_come_again_are_no_progress() -> None:
+    """Else a member that owes us more could send the same for ever, and would never be given up."""
+    world, _ = build(1, 3, LAN)
+    world.run_until(lambda: all(node.phase() == "scatter" for node in world.nodes()), within=60.0, every=0.001)
+    node, sender = world.node(ANNA), BERT
+    rounds, attempt = node.member.rounds, node.member.rounds.attempt
+    assert attempt is not None
+    payload = FactReducer().open(0).finish()
+    message = Fetched(attempt.plan.round, 0, 0, b"\x07", payload)
+    rounds.shelf.fetch(attempt.plan.round, 0, 0, result_hash(message.mask, payload), sender)
+    moved = []
+    for _ in range(3):
+        node.member.receive(world.now, sender, message)
+        moved.append(rounds._means.outbox.taken_count)
+    assert moved[0] == moved[1] == moved[2] > 0
+    assert attempt._headway._silence._clock[sender] == world.now
+    node.member.receive(world.now + 1.0, sender, message)
+    assert attempt._headway._silence._clock[sender] == world.now

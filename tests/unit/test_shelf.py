@@ -32,8 +32,17 @@ def test_bytes_come_by_hash_and_only_if_they_were_asked_for(shelf: Shelf) -> Non
         shelf.take(B, Fetched(5, 0, 1, MASK, b"other bytes"))
     with refused(shelf, B, "nobody asked for"):  # who is in it is part of its name
         shelf.take(B, Fetched(5, 0, 1, b"\x01", b"mean 1"))
-    shelf.take(B, GOOD)
+    with refused(shelf, A, "nobody asked for"):  # nor did anybody ask A
+        shelf.take(A, GOOD)
+    assert shelf.take(B, GOOD)
     assert shelf.missing(refs()) == [0, 2]
+
+
+def test_bytes_are_new_once_whoever_sends_them(shelf: Shelf) -> None:
+    """What comes twice is no lie, but no progress either."""
+    for holder in (A, B):
+        shelf.fetch(5, 0, 1, refs()[1].hash, holder)
+    assert [shelf.take(sender, GOOD) for sender in (A, A, B)] == [True, False, False]
 
 
 def test_bytes_that_cannot_be_applied_are_refused_even_under_their_hash(shelf: Shelf) -> None:
