@@ -18,15 +18,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from shoal.protocol.certificate import check_chunks
 from shoal.protocol.context import Means
-from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.rounds import Leave, VoteRecord
 from shoal.protocol.signing import Signer, check_signature, signed
 from shoal.protocol.voting import VoteState
+from shoal.protocol.wire import encode
 
-MAX_AUTHORS = 1024  # whose goodbyes are kept, beside those of voters
+MAX_STRANGERS = 1024  # that do not vote, and whose goodbyes are kept nevertheless
+VOTERS_BYTES, STRANGERS_BYTES = 128 << 20, 16 << 20
 ROUNDS_EACH = 2  # that one member signs off from at once
+AHEAD = 2  # rounds: who votes in V + 1 was in the group of V, so it stands on V - 1 at least
 
 
 def leave_of(vote: VoteState, signer: Signer) -> Leave:
@@ -47,37 +50,69 @@ def last_words(means: Means, voted: VoteRecord | None, undecided: int, voters: S
     return [leave_of(vote, means.signer) for vote in votes]
 
 
+def last_of_interest(undecided: int, voted: VoteRecord | None) -> int | None:
+    """The last round whose LEAVEs are kept while `undecided` is ours; None: we do not know yet where we stand.
+
+    Who was started again may stand far behind, but its record says in which round it last joined a group.
+    """
+    return max(undecided, voted.round if voted is not None else 0) + AHEAD if undecided else None
+
+
 class Goodbyes:
     """The LEAVEs of this round and of later ones. Each round checks for itself what they say of their authors' votes.
 
-    They outlive the round that they are for: a member that goes back to an earlier state needs them again.
+    They outlive the round that they are for: a member that goes back to an earlier state needs them again. Bounded in
+    bytes, those of voters and those of others apart; whoever keeps to an equal share of its budget always has room.
     """
 
-    def __init__(self, chunks: int, signer: Signer) -> None:
-        self._chunks = chunks
-        self._signer = signer
+    def __init__(self, means: Means) -> None:
+        self._means = means
         self._leaves: dict[PeerId, dict[int, Leave]] = {}
+        self._sizes: dict[PeerId, int] = {}  # in bytes, of what is kept of each
 
     def __repr__(self) -> str:
         return f"Goodbyes({len(self._leaves)})"
 
-    def has_room_for(self, peer: PeerId, voters: Sequence[PeerId]) -> bool:
-        """Whether a LEAVE of `peer` is taken: strangers have only so much room, `voters` always."""
-        return peer in voters or peer in self._leaves or len(self._leaves) < MAX_AUTHORS
+    def admit(self, leave: Leave, last: int | None, voters: Sequence[PeerId]) -> bool:
+        """Whether a LEAVE is of interest, being of a round up to `last`, and there is room for it."""
+        if last is not None and leave.round > last:
+            return False
+        votes = leave.peer in voters
+        others = [peer for peer in self._leaves if peer != leave.peer and (peer in voters) == votes]
+        if not votes and (len(others) >= MAX_STRANGERS or self._means.view.status(leave.peer) is None):
+            return False
+        budget, places = (VOTERS_BYTES, len(voters)) if votes else (STRANGERS_BYTES, MAX_STRANGERS)
+        own = _size(self._with(leave))
+        return own <= budget // places or own + sum(self._sizes[peer] for peer in others) <= budget
 
     def keep(self, leave: Leave) -> None:
         """Remember a LEAVE of any round; RemoteError, naming its author, if it is forged or holds too much."""
-        if leave.prepared is not None and len(leave.prepared.chunks) != self._chunks:
-            raise RemoteError("signs off with a vote for something that is no result", leave.peer)
-        check_signature(leave, leave.peer, self._signer)
-        kept = self._leaves.get(leave.peer, {}) | {leave.round: leave}
-        self._leaves[leave.peer] = {round: kept[round] for round in sorted(kept)[-ROUNDS_EACH:]}
+        means, value = self._means, leave.prepared
+        if value is not None:
+            check_chunks(value.proposal, value.chunks, means.policy.chunks, leave.peer)
+        check_signature(leave, leave.peer, means.signer)
+        self._put(leave.peer, self._with(leave))
 
     def of(self, round: int) -> tuple[Leave, ...]:
         """Who has signed off from `round`."""
         return tuple(leaves[round] for leaves in self._leaves.values() if round in leaves)
 
-    def forget_before(self, round: int) -> None:
-        """These rounds are decided."""
-        left = {peer: {at: leave for at, leave in kept.items() if at >= round} for peer, kept in self._leaves.items()}
-        self._leaves = {peer: kept for peer, kept in left.items() if kept}
+    def keep_only(self, first: int, last: int | None) -> None:
+        """We stand before round `first`: what is before that is decided, and what is after `last` was invented."""
+        for peer, leaves in list(self._leaves.items()):
+            self._put(peer, {at: each for at, each in leaves.items() if first <= at and (last is None or at <= last)})
+
+    def _with(self, leave: Leave) -> dict[int, Leave]:
+        """What we hold of its author, with `leave`: the latest rounds."""
+        kept = self._leaves.get(leave.peer, {}) | {leave.round: leave}
+        return {round: kept[round] for round in sorted(kept)[-ROUNDS_EACH:]}
+
+    def _put(self, peer: PeerId, leaves: dict[int, Leave]) -> None:
+        if leaves:
+            self._leaves[peer], self._sizes[peer] = leaves, _size(leaves)
+        elif peer in self._leaves:
+            del self._leaves[peer], self._sizes[peer]
+
+
+def _size(leaves: dict[int, Leave]) -> int:
+    return sum(len(encode(leave)) for leave in leaves.values())

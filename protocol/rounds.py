@@ -24,7 +24,7 @@ from shoal.protocol.effects import Effect, Event, Persist, Send, Tell, Timer, Wa
 from shoal.protocol.estimate import Estimate
 from shoal.protocol.failure import Failed, Failure
 from shoal.protocol.ids import Digest, PeerId
-from shoal.protocol.leaving import Goodbyes, last_words
+from shoal.protocol.leaving import Goodbyes, last_of_interest, last_words
 from shoal.protocol.lookout import Lookout
 from shoal.protocol.mailbox import Mailbox, replayed
 from shoal.protocol.matchmaking import Offer
@@ -91,7 +91,7 @@ class Rounds:
         self._applying: Decision | None = None
         self._doubted: Base | None = None  # what somebody doubted that we should stand on; once is enough
         self._ahead = Mailbox(())  # of the round after the current one
-        self._goodbyes = Goodbyes(policy.chunks, signer)
+        self._goodbyes = Goodbyes(self._means)
         self._lookout = Lookout()
         self._token = 0
         self._has_left = False
@@ -137,7 +137,7 @@ class Rounds:
         if known is not None:  # we have been here before
             return self._commit(known, (False,) * len(known.chunks))
         effects: list[Effect] = [self._wake(), *self._look_ahead()]
-        self._goodbyes.forget_before(base.round + 1)
+        self._goodbyes.keep_only(base.round + 1, last_of_interest(base.round + 1, self._voted))
         kept = [(leave.peer, leave) for leave in self._goodbyes.of(base.round + 1)]
         early, self._ahead = self._ahead, Mailbox(base.voters)
         for sender, message in (*kept, *early.empty()):
@@ -229,8 +229,8 @@ class Rounds:
 
     def _receive_leave(self, now: float, leave: wire.Leave) -> list[Effect]:
         """Somebody has signed off from a round: this one, one that is over, or one to come."""
-        _, voters = self._undecided()
-        if not self._goodbyes.has_room_for(leave.peer, voters):
+        undecided, voters = self._undecided()
+        if not self._goodbyes.admit(leave, last_of_interest(undecided, self._voted), voters):
             return []
         effects: list[Effect] = []
         if self._round is not None and leave.round == self._round.number:

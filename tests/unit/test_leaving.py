@@ -9,24 +9,30 @@ from collections.abc import Sequence
 import msgpack
 import pytest
 
+from shoal.protocol import leaving
 from shoal.protocol.allreduce import Blamed
+from shoal.protocol.certificate import result_digest
+from shoal.protocol.context import Means
 from shoal.protocol.effects import Persist, Send
 from shoal.protocol.errors import RemoteError
-from shoal.protocol.ids import PeerId
-from shoal.protocol.leaving import MAX_AUTHORS, Goodbyes
+from shoal.protocol.estimate import Estimate
+from shoal.protocol.ids import NO_DIGEST, PeerId
+from shoal.protocol.leaving import MAX_STRANGERS, Goodbyes
 from shoal.protocol.matchmaking import MAX_ATTEMPT_STEP, Offer, Waiting
 from shoal.protocol.messages.rounds import Ballot, Join, Leave, Proposal, Retry, Roster, VoteRecord
 from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.outbox import Outbox
 from shoal.protocol.quorum import is_quorum
 from shoal.protocol.roster import Base, answers, check_roster, rank
 from shoal.protocol.rounds import Behind, Committed, Rounds
+from shoal.protocol.shelf import Shelf
 from shoal.protocol.signing import signed
 from shoal.protocol.voting import NO_BALLOT, Election, Tally, VoteState, counting, left_before, must_propose
+from shoal.protocol.wire import encode
 from tests.simulation.signing import FakeSigner
 from tests.simulation.swarm import FactReducer
 from tests.unit.rounds_kit import (
     BASE,
-    CHUNKS,
     PEERS,
     POLICY,
     ROUND,
@@ -37,6 +43,7 @@ from tests.unit.rounds_kit import (
     D,
     join,
     leave,
+    refs,
     refused,
     roster,
     sent,
@@ -53,10 +60,11 @@ RECORD = VoteRecord(ROUND, 0, 2, PREPARED.ballot, PREPARED, 0)  # of somebody wh
 
 
 class _View:
-    """Who is alive, as a test says."""
+    """Who is alive, as a test says; C and D are known, alive or not."""
 
-    def __init__(self, others: Sequence[PeerId]) -> None:
+    def __init__(self, others: Sequence[PeerId], known: Sequence[PeerId] = (C, D)) -> None:
         self.others = list(others)
+        self.known = known
 
     def alive(self) -> list[PeerId]:
         return self.others
@@ -65,7 +73,8 @@ class _View:
         return peer in self.others
 
     def status(self, peer: PeerId) -> RunStatus | None:
-        return None
+        known = peer in self.known or peer in self.others
+        return RunStatus(0, NO_DIGEST, NO_DIGEST, "syncing", 0, 0, None, True, 0, "unknown") if known else None
 
 
 def _rounds(me: PeerId, base: Base | None, record: VoteRecord | None = None, alive: Sequence[PeerId] = PEERS) -> Rounds:
@@ -76,6 +85,17 @@ def _rounds(me: PeerId, base: Base | None, record: VoteRecord | None = None, ali
     if base is not None:
         rounds.open(0.0, base)
     return rounds
+
+
+def _goodbyes(*known: PeerId) -> Goodbyes:
+    """Of a member that knows these, and the usual ones."""
+    spread, pace = Estimate(1.0, 1.0, 1.0), Estimate(1.0, 1.0, 1.0)
+    return Goodbyes(Means(A, 0, SIGNER, _View([A, B, C, D, *known]), POLICY, Shelf(), Outbox(), spread, pace))
+
+
+def _ballot(size: int) -> Ballot:
+    """Of so many bytes, about."""
+    return Ballot(1, 0, PeerId("x" * size))
 
 
 def _goodbye(round: int, peer: PeerId = C) -> Leave:
@@ -177,10 +197,18 @@ def test_the_voters_that_are_left_decide_alone() -> None:
     assert isinstance(_decide_alone(rounds), Proposal)
 
 
-@pytest.mark.parametrize("base", [BASE, None, dataclasses.replace(BASE, round=ROUND - 3)])
-def test_a_leave_counts_when_its_round_has_come(base: Base | None) -> None:
+@pytest.mark.parametrize(
+    ("base", "record"),
+    [
+        (BASE, None),
+        (None, None),
+        (dataclasses.replace(BASE, round=ROUND - 2), None),
+        (dataclasses.replace(BASE, round=0), RECORD),  # it was started again
+    ],
+)
+def test_a_leave_counts_when_its_round_has_come(base: Base | None, record: VoteRecord | None) -> None:
     """It came in the round before, while a commit was applied, or long before; twice, and after the next one's."""
-    rounds = _rounds(A, base, alive=())
+    rounds = _rounds(A, base, record, alive=())
     for goodbye in (_goodbye(ROUND + 2), _goodbye(ROUND + 1), _goodbye(ROUND + 1)):
         assert not told(rounds.receive(0.1, C, goodbye), Behind)
     rounds.open(0.2, NEXT)
@@ -223,7 +251,7 @@ def test_a_new_voter_that_leaves_is_not_counted_either() -> None:
 
 
 def test_only_goodbyes_that_matter_are_in_a_roster() -> None:
-    rounds = _rounds(A, BASE, alive=(D,))
+    rounds = _rounds(A, BASE, alive=(D, PeerId("x")))
     for peer in (C, PeerId("x")):
         rounds.receive(0.1, peer, _goodbye(ROUND, peer))
     rounds.receive(0.9, D, join(D, A))
@@ -270,9 +298,9 @@ def test_a_forged_leave_is_refused_at_once(round: int) -> None:
 
 def test_a_leave_is_no_place_for_other_bytes() -> None:
     short = dataclasses.replace(PREPARED, chunks=PREPARED.chunks[:1])
-    bad = signed(dataclasses.replace(leave(C, PREPARED.ballot, short), round=ROUND + 3), FakeSigner(C))
+    bad = signed(dataclasses.replace(leave(C, PREPARED.ballot, short), round=ROUND + 2), FakeSigner(C))
     rounds = _rounds(A, BASE)
-    with refused(rounds, C, "no result"):
+    with refused(rounds, C, "names 1 chunks of 3"):
         rounds.receive(0.1, C, bad)
 
 
@@ -285,21 +313,77 @@ def test_a_leave_that_turns_out_to_be_nonsense_is_blamed_on_its_author_and_not_c
     assert "no quorum" in str(_decide_alone(rounds))
 
 
+@pytest.mark.parametrize("round", [ROUND + 3, 2**60])
+def test_rounds_that_nobody_can_have_joined_are_not_kept(round: int) -> None:
+    rounds = _rounds(A, BASE)
+    before = snapshot(rounds)
+    assert rounds.receive(0.1, C, _goodbye(round)) == []
+    assert snapshot(rounds) == before
+
+
+def test_what_was_kept_before_we_knew_the_round_is_forgotten_if_it_was_invented() -> None:
+    rounds = _rounds(A, None)
+    for round in (ROUND - 1, ROUND, 2**60):
+        rounds.receive(0.1, C, _goodbye(round))
+    rounds.open(0.2, BASE)
+    assert [len(rounds._goodbyes.of(round)) for round in (ROUND - 1, ROUND, 2**60)] == [0, 1, 0]
+    rounds.receive(0.3, C, _goodbye(ROUND + 1))
+    assert len(rounds._goodbyes.of(ROUND + 1)) == 1
+
+
+def test_a_stranger_that_nobody_knows_signs_off_in_vain() -> None:
+    goodbyes = _goodbyes()
+    assert not goodbyes.admit(_goodbye(ROUND, PeerId("x")), ROUND, PEERS)
+    assert goodbyes.admit(_goodbye(ROUND, D), ROUND, PEERS)
+    assert goodbyes.admit(_goodbye(ROUND, PeerId("x")), ROUND, [PeerId("x")])
+
+
+def test_a_leave_is_no_place_for_masks_of_any_size() -> None:
+    fat = dataclasses.replace(PREPARED, chunks=refs(bytes(1000)))
+    fat = dataclasses.replace(fat, proposal=dataclasses.replace(fat.proposal, result=result_digest(fat.chunks)))
+    with pytest.raises(RemoteError, match="mask that does not fit"):
+        _goodbyes().keep(leave(C, PREPARED.ballot, fat))
+
+
 def test_strangers_cannot_crowd_out_a_voter() -> None:
-    goodbyes = Goodbyes(CHUNKS, SIGNER)
-    for number in range(MAX_AUTHORS):
-        goodbyes.keep(_goodbye(ROUND + 1, PeerId(f"x{number}")))
-    assert not goodbyes.has_room_for(D, (A, C))
-    assert goodbyes.has_room_for(C, (A, C))
+    names = [PeerId(f"x{number}") for number in range(MAX_STRANGERS + 1)]
+    goodbyes = _goodbyes(*names)
+    for name in names[:-1]:
+        goodbyes.keep(_goodbye(ROUND + 1, name))
+    assert not goodbyes.admit(_goodbye(ROUND, names[-1]), ROUND, (A, C))
+    assert goodbyes.admit(_goodbye(ROUND, C), ROUND, (A, C))
+
+
+@pytest.mark.parametrize("votes", [False, True])
+def test_bytes_are_bounded_and_an_equal_share_is_sure(votes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = len(encode(_goodbye(ROUND)))
+    big = [
+        signed(dataclasses.replace(_goodbye(ROUND, peer), promised=_ballot(3 * small)), FakeSigner(peer))
+        for peer in (A, B)
+    ]
+    monkeypatch.setattr(leaving, "STRANGERS_BYTES", 10 * small)
+    monkeypatch.setattr(leaving, "VOTERS_BYTES", 10 * small)
+    monkeypatch.setattr(leaving, "MAX_STRANGERS", 5)
+    goodbyes, voters = _goodbyes(), [A, B, C, D, PeerId("x")] if votes else []
+    goodbyes.keep(big[0])
+    assert goodbyes.admit(big[0], ROUND, voters)  # again: that is no more
+    assert goodbyes.admit(big[1], ROUND, voters)
+    goodbyes.keep(dataclasses.replace(big[1], round=ROUND))
+    goodbyes.keep(_goodbye(ROUND, D))
+    fatter = signed(dataclasses.replace(big[1], round=ROUND + 1), FakeSigner(B))
+    assert not goodbyes.admit(fatter, ROUND + 1, voters)
+    assert goodbyes.admit(_goodbye(ROUND), ROUND, voters)
 
 
 def test_the_latest_rounds_of_each_author_are_kept_until_they_are_over() -> None:
-    goodbyes = Goodbyes(CHUNKS, SIGNER)
+    goodbyes = _goodbyes()
     for round in (ROUND + 1, ROUND + 3, ROUND + 2):
         goodbyes.keep(_goodbye(round))
     assert [len(goodbyes.of(round)) for round in range(ROUND + 1, ROUND + 5)] == [0, 1, 1, 0]
-    goodbyes.forget_before(ROUND + 3)
+    goodbyes.keep_only(ROUND + 3, None)
     assert [len(goodbyes.of(round)) for round in range(ROUND + 1, ROUND + 5)] == [0, 0, 1, 0]
+    goodbyes.keep_only(ROUND + 1, ROUND + 2)
+    assert repr(goodbyes) == "Goodbyes(0)"
 
 
 # -- agreement ----------------------------------------------------------------------------------------------
