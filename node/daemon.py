@@ -37,7 +37,7 @@ from shoal.protocol.wire import Message
 
 STDERR = 2
 LOOK_AT_HOME = 2.0  # seconds between two looks whether our home is still there
-NOTE_PEERS = 10.0  # seconds between two notes of where the others are
+NOTE_PEERS = 1.0  # seconds between two looks whether anybody is new, to be noted for our next life
 
 log = logging.getLogger("shoal.daemon")
 
@@ -66,9 +66,9 @@ class Daemon:
         self._network.on_link = self._on_link
         self._network.on_left = self._on_left
         self._was_in_runs = bool(remembered_runs(home))
-        self._runs = Runs(settings, home, identity, self._network, self._fault)
-        self._errands = Errands(settings, self._runs)
         self._cache = PeerCache(home.peers)
+        self._runs = Runs(settings, home, identity, self._network, self._cache, self._fault)
+        self._errands = Errands(settings, self._runs)
         self._last_seen = self._cache.load()
         self._reaching = Reaching(self._network, settings.bootstrap, self._last_seen, self._misses_somebody)
 
@@ -103,7 +103,7 @@ class Daemon:
                     task.cancel()
         finally:
             self._stopping.set()
-            self._cache.update(self._peers_in_sight())
+            await asyncio.to_thread(self._cache.update, self._peers_in_sight())
             await self._runs.close()
 
     async def _enter_runs(self) -> None:
@@ -118,9 +118,12 @@ class Daemon:
         raise LocalError(f"the node's folder {self._home.root} is gone, or is another's now; this node ends")
 
     async def _note_peers(self) -> None:
+        noted = self._peers_in_sight()
         while True:
             await asyncio.sleep(NOTE_PEERS)
-            self._cache.update(self._peers_in_sight())
+            if (seen := self._peers_in_sight()) != noted:
+                noted = seen
+                await asyncio.to_thread(self._cache.update, seen)
 
     async def _keep_in_touch(self) -> None:
         """With the service manager, from the event loop: if that hangs, the watchdog is right."""

@@ -1,7 +1,8 @@
 """What a node must know to go on after a restart: the runs that it is in, and where the others were.
 
     runs/<id>/joined.record   the manifest, its author's signature, whether we train; forced to disk before we are in
-    peers.json                the last good peers, latest first; a hint, so a damaged file is no file
+    peers.json                the last good peers, latest first; a hint, so a damaged file is no file. It is written
+                              before we are in a run that others have told us of, and soon after anybody is new
 
 A record is checked like a peer's word: the manifest must hash to the folder's name, and its author must have signed it.
 """
@@ -9,9 +10,11 @@ A record is checked like a peer's word: the manifest must hash to the folder's n
 from __future__ import annotations
 
 import json
+import os
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
@@ -70,6 +73,7 @@ class PeerCache:
     """The file of the last good peers."""
 
     path: Path
+    _writing: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def load(self) -> dict[PeerId, tuple[str, ...]]:
         """Peers and their addresses, latest first; empty if the file is missing or damaged."""
@@ -81,16 +85,25 @@ class PeerCache:
         return {peer: addresses for peer, addresses in peers.items() if addresses}
 
     def update(self, peers: Mapping[PeerId, tuple[str, ...]]) -> None:
-        """Put `peers` first; those before them stay while there is room. A full disk is no reason to stop."""
-        before = self.load()
-        fresh = {peer: _addresses(addresses) for peer, addresses in peers.items() if addresses}
-        latest = dict(islice(({**fresh, **{k: v for k, v in before.items() if k not in fresh}}).items(), KEPT))
-        if latest == before and list(latest) == list(before):
-            return
-        rows = [{"peer": peer, "addresses": list(addresses)} for peer, addresses in latest.items()]
+        """Put `peers` first; those before them stay while there is room. A full disk is no reason to stop.
+
+        It reads and writes the disk, so call it in a thread; several may call it at once.
+        """
+        with self._writing:
+            before = self.load()
+            fresh = {peer: plain for peer, addresses in peers.items() if (plain := _addresses(addresses))}
+            latest = dict(islice(({**fresh, **{k: v for k, v in before.items() if k not in fresh}}).items(), KEPT))
+            if list(latest.items()) != list(before.items()):
+                self._write(latest)
+
+    def _write(self, peers: Mapping[PeerId, tuple[str, ...]]) -> None:
+        rows = [{"peer": peer, "addresses": list(addresses)} for peer, addresses in peers.items()]
         new = self.path.with_suffix(".new")
         with suppress(OSError):
-            new.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+            with new.open("w", encoding="utf-8") as file:
+                json.dump(rows, file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
             new.replace(self.path)
 
 

@@ -23,7 +23,7 @@ from shoal.node.home import Home
 from shoal.node.introduction import Introduction, find_manifest
 from shoal.node.manifest import check_manifest, parse_manifest, sign_manifest
 from shoal.node.options import NodeSettings
-from shoal.node.remembered import Joined, forget_run, recall_run, remember_run, remembered_runs
+from shoal.node.remembered import Joined, PeerCache, forget_run, recall_run, remember_run, remembered_runs
 from shoal.node.service import Answer, find_run
 from shoal.protocol.errors import LocalError, ShoalError
 from shoal.protocol.identity import Identity
@@ -41,7 +41,13 @@ class Runs:
     """All runs of one node, by their ids in hex."""
 
     def __init__(
-        self, settings: NodeSettings, home: Home, identity: Identity, network: Network, fault: FaultTrigger | None
+        self,
+        settings: NodeSettings,
+        home: Home,
+        identity: Identity,
+        network: Network,
+        cache: PeerCache,
+        fault: FaultTrigger | None,
     ) -> None:
         self.open: dict[str, Run] = {}
         self.broken: dict[str, str] = {}  # runs that could not be opened again, and why
@@ -49,6 +55,7 @@ class Runs:
         self._home = home
         self._identity = identity
         self._network = network
+        self._cache = cache
         self._fault = fault
         self._entering = asyncio.Lock()
         self._closing = False
@@ -131,6 +138,7 @@ class Runs:
         run = await asyncio.to_thread(self._build, found, train, checkpoint)
         if self._closing:
             raise LocalError("the node is ending")
+        await asyncio.to_thread(self._cache.update, found.members)  # who is killed now must find them again
         remember_run(self._home, key, Joined(manifest.canonical(), found.author, found.signature, train))
         run.start(list(found.members))
         self.open[key] = run

@@ -81,6 +81,19 @@ def test_creator_and_member_are_in_their_run_again(children: Children, tmp_path:
         assert "Traceback" not in node.words()
 
 
+def test_who_dies_as_soon_as_it_has_joined_finds_the_others_again(
+    children: Children, tmp_path: Path, manifest: Path
+) -> None:
+    creator = RealNode(tmp_path / "creator").start(children, create=manifest, train=False)
+    until(lambda: creator.row(), "the run", creator.words)
+    member = RealNode(tmp_path / "member").start(children, creator.address)
+    until(member.client.peers, "a connection", member.words)
+    member.client.join_run(creator.row()["run"], False)
+    kill(member)
+    member.start(children)  # without a bootstrap address, and at another port
+    until(lambda: member.row().get("members") == 2, "the other", member.words)
+
+
 def peers_in(node: RealNode) -> list[str]:
     return (
         [line for line in node.home.peers.read_text().splitlines() if '"peer"' in line]
