@@ -23,6 +23,7 @@ from shoal.node.options import NodeSettings
 from shoal.node.reaching import Reaching
 from shoal.node.remembered import PeerCache, remembered_runs
 from shoal.node.runs import Runs
+from shoal.node.sentence import label
 from shoal.node.service import Answer
 from shoal.node.service_manager import ServiceManager
 from shoal.node.standing import node_state
@@ -246,5 +247,5 @@ class Daemon:
 
 def summary(status: Answer) -> str:
     """An answer to `status` in a few words, for the list of a machine's services."""
-    runs = [f"{run['name'] or run['run'][:8]} after round {run['round']}, {run['phase']}" for run in status["runs"]]
+    runs = [f"{label(run)} after round {run['round']}, {run['phase']}" for run in status["runs"]]
     return "; ".join([status["state"], *([status["obstacle"]] if status["obstacle"] else []), *(runs or ["in no run"])])

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from shoal.node.sentence import advice, headline
+from shoal.node.sentence import advice, headline, label
 from shoal.node.text import printable
 
 Answer = dict[str, Any]
@@ -56,10 +56,9 @@ def show_runs(runs: list[Answer]) -> None:
     _show_table(RUN_COLUMNS, [_run_row(run) for run in runs])
     for run in runs:
         if run.get("failure"):
-            name = run.get("name") or _short(run.get("run"))
-            print(f"{_clean(name)} has failed on this node: {_clean(run['failure'])}")
+            print(f"{_clean(label(run))} has failed on this node: {_clean(run['failure'])}")
         elif run.get("waiting_for"):
-            print(f"{_clean(run.get('name'))}: {_clean(run['waiting_for'])}")
+            print(f"{_clean(label(run))}: {_clean(run['waiting_for'])}")
 
 
 def show_checkpoints(rows: list[Answer]) -> None:

@@ -22,7 +22,7 @@ LAST_ROUNDS = 10
 ROW = (  # the keys of a run in `shoal status`
     *("run", "name", "round", "members", "digest", "root", "loss", "step", "samples", "phase", "trains", "is_creator"),
     *("device", "worker_memory", "device_memory", "tokens_per_second", "failure", "waiting_for"),
-    *("bytes_sent", "bytes_received", "last"),
+    *("bytes_sent", "bytes_received", "last", "checkpoint"),
 )
 
 

@@ -17,6 +17,11 @@ ADVICE = {
 }
 
 
+def label(run: Answer) -> str:
+    """What a run is called: by its name, or, where that is not known, by the beginning of its id."""
+    return str(run.get("name") or run["run"][:8])
+
+
 def advice(status: Answer) -> str | None:
     """What to do about a node's state; None if nothing is wrong with it, or the headline says it."""
     return None if status.get("obstacle") else ADVICE.get(status.get("state", ""))
@@ -31,7 +36,7 @@ def headline(status: Answer) -> str:
         return WRONG[state]
     if not runs:
         return f"Connected {_with_peers(status)}, and in no run."
-    busy = [f"round {run['round'] + 1} of {run['name']}" for run in runs if run.get("phase") in BUSY]
+    busy = [f"round {run['round'] + 1} of {label(run)}" for run in runs if run.get("phase") in BUSY]
     if state == "IN-ROUND" and busy:
         return f"Averaging {' and '.join(busy)} with the others."
     return f"Connected {_with_peers(status)}: {', '.join(map(_doing, runs))}."
@@ -43,7 +48,7 @@ def _with_peers(status: Answer) -> str:
 
 
 def _doing(run: Answer) -> str:
-    phase, name = run.get("phase"), run["name"]
+    phase, name = run.get("phase"), label(run)
     if phase == "failed":
         return f"{name} has failed on this node"
     if phase == "finished":

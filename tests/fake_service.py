@@ -29,6 +29,7 @@ class FakeService:
         self.state = "CONNECTED"
         self.obstacle: str | None = None
         self.news: Answer = {}  # of the run
+        self.not_open: list[Answer] = []  # rows of runs that the node is not in
         self._on_stop = on_stop
 
     def status(self) -> Answer:
@@ -51,7 +52,7 @@ class FakeService:
             "reachability": "public",
             "addresses": [ADDRESS],
             "memory": 64 << 20,
-            "runs": [run],
+            "runs": [run, *self.not_open],
         }
 
     def peers(self) -> list[Answer]:

@@ -19,6 +19,7 @@ from prometheus_client.core import (
     Metric,
 )
 
+from shoal.node.sentence import label
 from shoal.node.service import Answer, NodeService
 
 PATHS = ("direct", "punched", "relayed")
@@ -71,7 +72,7 @@ def _paths(peers: Iterable[Answer]) -> Metric:
 def _runs(rows: list[Answer]) -> Iterator[Metric]:
     info = InfoMetricFamily("shoal_run", "The runs of this node.", labels=["run"])
     for row in rows:
-        info.add_metric([row["run"]], {"name": row["name"]})
+        info.add_metric([row["run"]], {"name": label(row)})
     yield info
     gauges = {
         "loss": ("loss", "Training loss on this node, the latest that is known."),

@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from shoal.node.sentence import advice, headline
-from shoal.node.service import Answer, NodeService
+from shoal.node.service import Answer, NodeService, UnknownRun
 from shoal.node.web.curves import Curve, News, Point
 
 LAST_ROUNDS = 15
@@ -29,7 +29,7 @@ class Recorder:
         """The node now, and what is new of its curves since the last look; `now` in seconds since 1970."""
         status, peers = self._service.status(), self._service.peers()
         runs = [run["run"] for run in status["runs"]]
-        rounds = {run: self._service.rounds(run, LAST_ROUNDS) for run in runs}
+        rounds = {run: self._last_rounds(run) for run in runs}
         self._curves = {run: self._curves.get(run, Curve()) for run in runs}
         news = {}
         for row in status["runs"]:
@@ -44,6 +44,13 @@ class Recorder:
             "curves": {run: _as_json(each) for run, each in news.items() if each.points},
         }
         return {key: _plain(value) for key, value in seen.items()}
+
+    def _last_rounds(self, run: str) -> list[Answer]:
+        """None of a run that is shown although the node is not in it: one that it could not enter again."""
+        try:
+            return self._service.rounds(run, LAST_ROUNDS)
+        except UnknownRun:
+            return []
 
     def past(self) -> Answer:
         """All points of all curves, for somebody who has just come."""

@@ -14,6 +14,7 @@ import pytest
 
 from shoal.node import api
 from shoal.node.api import serve_api
+from shoal.node.run_view import broken_row
 from shoal.node.service import Answer
 from shoal.node.web import events
 from shoal.node.web.recorder import LAST_ROUNDS, MOST_PEERS, Recorder
@@ -41,6 +42,18 @@ async def read(response: aiohttp.ClientResponse, count: int) -> list[tuple[str, 
             elif field == "data":
                 found.append((name, json.loads(text)))
     return found
+
+
+@pytest.mark.asyncio
+async def test_a_run_that_cannot_be_entered_again_is_a_row_without_rounds() -> None:
+    service = FakeService()
+    service.not_open = [broken_row("12" * 32, "its record is damaged")]
+    async with serving(service) as (http, url), http.get(url, headers=HEADERS) as response:
+        assert response.status == 200
+        [(_, seen)] = await read(response, 1)
+    assert seen["status"]["runs"][1]["failure"] == "its record is damaged"
+    assert seen["status"]["headline"].endswith("training stdlib, 12121212 has failed on this node.")
+    assert seen["rounds"]["12" * 32] == []
 
 
 @pytest.mark.asyncio

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from shoal.node.api import serve_api
 from shoal.node.meters import BOUNDS, Meters
+from shoal.node.run_view import broken_row
 from shoal.node.web.metrics import Metrics
 from shoal.protocol.failure import Kind
 from shoal.protocol.messages.transfer import GetStateChunk, StateChunk
@@ -69,6 +70,15 @@ async def test_names_and_labels_keep_the_rules() -> None:
     assert set(re.findall(r'peer="([^"]+)"', text)) == {PEER}  # this node's own: no series per peer
     helped = set(re.findall(r"^# HELP (\S+) \S", text, flags=re.MULTILINE))
     assert {re.sub(r"_(bucket|count|sum)$", "", name) for name in own} <= helped
+
+
+@pytest.mark.asyncio
+async def test_a_run_that_cannot_be_entered_again_has_its_id_for_a_name() -> None:
+    service = FakeService()
+    service.not_open = [broken_row("12" * 32, "its record is damaged")]
+    _, samples = await scrape(service)
+    assert samples["shoal_run_info", (("name", "12121212"), ("run", "12" * 32))] == 1.0
+    assert ("shoal_run_members", (("run", "12" * 32),)) not in samples
 
 
 @pytest.mark.asyncio
