@@ -1,6 +1,7 @@
 """What a node must know to go on after a restart: the runs that it is in, and where the others were.
 
-    runs/<id>/joined.record   the manifest, its author's signature, whether we train; forced to disk before we are in
+    runs/<id>/joined.record   the manifest, its author's signature, whether we train, the checkpoint that we came with;
+                              forced to disk before we are in
     peers.json                the last good peers, latest first; a hint, so a damaged file is no file. It is written
                               before we are in a run that others have told us of, and soon after anybody is new
 
@@ -38,6 +39,7 @@ class Joined(Message):
     author: PeerId
     signature: bytes
     trains: bool
+    checkpoint: str  # the folder of the one that we came with, absolute; empty: none
 
 
 def remember_run(home: Home, run: str, joined: Joined) -> None:

@@ -21,6 +21,7 @@ from shoal.node.checkpoint.lineage import going_on
 from shoal.node.faults import FaultTrigger
 from shoal.node.home import Home
 from shoal.node.introduction import Introduction, find_manifest
+from shoal.node.logs import warn
 from shoal.node.manifest import check_manifest, parse_manifest, sign_manifest
 from shoal.node.options import NodeSettings
 from shoal.node.remembered import Joined, PeerCache, forget_run, recall_run, remember_run, remembered_runs
@@ -79,7 +80,8 @@ class Runs:
         for run in remembered_runs(self._home):
             async with self._entering:
                 try:
-                    await self._enter(*self._recall(run, seeds))
+                    found, joined = self._recall(run, seeds)
+                    await self._enter(found, joined.trains, await _load_again(joined.checkpoint))
                     log.info("in run %s again", run)
                 except ShoalError as error:
                     self.broken[run] = str(error)
@@ -124,12 +126,12 @@ class Runs:
 
     # -- inside ---------------------------------------------------------------------------------------------
 
-    def _recall(self, run: str, seeds: Sequence[PeerId]) -> tuple[Introduction, bool]:
-        """What we had been told of a run, and whether we trained in it."""
+    def _recall(self, run: str, seeds: Sequence[PeerId]) -> tuple[Introduction, Joined]:
+        """What we had been told of a run, and how we were in it."""
         joined, run_id = recall_run(self._home, run), RunId(bytes.fromhex(run))
         signer = self._identity.signer(run_id)
         manifest = check_manifest(joined.manifest, run_id, joined.author, joined.signature, signer)
-        return Introduction(manifest, joined.author, joined.signature, dict.fromkeys(seeds, ())), joined.trains
+        return Introduction(manifest, joined.author, joined.signature, dict.fromkeys(seeds, ())), joined
 
     async def _enter(self, found: Introduction, train: bool, checkpoint: Checkpoint | None = None) -> Answer:
         manifest, key = found.manifest, found.manifest.run_id.hex()
@@ -139,7 +141,8 @@ class Runs:
         if self._closing:
             raise LocalError("the node is ending")
         await asyncio.to_thread(self._cache.update, found.members)  # who is killed now must find them again
-        remember_run(self._home, key, Joined(manifest.canonical(), found.author, found.signature, train))
+        path = str(checkpoint.path) if checkpoint is not None else ""
+        remember_run(self._home, key, Joined(manifest.canonical(), found.author, found.signature, train, path))
         run.start(list(found.members))
         self.open[key] = run
         log.info("in run %s (%s)", key, manifest.name)
@@ -157,6 +160,15 @@ class Runs:
         settings = RunSettings(self._home.run_folder(run_id.hex()), own.threads, data, train, keeping, self._fault)
         signer = self._identity.signer(run_id)
         return Run(found.manifest, found.author, found.signature, signer, self._network, settings, checkpoint)
+
+
+async def _load_again(checkpoint: str) -> Checkpoint | None:
+    """The checkpoint that we came with; without it the others may still have the state, so that is a warning."""
+    try:
+        return await _load(checkpoint)
+    except LocalError as error:
+        warn(log, "checkpoint-gone", f"the checkpoint that we came with cannot be used: {error}; others may have it")
+        return None
 
 
 async def _load(checkpoint: str) -> Checkpoint | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +12,12 @@ import pytest
 
 from shoal.node.exits import Exit
 from shoal.node.health import verdict
+from shoal.node.up.plan import to_toml
 from shoal.node.up.processes import Children
 from tests.integration.nodes import RealNode, until
 from tests.integration.test_node import MANIFEST
+from tests.unit.checkpoint_kit import MANIFEST as CHECKPOINTED
+from tests.unit.checkpoint_kit import write
 
 
 @pytest.fixture
@@ -127,6 +131,25 @@ def test_a_node_says_that_nobody_answers_and_forgets_what_it_left(
     member.start(children)
     assert member.client.runs() == []
     assert verdict(member.client.status()) == Exit.OK
+
+
+def test_a_run_that_goes_on_from_a_checkpoint_is_there_again_before_anybody_has_joined(
+    children: Children, tmp_path: Path
+) -> None:
+    checkpoint = write(tmp_path / "elsewhere", 4)
+    node = RealNode(tmp_path / "node").start(children)
+    node.client.create_run(to_toml(CHECKPOINTED), False, str(checkpoint))
+    before = node.row()
+    assert before["round"] == 4
+    kill(node)
+    node.start(children)
+    until(lambda: node.row(), "the run", node.words)
+    assert [node.row()[key] for key in ("run", "round", "root")] == [before[key] for key in ("run", "round", "root")]
+    shutil.rmtree(checkpoint)
+    kill(node)
+    node.start(children)
+    until(lambda: node.row(), "the run", node.words)
+    assert "checkpoint-gone" in node.words()
 
 
 def test_a_damaged_record_is_shown_until_the_run_is_left(children: Children, tmp_path: Path, manifest: Path) -> None:

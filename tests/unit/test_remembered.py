@@ -13,7 +13,7 @@ from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import PeerId
 
 FIRST, SECOND = "ab" * 32, "0d" * 32
-RECORD = Joined(b"manifest", PeerId("anna"), b"signature", True)
+RECORD = Joined(b"manifest", PeerId("anna"), b"signature", True, "/checkpoints/round-00000004")
 ANNA, BERT = PeerId("anna"), PeerId("bert")
 
 
