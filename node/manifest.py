@@ -119,6 +119,7 @@ class OriginSpec(Spec):
     history: Named
     root: Named  # of the state: who downloads it checks it against this
     samples: Count  # tokens behind that state
+    nonce: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]  # random: who goes on from there again founds another run
 
 
 class Manifest(Spec):

@@ -1,11 +1,13 @@
 """A run that goes on from a checkpoint: a new lineage, with a manifest, an id and an author of its own.
 
-Its manifest names the round it goes on from, the history digest and the root of the state. History, and with it the
-order of members and their lanes, goes on as if there had been no stop: the run's id is in none of them.
+Its manifest names the round it goes on from, the history digest and the root of the state, and a nonce: whoever founds
+again from the same checkpoint founds another run, in which no vote of the first one counts. History, and with it the
+order of members and their lanes, goes on as if there had been no stop: neither the run's id nor the nonce is in it.
 """
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING
 
 from shoal.node.checkpoint.about import About
@@ -17,8 +19,15 @@ if TYPE_CHECKING:
 
 
 def origin_of(about: About) -> OriginSpec:
-    """What a run that goes on from a checkpoint says of it."""
-    return OriginSpec(run=about.run, round=about.round, history=about.history, root=about.root, samples=about.samples)
+    """What a run that goes on from a checkpoint says of it; different each time."""
+    return OriginSpec(
+        run=about.run,
+        round=about.round,
+        history=about.history,
+        root=about.root,
+        samples=about.samples,
+        nonce=secrets.token_hex(16),
+    )
 
 
 def going_on(manifest: Manifest, checkpoint: Checkpoint | None) -> Manifest:

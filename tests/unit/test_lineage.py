@@ -33,6 +33,14 @@ def test_the_new_run_has_an_id_of_its_own_and_says_where_it_comes_from(checkpoin
     assert going_on(manifest, checkpoint) == manifest
 
 
+def test_each_resumption_is_a_lineage_of_its_own_with_the_same_beginning(checkpoint: Checkpoint) -> None:
+    """So a founder that left, or was lost, can found again from the same checkpoint; its old votes are of another run."""
+    once, again = (going_on(MANIFEST, checkpoint) for _ in range(2))
+    assert once.run_id != again.run_id
+    ours, theirs = (run_facts(each, ME, seeded=NO_DIGEST, chunks=3, holds_origin=True) for each in (once, again))
+    assert ours == theirs  # what the order of members and their lanes follow from
+
+
 def test_its_first_round_builds_on_the_other_runs_history_and_its_author_decides(checkpoint: Checkpoint) -> None:
     facts = run_facts(going_on(MANIFEST, checkpoint), ME, seeded=NO_DIGEST, chunks=3, holds_origin=False)
     about = checkpoint.about
