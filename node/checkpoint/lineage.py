@@ -10,7 +10,10 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
+from pydantic import ValidationError
+
 from shoal.node.checkpoint.about import About
+from shoal.node.explain import explain
 from shoal.node.manifest import Manifest, OriginSpec
 from shoal.protocol.errors import LocalError
 
@@ -34,7 +37,10 @@ def going_on(manifest: Manifest, checkpoint: Checkpoint | None) -> Manifest:
     """The manifest of a run that begins from `checkpoint`, if there is one; LocalError if the two do not fit."""
     if checkpoint is not None and manifest.origin is None:
         table = manifest.model_dump() | {"origin": origin_of(checkpoint.about).model_dump()}
-        manifest = Manifest.model_validate(table)
+        try:
+            manifest = Manifest.model_validate(table)
+        except ValidationError as error:
+            raise LocalError(f"this run cannot go on from {checkpoint.path}: {explain(error, Manifest)}") from error
     if checkpoint is None and manifest.origin is not None:
         raise LocalError(f"this run goes on from round {manifest.origin.round} of another: name the checkpoint of it")
     check_fits(manifest, checkpoint)

@@ -34,7 +34,7 @@ def test_the_new_run_has_an_id_of_its_own_and_says_where_it_comes_from(checkpoin
 
 
 def test_each_resumption_is_a_lineage_of_its_own_with_the_same_beginning(checkpoint: Checkpoint) -> None:
-    """So a founder that left, or was lost, can found again from the same checkpoint; its old votes are of another run."""
+    """So a founder that left, or was lost, can found again: its old votes are of another run."""
     once, again = (going_on(MANIFEST, checkpoint) for _ in range(2))
     assert once.run_id != again.run_id
     ours, theirs = (run_facts(each, ME, seeded=NO_DIGEST, chunks=3, holds_origin=True) for each in (once, again))
@@ -72,6 +72,9 @@ def test_what_does_not_fit_is_refused_in_a_sentence(checkpoint: Checkpoint, tmp_
     wider = MANIFEST.model_copy(update={"model": MANIFEST.model.model_copy(update={"layers": 2})})
     with pytest.raises(LocalError, match=r"model and rounds\.chunk_bytes"):
         going_on(wider, checkpoint)
+    over = MANIFEST.model_copy(update={"rounds": MANIFEST.rounds.model_copy(update={"last": 4})})
+    with pytest.raises(LocalError, match=r"rounds\.last is 4, but the run begins with round 5"):
+        going_on(over, checkpoint)
     check_fits(manifest, None)  # then the state is downloaded
 
 
