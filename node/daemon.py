@@ -136,9 +136,9 @@ class Daemon:
     # -- who is there ---------------------------------------------------------------------------------------
 
     def _misses_somebody(self) -> bool:
-        """Whether the peers of our last life are wanted: we know nobody, or are the only one in a run."""
-        lonely = (not run.member.membership.alive() for run in self._runs.open.values())
-        return not self._network.links() or any(lonely)
+        """Whether we should look for others: we know nobody, are in a run alone, or not in one that we should be in."""
+        lonely = (not run.is_finished and not run.member.membership.alive() for run in self._runs.open.values())
+        return not self._network.links() or self._errands.obstacle() is not None or any(lonely)
 
     def _peers_in_sight(self) -> dict[PeerId, tuple[str, ...]]:
         """The members of our runs that are alive, those that we are connected with first."""

@@ -1,7 +1,8 @@
-"""Finding the others when a node starts: its bootstrap addresses, and the peers that it saw last.
+"""Finding the others: by a node's bootstrap addresses, and the peers that it saw in its last life.
 
 Rules:
-- A bootstrap address is tried until it was reached once; after that the runs' members matter.
+- A bootstrap address is tried until it was reached once, and again whenever somebody is missed: where nobody else is
+  known, it is the only way back.
 - The peers that were seen last are tried while somebody is missed, so that no bootstrap node is needed.
 - Pauses double up to RETRY_MOST. An unreachable peer is a warning, and never ends the node.
 """
@@ -18,13 +19,14 @@ from shoal.protocol.ids import PeerId
 from shoal.protocol.network import Network
 
 RETRY_FIRST, RETRY_MOST = 0.5, 30.0  # seconds between two tries
+LOOK = 1.0  # seconds between two looks whether somebody is missed
 AT_ONCE = 8  # peers of the last time
 
 log = logging.getLogger("shoal.daemon")
 
 
 class Reaching:
-    """Knocks at doors. `misses_somebody` says whether the peers that were seen last are wanted (still)."""
+    """Knocks at doors. `misses_somebody` says whether anybody is wanted that is not here."""
 
     def __init__(
         self,
@@ -40,7 +42,7 @@ class Reaching:
         self._unanswered: set[str] = set()  # addresses that were tried in vain
 
     async def run(self) -> None:
-        """Until nothing is left to reach."""
+        """For good, unless nobody is known."""
         for peer, addresses in self._last_seen.items():
             self._network.remember(peer, addresses)
         async with asyncio.TaskGroup() as group:
@@ -54,28 +56,40 @@ class Reaching:
         return f"nobody has answered yet, tried {count} address{'es' if count > 1 else ''}" if count else None
 
     async def _reach(self, address: str) -> None:
-        pause = RETRY_FIRST
+        pause, reached = RETRY_FIRST, False
         while True:
             try:
                 peer = await self._network.connect(address)
-                self._unanswered.discard(address)
-                log.info("reached bootstrap peer %s", peer)
-                return
             except TransportError as error:
                 self._unanswered.add(address)
                 warn(log, "bootstrap-unreachable", f"cannot reach {address}: {error}; trying again")
             except (LocalError, RemoteError) as error:
                 warn(log, "bootstrap-refused", f"{address} cannot be used: {error}")
                 return
+            else:
+                if not reached or address in self._unanswered:
+                    log.info("reached bootstrap peer %s", peer)
+                self._unanswered.discard(address)
+                reached = True
             await asyncio.sleep(pause)
             pause = min(RETRY_MOST, 2 * pause)
+            if reached and not self._misses_somebody():
+                await self._until_somebody_is_missed()
+                pause = RETRY_FIRST
 
     async def _recall(self) -> None:
         pause, places = RETRY_FIRST, asyncio.Semaphore(AT_ONCE)
-        while self._last_seen and self._misses_somebody():
+        while self._last_seen:
+            if not self._misses_somebody():
+                await self._until_somebody_is_missed()
+                pause = RETRY_FIRST
             await asyncio.gather(*(self._knock(peer, places) for peer in self._last_seen))
             await asyncio.sleep(pause)
             pause = min(RETRY_MOST, 2 * pause)
+
+    async def _until_somebody_is_missed(self) -> None:
+        while not self._misses_somebody():
+            await asyncio.sleep(LOOK)
 
     async def _knock(self, peer: PeerId, places: asyncio.Semaphore) -> None:
         async with places:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import cast
 
 import pytest
@@ -42,20 +43,50 @@ class Doors:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reaching, "RETRY_FIRST", 0.001)
+    for name in ("RETRY_FIRST", "RETRY_MOST", "LOOK"):
+        monkeypatch.setattr(reaching, name, 0.001)
 
 
 def made(doors: Doors, bootstrap: tuple[str, ...] = (), last_seen: Mapping[PeerId, tuple[str, ...]] = {}) -> Reaching:
     return Reaching(cast(Network, doors), bootstrap, last_seen, lambda: not doors.open)
 
 
+@asynccontextmanager
+async def working(seeking: Reaching) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(seeking.run())
+    yield task
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0)
+
+
 @pytest.mark.asyncio
 async def test_a_bootstrap_address_is_tried_until_it_answers() -> None:
     doors = Doors({NAME: 3})
     seeking = made(doors, (NAME,))
-    await asyncio.wait_for(seeking.run(), 10)
+    async with working(seeking):
+        await until(lambda: doors.open)
     assert doors.tried == [NAME] * 4
     assert seeking.obstacle() is None
+
+
+@pytest.mark.asyncio
+async def test_a_bootstrap_address_is_tried_again_when_everybody_is_lost() -> None:
+    doors = Doors({NAME: 1})
+    async with working(made(doors, (NAME,))):
+        await until(lambda: doors.open)
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert len(doors.tried) == 2  # somebody is there
+        doors.left[NAME] = 5
+        doors.open.clear()
+        await until(lambda: doors.open)
+    assert doors.tried == [NAME] * 8
 
 
 @pytest.mark.asyncio
@@ -67,15 +98,15 @@ async def test_an_address_that_makes_no_sense_is_tried_once() -> None:
 
 @pytest.mark.asyncio
 async def test_the_peers_of_the_last_life_are_tried_while_nobody_is_there() -> None:
-    doors = Doors({f"{WHERE[ANNA][0]}/p2p/anna": 9, f"{WHERE[BERT][0]}/p2p/bert": 2})
+    doors = Doors({f"{WHERE[ANNA][0]}/p2p/anna": 99, f"{WHERE[BERT][0]}/p2p/bert": 2})
     seeking = made(doors, last_seen=WHERE)
-    working = asyncio.create_task(seeking.run())
-    async with asyncio.timeout(10):
-        while len(doors.tried) < 2:
-            await asyncio.sleep(0)
+    async with working(seeking):
+        await until(lambda: len(doors.tried) >= 2)
         assert seeking.obstacle() == "nobody has answered yet, tried 3 addresses"
-        await working
-    assert doors.open == [f"{WHERE[BERT][0]}/p2p/bert"]
+        await until(lambda: doors.open)
+        assert doors.open == [f"{WHERE[BERT][0]}/p2p/bert"]
+        doors.open.clear()
+        await until(lambda: doors.open)
 
 
 @pytest.mark.asyncio
