@@ -21,7 +21,7 @@ from shoal.node.introduction import introduce
 from shoal.node.logs import warn
 from shoal.node.options import NodeSettings
 from shoal.node.reaching import Reaching
-from shoal.node.remembered import PeerCache, remembered_runs
+from shoal.node.remembered import PeerCache
 from shoal.node.runs import Runs
 from shoal.node.sentence import label
 from shoal.node.service import Answer
@@ -66,9 +66,9 @@ class Daemon:
         self._network.on_call = self._on_call
         self._network.on_link = self._on_link
         self._network.on_left = self._on_left
-        self._was_in_runs = bool(remembered_runs(home))
         self._cache = PeerCache(home.peers)
         self._runs = Runs(settings, home, identity, self._network, self._cache, self._fault)
+        self._was_in_runs = bool(self._runs.restoring)
         self._errands = Errands(settings, self._runs)
         self._last_seen = self._cache.load()
         self._reaching = Reaching(self._network, settings.bootstrap, self._last_seen, self._misses_somebody)
@@ -195,7 +195,11 @@ class Daemon:
             "reachability": "unknown",
             "addresses": list(self._network.addresses()),
             "memory": resident_bytes(),
-            "runs": [*rows, *(run_view.broken_row(*each) for each in self._runs.broken.items())],
+            "runs": [
+                *rows,
+                *map(run_view.restoring_row, self._runs.restoring),
+                *(run_view.broken_row(*each) for each in self._runs.broken.items()),
+            ],
         }
 
     def peers(self) -> list[Answer]:

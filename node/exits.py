@@ -27,6 +27,6 @@ HELP = {
     Exit.ALONE: "The node is SOLO and should not be: start it with `--bootstrap`.",
     Exit.VERSION: "The node runs another version than this command: restart it.",
     Exit.SPLIT: "The swarm is SPLIT: too few of its members are reachable.",
-    Exit.FAILED_RUN: "A run has failed on this node, or it cannot enter one: `shoal status` says why.",
+    Exit.FAILED_RUN: "A run has failed on this node, or it is not in one where it should be: `shoal status` says why.",
     Exit.INTERRUPTED: "Interrupted by Ctrl-C.",
 }

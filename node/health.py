@@ -2,11 +2,11 @@
 
 Worst first; what is not listed is healthy, so also a bootstrap node that is in no run:
 
-    FAILED_RUN  a run has ended on this node, or it is not in one that it should be in, though others are there
+    FAILED_RUN  a run has ended on this node, or it is not in one that it should be in, or not yet
     SPLIT       too few of a run's members are reachable
     ALONE       a run that this node should be in has others, and none of them answers
 
-The creator of a run whose first round has not begun is waiting, not alone.
+The creator of a run whose first round is not committed is waiting, not alone, unless it lacks the state to begin with.
 """
 
 from __future__ import annotations
@@ -25,11 +25,17 @@ def verdict(status: Answer) -> Exit:
         return Exit.FAILED_RUN
     if status["state"] == "SPLIT":
         return Exit.SPLIT
-    if status["state"] == "SOLO" and (status.get("obstacle") or any(map(_has_others, runs))):
+    solo = status["state"] == "SOLO"
+    if (solo and status.get("obstacle")) or any(_misses_others(run, solo) for run in runs):
         return Exit.ALONE
-    return Exit.FAILED_RUN if status.get("obstacle") else Exit.OK
+    not_yet = any(run.get("phase") == "restoring" for run in runs)
+    return Exit.FAILED_RUN if not_yet or status.get("obstacle") else Exit.OK
 
 
-def _has_others(run: Answer) -> bool:
-    """Somebody else was or must be in the run: it has begun, or it is not ours."""
-    return run.get("phase") != "finished" and (run["round"] > 0 or not run.get("is_creator"))
+def _misses_others(run: Answer, solo: bool) -> bool:
+    """Somebody was or must be in the run, and is not here: it has begun, is not ours, or only they have its state."""
+    if run["phase"] in ("finished", "restoring"):
+        return False
+    if run["phase"] == "syncing":
+        return solo or run["members"] == 1
+    return solo and (run["round"] >= run["first_round"] or not run["is_creator"])

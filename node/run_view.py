@@ -20,7 +20,21 @@ if TYPE_CHECKING:
 
 LAST_ROUNDS = 10
 ROW = (  # the keys of a run in `shoal status`
-    *("run", "name", "round", "members", "digest", "root", "loss", "step", "samples", "phase", "trains", "is_creator"),
+    *(
+        "run",
+        "name",
+        "round",
+        "first_round",
+        "members",
+        "digest",
+        "root",
+        "loss",
+        "step",
+        "samples",
+        "phase",
+        "trains",
+        "is_creator",
+    ),
     *("device", "worker_memory", "device_memory", "tokens_per_second", "failure", "waiting_for"),
     *("bytes_sent", "bytes_received", "last", "checkpoint"),
 )
@@ -35,6 +49,7 @@ def row(run: Run, traffic: Traffic) -> Answer:
         "run": run.id.hex(),
         "name": run.manifest.name,
         "round": state.round,
+        "first_round": run.manifest.first_round,
         "members": len(member.membership.alive()) + 1,
         "digest": (base.history if base is not None else member.status.history).hex(),
         "root": state.root.hex(),
@@ -57,8 +72,16 @@ def row(run: Run, traffic: Traffic) -> Answer:
 
 def broken_row(run: str, reason: str) -> Answer:
     """A run that this node was in and cannot enter again, in `shoal status`: a row like the others."""
-    known = {"run": run, "round": 0, "step": 0, "samples": 0, "phase": "failed", "failure": reason}
-    return {**dict.fromkeys(ROW), **known}
+    return {**_row_of_closed(run), "phase": "failed", "failure": reason}
+
+
+def restoring_row(run: str) -> Answer:
+    """A run that this node was in and is about to enter again: a row like the others."""
+    return {**_row_of_closed(run), "phase": "restoring"}
+
+
+def _row_of_closed(run: str) -> Answer:
+    return {**dict.fromkeys(ROW), "run": run, "round": 0, "step": 0, "samples": 0}
 
 
 def _worker(run: Run) -> Answer:

@@ -4,7 +4,8 @@ Rules:
 - One run is entered or left at a time.
 - A run is on disk before we are in it and until we leave it, so a restart forgets none. It is opened again as it
   was, never created a second time: its creator, too, goes on with the votes that it has written down.
-- A run that cannot be opened again is shown as failed, with the reason, until it is left.
+- A run is shown as restoring until it is open again; one that cannot be is shown as failed, with the reason, until it
+  is left.
 
 torch is loaded with the first run, not before.
 """
@@ -51,6 +52,7 @@ class Runs:
         fault: FaultTrigger | None,
     ) -> None:
         self.open: dict[str, Run] = {}
+        self.restoring = remembered_runs(home)  # runs of our last life that are not open yet
         self.broken: dict[str, str] = {}  # runs that could not be opened again, and why
         self._settings = settings
         self._home = home
@@ -70,15 +72,17 @@ class Runs:
         return self.open[find_run(wanted, {key: each.manifest.name for key, each in self.open.items()})]
 
     def has(self, prefix: str) -> bool:
-        """Whether we are in the run whose id is or begins like that, be it broken."""
-        return any(key.startswith(prefix.lower()) for key in [*self.open, *self.broken])
+        """Whether we are, or should be, in the run whose id is or begins like that, be it broken."""
+        return any(key.startswith(prefix.lower()) for key in [*self.open, *self.restoring, *self.broken])
 
     # -- entering and leaving -------------------------------------------------------------------------------
 
     async def restore(self, seeds: Sequence[PeerId]) -> None:
         """Be again in the runs that we were in; `seeds` were there last time."""
-        for run in remembered_runs(self._home):
+        for run in list(self.restoring):
             async with self._entering:
+                if run not in self.restoring:
+                    continue  # it was left meanwhile
                 try:
                     found, joined = self._recall(run, seeds)
                     await self._enter(found, joined.trains, await _load_again(joined.checkpoint))
@@ -86,6 +90,8 @@ class Runs:
                 except ShoalError as error:
                     self.broken[run] = str(error)
                     log.error("cannot be in run %s again: %s", run, error, extra={"code": "run-not-restored"})
+                finally:
+                    self.restoring.remove(run)
 
     async def create(self, manifest_toml: str, train: bool, checkpoint: str = "") -> Answer:
         """Found a run, and be its first member; from the folder of a checkpoint it goes on there."""
@@ -108,10 +114,12 @@ class Runs:
     async def leave(self, wanted: str) -> Answer:
         """Say good-bye to a run, and forget it."""
         async with self._entering:
-            names = {key: each.manifest.name for key, each in self.open.items()} | dict.fromkeys(self.broken, "failed")
+            names = {key: each.manifest.name for key, each in self.open.items()}
+            names |= {key: key[:8] for key in [*self.restoring, *self.broken]}
             key = find_run(wanted, names)
             forget_run(self._home, key)
             self.broken.pop(key, None)
+            self.restoring = [run for run in self.restoring if run != key]
             if key in self.open:
                 await self.open[key].close()
                 del self.open[key]

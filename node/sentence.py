@@ -51,6 +51,8 @@ def _doing(run: Answer) -> str:
     phase, name = run.get("phase"), label(run)
     if phase == "failed":
         return f"{name} has failed on this node"
+    if phase == "restoring":
+        return f"entering {name} again"
     if phase == "finished":
         return f"{name} is finished"
     if phase == "syncing":

@@ -37,6 +37,8 @@ class FakeService:
             "run": RUN,
             "name": "stdlib",
             "round": 3,
+            "first_round": 1,
+            "is_creator": True,
             "members": 4,
             "digest": "cd" * 32,
             "loss": 1.25,

@@ -70,9 +70,9 @@ class RealNode:
         return self.child is not None and self.child.process.poll() is None
 
     def row(self) -> Answer:
-        """Its only run, as `status` shows it; empty while it is in none or does not answer."""
+        """Its only run, as `status` shows it; empty while it is in none, only on its way, or does not answer."""
         try:
-            rows = self.client.status()["runs"]
+            rows = [row for row in self.client.status()["runs"] if row["phase"] != "restoring"]
         except ShoalError:
             return {}
         return dict(rows[0]) if rows else {}

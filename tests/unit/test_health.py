@@ -8,9 +8,12 @@ import pytest
 
 from shoal.node.exits import Exit
 from shoal.node.health import verdict
+from shoal.node.run_view import broken_row, restoring_row
 
-BEGUN = {"round": 3, "is_creator": True, "phase": "training", "failure": None}
+BEGUN = {"round": 3, "first_round": 1, "is_creator": True, "phase": "training", "failure": None, "members": 1}
 FRESH = BEGUN | {"round": 0, "phase": "matching"}
+RESUMED = FRESH | {"round": 8, "first_round": 9}
+SYNCING = FRESH | {"phase": "syncing"}
 JOINED = FRESH | {"is_creator": False}
 FAILED = BEGUN | {"failure": "the disk is full"}
 
@@ -20,6 +23,14 @@ FAILED = BEGUN | {"failure": "the disk is full"}
     [
         ("SOLO", None, [], Exit.OK),  # a bootstrap node
         ("SOLO", None, [FRESH], Exit.OK),  # that has created a run, and waits for the first to join
+        ("SOLO", None, [RESUMED], Exit.OK),
+        ("SOLO", None, [RESUMED | {"round": 9}], Exit.ALONE),
+        ("SOLO", None, [SYNCING], Exit.ALONE),  # it lost the state that it founded the run from
+        ("CONNECTED", None, [SYNCING], Exit.ALONE),  # connected with others, but not with the run's
+        ("CONNECTED", None, [SYNCING | {"members": 2}], Exit.OK),
+        ("SOLO", None, [restoring_row("ab" * 32)], Exit.FAILED_RUN),
+        ("CONNECTED", None, [BEGUN, restoring_row("ab" * 32)], Exit.FAILED_RUN),
+        ("CONNECTED", None, [broken_row("ab" * 32, "damaged")], Exit.FAILED_RUN),
         ("SOLO", None, [BEGUN], Exit.ALONE),
         ("SOLO", None, [JOINED], Exit.ALONE),
         ("SOLO", None, [BEGUN | {"phase": "finished"}], Exit.OK),

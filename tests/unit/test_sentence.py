@@ -26,8 +26,10 @@ RUN = {"name": "stdlib", "round": 3, "phase": "training", "trains": True}
                 RUN | {"phase": "syncing"},
                 RUN | {"name": "b", "phase": "failed"},
                 RUN | {"name": "c", "phase": "finished"},
+                {"run": "ab" * 32, "name": None, "phase": "restoring"},
             ],
-            "Connected with 2 peers: catching up with stdlib, b has failed on this node, c is finished.",
+            "Connected with 2 peers: catching up with stdlib, b has failed on this node, c is finished, "
+            "entering abababab again.",
         ),
         ("IN-ROUND", 2, [RUN, RUN | {"name": "b", "phase": "reducing"}], "Averaging round 4 of b with the others."),
     ],
