@@ -112,7 +112,7 @@ class Gathering:
     def can_do_without_us(self, expected: Iterable[PeerId], leaves: Sequence[Leave]) -> bool:
         """Whether those of `expected` whose JOINs are here could go on together, were they in one attempt."""
         joins = {peer: self._joins[peer] for peer in expected if peer in self._joins}
-        return bool(joins) and not self._obstacle(joins, self._needed(joins, leaves))
+        return bool(joins) and not self._obstacle(joins, may_matter(answers(joins.values()), leaves, self._base.voters))
 
     def look(self, now: float, attempt: int, expected: Sequence[PeerId], leaves: Sequence[Leave]) -> Outlook:
         """What is to be done about the group of `attempt`, for which we wait for `expected`."""

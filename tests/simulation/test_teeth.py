@@ -201,11 +201,11 @@ class Tooth:
 TEETH = [
     Tooth(commit_without_a_majority, "Agreement", scenarios.calm, (0, 1)),
     Tooth(ignore_prepared_values, "Agreement", scenarios.lost_commit, (2, 3, 9, 12)),
-    Tooth(join_twice, "Agreement", scenarios.rival_leaders, (1, 2, 5, 6)),
+    Tooth(join_twice, "Agreement", scenarios.rival_leaders, (3, 7, 16, 17)),
     Tooth(roster_without_the_old_quorum, "Agreement", scenarios.split_vote, (0, 1, 2, 4)),
     Tooth(count_a_contributor_twice, "Validity", scenarios.echoes, (3, 4, 8, 9)),
     Tooth(apply_before_commit, "All or nothing", scenarios.calm, (0, 1)),
-    Tooth(accept_a_stale_round, "Validity", scenarios.echoes, (3, 24, 29, 72)),
+    Tooth(accept_a_stale_round, "Validity", scenarios.echoes, (41, 48, 52, 69)),
     Tooth(accept_a_stale_epoch, "Cheap loss", scenarios.two_deaths, (16, 49, 63, 68)),
     Tooth(forget_to_reassign, "Termination", single_death.run_death, (1, 4, 16, 18)),
     Tooth(keep_the_weight_of_the_dead, "Validity", single_death.run_death, (1, 4, 17, 18)),

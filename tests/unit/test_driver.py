@@ -132,5 +132,6 @@ async def test_what_a_peer_is_blamed_for_in_passing_is_said_and_ends_nothing(
         await asyncio.sleep(0)
     await asyncio.sleep(0)
     shell.driver.link(ANNA, up=True)
-    assert escaped == shell.failures == []
+    assert not escaped
+    assert not shell.failures
     assert [record.getMessage() for record in caplog.records] == ["peer anna: nonsense"] * 2
