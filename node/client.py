@@ -63,8 +63,8 @@ class Client:
     def run_details(self, run: str) -> Answer:
         return self._get_object(f"/v1/runs/{_quote(run)}")
 
-    def rounds(self, run: str) -> list[Answer]:
-        return self._get_list(f"/v1/runs/{_quote(run)}/rounds")
+    def rounds(self, run: str, last: int | None = None) -> list[Answer]:
+        return self._get_list(f"/v1/runs/{_quote(run)}/rounds{f'?last={last}' if last is not None else ''}")
 
     def create_run(self, manifest_toml: str, train: bool, checkpoint: str = "") -> Answer:
         return self._post("/v1/runs", {"manifest": manifest_toml, "train": train, "checkpoint": checkpoint})

@@ -1,11 +1,14 @@
-"""What this node remembers of committed rounds, for people and for `shoal up`."""
+"""What this node remembers of committed rounds, for people and for `shoal up`.
+
+A long run has many rounds, so the older ones keep their figures only: not where their time went and who was waited for.
+"""
 
 from __future__ import annotations
 
 import math
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from shoal.node.phases import PhaseLog, Span
@@ -13,7 +16,8 @@ from shoal.protocol.certificate import counted_everywhere, next_history
 from shoal.protocol.ids import PeerId
 from shoal.protocol.shelf import Decision
 
-KEPT = 10_000
+KEPT = 10_000  # rounds
+DETAILED = 500  # of them, the last: with phases, and who was waited for
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,6 @@ class CommitLog:
 
     def __init__(self) -> None:
         self.records: list[CommitRecord] = []
-        self._rows: list[dict[str, Any]] = []  # the records as dicts: all of them are asked for again and again
         self.group = 0  # members of the last round
         self._submitted_at: float | None = None
         self._tokens = 0
@@ -98,16 +101,23 @@ class CommitLog:
         self._submitted_at, self._tokens, self._loss, self._called = None, 0, None, False
         self.group = len(proposal.members)
         self.records.append(record)
-        self._rows.append(asdict(record))
+        if len(self.records) > DETAILED:
+            place = -DETAILED - 1
+            self.records[place] = replace(self.records[place], phases=(), waited_for={})
         if len(self.records) > KEPT:
-            self._rows.pop(0)
             self._sent.pop(self.records.pop(0).round, None)
         return record
 
     def as_json(self, last: int | None = None) -> list[dict[str, Any]]:
         """All records or the `last` ones, for the API, each with the bytes that we have sent for it so far."""
-        first = 0 if last is None else max(0, len(self._rows) - last)
-        return [{**row, "bytes": self._sent[row["round"]]} for row in self._rows[first:]]
+        first = 0 if last is None else max(0, len(self.records) - last)
+        return [{**_row(record), "bytes": self._sent[record.round]} for record in self.records[first:]]
+
+
+def _row(record: CommitRecord) -> dict[str, Any]:
+    """The record as JSON; `asdict` alone would copy each of its figures."""
+    row = {field.name: getattr(record, field.name) for field in fields(record)}
+    return {**row, "phases": tuple(map(asdict, record.phases))}
 
 
 def _clock() -> float:

@@ -49,7 +49,7 @@ class NodeService(Protocol):
     def rounds(self, run: str, last: int | None = None) -> list[Answer]:
         """Committed, oldest first: [{round, attempt, members, contributors, digest, seconds, bytes}], and more.
 
-        `last` asks for the last ones only.
+        `last` (`?last=N` over HTTP) asks for the last ones only. Of the older ones phases and waited_for are not kept.
         `bytes` are those of the payloads that this node has sent for the round's all-reduce, `resent` those of them
         that it sent a second time, because an owner was lost; `took_part` is whether it was in the round's roster;
         `applied_at` is when it was applied here (seconds since 1970), `round_samples` and `samples` the tokens behind

@@ -41,6 +41,7 @@ class LocalPeer:
         self.id = ""
         self.status: Answer = {}
         self.row: Answer = {}  # of the run, within the status
+        self.collected = 0  # the last round of which the record was asked for
         self.child: Child | None = None
         self.armed = False  # it carries a fault
         self.gone = False  # its death was noticed and was meant to be

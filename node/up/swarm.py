@@ -18,6 +18,7 @@ from shoal.protocol.errors import LocalError, ShoalError
 
 POLL = 0.4  # seconds between two looks at a peer
 SAMPLE = 2.0  # seconds between two progress lines of a peer in metrics.jsonl
+UNSETTLED = 16  # rounds: what a peer sends for one after it has committed is counted in it as well
 STALLED = 180.0  # seconds in which no peer's round, phase or step changes
 SAMPLED = ("round", "phase", "step", "loss", "tokens_per_second", "bytes_sent", "bytes_received", "samples")
 
@@ -86,23 +87,24 @@ class Swarm:
         raise LocalError(f"nothing has moved for {STALLED:.0f} s ({where}); see the logs")
 
     async def collect(self) -> None:
-        """Ask every live peer for its list of committed rounds."""
+        """Ask every live peer for the committed rounds that it has not told of."""
         for peer in self.live:
             await self._collect(peer)
 
     async def _observe(self, peer: LocalPeer) -> None:
         """Look at a peer; one that cannot answer now (it is dying, or busy) is looked at again."""
-        known = peer.round
         try:
             await peer.observe(self.run)
-            if peer.round > known:
+            if peer.round > peer.collected:
                 await self._collect(peer)
         except ShoalError:
             return
 
     async def _collect(self, peer: LocalPeer) -> None:
-        records = await peer.ask(lambda client: client.rounds(self.run))
-        known = set(self.ledger.reports)
+        """Ask for the records that are new, and for those whose bytes may have grown."""
+        reached = peer.round
+        records = await peer.ask(lambda client: client.rounds(self.run, reached - peer.collected + UNSETTLED))
+        peer.collected, known = reached, set(self.ledger.reports)
         for record in self.ledger.add(peer.name, records):
             self._metrics.write("round", peer=peer.name, **record)
         for each in self.ledger.rounds():

@@ -44,7 +44,10 @@ class Routes:
         return web.json_response(self._service.run_details(request.match_info["run"]))
 
     async def _rounds(self, request: web.Request) -> web.Response:
-        return web.json_response(self._service.rounds(request.match_info["run"]))
+        last = request.query.get("last")
+        return web.json_response(
+            self._service.rounds(request.match_info["run"], _count(last) if last is not None else None)
+        )
 
     async def _create_run(self, request: web.Request) -> web.Response:
         body = await read_body(request, {"manifest": str, "train": bool}, {"checkpoint": str})
@@ -89,3 +92,10 @@ async def read_body(
     if unknown := body.keys() - allowed.keys():
         raise LocalError(f"unknown key '{min(unknown)}' in the body")
     return body
+
+
+def _count(text: str) -> int:
+    """A number of things to show, from a query; LocalError if it is none."""
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text)):
+        raise LocalError(f"'last' must be a number of rounds, not '{text[:20]}'")
+    return int(text)

@@ -59,6 +59,22 @@ async def test_reads(call: Caller) -> None:
 
 
 @pytest.mark.asyncio
+async def test_the_last_rounds_alone(call: Caller) -> None:
+    asked: list[int | None] = []
+
+    def rounds(run: str, last: int | None = None) -> list[dict[str, Any]]:
+        asked.append(last)
+        return []
+
+    call.service.rounds = rounds  # type: ignore[method-assign]
+    for query in ("", "?last=7", "?last=999999999"):
+        assert (await call("GET", f"/v1/runs/{RUN}/rounds{query}"))[0] == 200
+    assert asked == [None, 7, 999999999]
+    for wrong in ("0", "-1", "x", "1.5", "9" * 10, "9" * 5000, "%D9%A3", ""):
+        assert (await call("GET", f"/v1/runs/{RUN}/rounds?last={wrong}"))[0] == 400, wrong
+
+
+@pytest.mark.asyncio
 async def test_writes(call: Caller) -> None:
     assert (await call("POST", "/v1/runs", {"manifest": "name='a'", "train": False}))[0] == 200
     assert (await call("POST", f"/v1/runs/{RUN}/join", {"train": True}))[0] == 200

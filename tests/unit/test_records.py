@@ -1,0 +1,41 @@
+"""What a node remembers of very many rounds stays small, and is told in part."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.node import records
+from shoal.node.phases import PhaseLog
+from shoal.node.records import CommitLog
+from tests.unit.test_outgoing import ME, decision
+
+
+@pytest.fixture
+def commits(monkeypatch: pytest.MonkeyPatch) -> CommitLog:
+    """The log of 20 rounds, of which it keeps ten, four in full."""
+    monkeypatch.setattr(records, "KEPT", 10)
+    monkeypatch.setattr(records, "DETAILED", 4)
+    commits = CommitLog()
+    for number in range(1, 21):
+        phases = PhaseLog()
+        phases.observe(0.0, "reducing", lambda: [ME])
+        commits.sent(number, 100 + number)
+        commits.submitted(0.5)
+        commits.add(decision(number), ME, 1.0, 0, phases, samples=number)
+    return commits
+
+
+def test_the_older_rounds_keep_their_figures_only(commits: CommitLog) -> None:
+    rows = commits.as_json()
+    assert [row["round"] for row in rows] == list(range(11, 21))
+    assert (
+        [bool(row["phases"]) for row in rows] == [bool(row["waited_for"]) for row in rows] == [False] * 6 + [True] * 4
+    )
+    assert [row["bytes"] for row in rows] == [row["samples"] + 100 for row in rows] == list(range(111, 121))
+    assert rows[-1]["phases"] == ({"phase": "reducing", "seconds": 1.0},)
+
+
+def test_the_last_ones_can_be_had_alone(commits: CommitLog) -> None:
+    assert [row["round"] for row in commits.as_json(3)] == [18, 19, 20]
+    assert commits.as_json(99) == commits.as_json()
+    assert commits.last_commit == commits.records[-1].applied_at
