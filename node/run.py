@@ -93,6 +93,7 @@ class Run:
         self._lane = self._lane_in(checkpoint.about.members if checkpoint is not None else ())
         self._open_round = 0  # the round that we have begun
         self._busy = asyncio.Lock()  # one long piece of work at a time
+        self._write: asyncio.Task[None] | None = None  # of the latest checkpoint, which waits for those before it
         self._tasks: set[asyncio.Task[None]] = set()
 
     # -- life -----------------------------------------------------------------------------------------------
@@ -102,13 +103,8 @@ class Run:
         disk = Disk(self._settings.folder)
         records = disk.load()
         self.voted_before = last_vote(records)
-        facts = run_facts(
-            self.manifest,
-            self.author,
-            seeded=self.outer.root,
-            chunks=self.outer.chunks,
-            holds_origin=self._holds_origin,
-        )
+        root, chunks = self.outer.root, self.outer.chunks
+        facts = run_facts(self.manifest, self.author, seeded=root, chunks=chunks, holds_origin=self._holds_origin)
         self.origin = facts.origin
         member = Member(
             self._me,
@@ -135,12 +131,14 @@ class Run:
         self._begin_round()
 
     async def close(self) -> None:
-        """Say goodbye to the others, whatever we are doing, and end our part in the run."""
+        """Say goodbye to the others, whatever we are doing, finish that and its checkpoint, and end our part."""
         self.driver.command(self.member.leave)
         self.driver.close()
+        async with self._busy:
+            if self._write is not None:
+                await asyncio.wait([self._write])
         if self.training is not None:
             await self.training.stop()
-        await self.keeper.settle()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -201,7 +199,7 @@ class Run:
         moments = await self.training.moments() if self.training is not None else None
         steps = int(moments[0]) if moments is not None else 0
         about = About.of(self.manifest, proposal, snapshot.root, samples=self.samples, peer=self._me, inner_steps=steps)
-        self._spawn(self.keeper.write(lease, about, moments))
+        self._write = self._spawn(self.keeper.write(lease, about, moments))
 
     async def _install(self, event: StateReceived) -> None:
         """A state that others have sent us, and that is certified: if it does not fit, this run is not for us."""
@@ -273,17 +271,19 @@ class Run:
         """Write the committed state to a file, as this node holds it; a checkpoint that is under way comes first."""
         async with self._busy:
             lease = self.outer.committed.lease()
-        await self.keeper.settle()
+        if self._write is not None:
+            await asyncio.wait([self._write])
         with lease as snapshot:
             await asyncio.to_thread(save_state, snapshot, path)
         return snapshot
 
     # -- inside ---------------------------------------------------------------------------------------------
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

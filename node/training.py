@@ -39,7 +39,7 @@ class Training:
         settings: WorkerSettings,
         state: CommittedState,
         submit: Submit,
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
         moments: FloatArray | None = None,
     ) -> None:
         """`moments` are what the inner optimizer goes on with, from a checkpoint."""

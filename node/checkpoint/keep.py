@@ -63,11 +63,6 @@ class Keeper:
                 self.newest = about.round
                 log.info("checkpoint of round %d: %s", about.round, path)
 
-    async def settle(self) -> None:
-        """Wait until nothing is being written."""
-        async with self._writing:
-            pass
-
     def _write(self, lease: Lease, about: About, moments: FloatArray | None) -> Path:
         with lease as snapshot:
             sweep(self._folder)
