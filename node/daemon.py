@@ -114,9 +114,17 @@ class Daemon:
 
     async def _look_at_home(self) -> None:
         """LocalError once the home is gone: nobody could find, ask or stop us there any more."""
-        while self._home.holder() == os.getpid():
+        while self._is_ours():
             await asyncio.sleep(LOOK_AT_HOME)
         raise LocalError(f"the node's folder {self._home.root} is gone, or is another's now; this node ends")
+
+    def _is_ours(self) -> bool:
+        """Whether the home is there, with us in it. That we cannot look, for want of a file handle, proves nothing."""
+        try:
+            return self._home.holder() == os.getpid()
+        except LocalError as error:
+            warn(log, "home-not-seen", f"{error}; looking again")
+            return True
 
     async def _note_peers(self) -> None:
         noted = self._peers_in_sight()

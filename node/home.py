@@ -138,11 +138,13 @@ class Home:
         return info if info.pid == holder else None  # else: a file that a crash left behind
 
     def holder(self) -> int | None:
-        """The pid of the daemon that holds the lock; None if nobody does."""
+        """The pid of the daemon that holds the lock; None if nobody does, LocalError if that cannot be found out."""
         try:
             handle = os.open(self.lock, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
+        except FileNotFoundError:
             return None
+        except OSError as error:
+            raise LocalError(f"cannot read {self.lock}: {error.strerror}") from error
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

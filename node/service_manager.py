@@ -16,7 +16,8 @@ class ServiceManager:
     """The one that started us, as its environment describes it."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        self._address = environ.get("NOTIFY_SOCKET", "").replace("@", "\0", 1)  # "@": an abstract socket
+        address = environ.get("NOTIFY_SOCKET", "")
+        self._address = f"\0{address[1:]}" if address.startswith("@") else address  # "@": an abstract socket
         watched = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         microseconds = environ.get("WATCHDOG_USEC", "") if watched else ""
         self._watchdog = int(microseconds) / 1e6 if microseconds.isdecimal() else 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import stat
@@ -110,6 +111,16 @@ def test_the_second_daemon_is_refused_and_told_who_is_first(home: Home) -> None:
             pass
     finally:
         end(first)
+
+
+def test_only_a_missing_lock_means_that_the_home_is_gone(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_handles(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    home.lock.touch()
+    monkeypatch.setattr("shoal.node.home.os.open", no_handles)
+    with pytest.raises(LocalError, match="Too many open files"):
+        home.holder()
 
 
 def test_a_lock_that_a_crash_left_means_nothing(home: Home) -> None:

@@ -48,6 +48,14 @@ def test_an_abstract_socket() -> None:
         assert listener.recv(1000) == b"READY=1"
 
 
+def test_only_a_leading_at_sign_means_an_abstract_socket(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "notify@home"))
+        listener.settimeout(5)
+        ServiceManager({"NOTIFY_SOCKET": listener.getsockname()}).ready()
+        assert listener.recv(1000) == b"READY=1"
+
+
 @pytest.mark.parametrize("environ", [{}, {"NOTIFY_SOCKET": "/nowhere/at/all"}])
 def test_nobody_listens(environ: dict[str, str]) -> None:
     ServiceManager(environ).ready()
