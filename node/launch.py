@@ -19,13 +19,13 @@ from typing import BinaryIO
 from shoal.node.client import Client, NoDaemon
 from shoal.node.exits import Exit
 from shoal.node.home import Home
+from shoal.node.logs import make_way
 from shoal.node.options import NodeSettings
 from shoal.protocol.errors import LocalError, ShoalError
 
 START_PATIENCE = 120.0
 STOP_PATIENCE = 30.0  # for each way of asking
 POLL = 0.05
-MAX_LOG = 16 << 20
 
 
 def run_here(settings: NodeSettings) -> None:
@@ -46,7 +46,7 @@ def start_in_background(settings: NodeSettings) -> str:
     home = Home(settings.home).create()
     if (pid := home.holder()) is not None:
         raise LocalError(f"a node (pid {pid}) already runs in {home.root}: see `shoal status`")
-    _rotate(home.daemon_log)
+    make_way(home.daemon_log)
     with home.daemon_log.open("ab") as log:
         start_of_log = log.tell()
         child = _spawn(settings, home, log)
@@ -152,13 +152,6 @@ def _introduce(client: Client, settings: NodeSettings, home: Home) -> str:
         f"node {status['peer']} (pid {client.pid}) listens on {', '.join(addresses) or 'no address'}, "
         f"its admin API on {client.url}, its log is {home.daemon_log}{taken}"
     )
-
-
-def _rotate(log: Path) -> None:
-    """Keep the log bounded: a large one makes way when the node starts."""
-    with suppress(FileNotFoundError):
-        if log.stat().st_size > MAX_LOG:
-            log.replace(log.with_suffix(".log.1"))
 
 
 def _last_words(log: Path, start: int) -> str:

@@ -14,11 +14,14 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, TextIO
 
 from shoal.node.text import printable
 from shoal.protocol.errors import RemoteError, TransportError
 
+MAX_LOG = 16 << 20  # bytes
 REPEAT_AFTER = 60.0
 REMEMBERED = 1024
 NETWORK_FAULTS = (RemoteError, TransportError, ConnectionError, TimeoutError, EOFError)
@@ -125,3 +128,10 @@ def _stack(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     if not record.exc_info or is_network_fault(record.exc_info[1]):
         return ""
     return formatter.formatException(record.exc_info)
+
+
+def make_way(log: Path) -> None:
+    """Keep a log file bounded: a large one is put aside, in the place of the one before, when its writer starts."""
+    with suppress(FileNotFoundError):
+        if log.stat().st_size > MAX_LOG:
+            log.replace(log.with_suffix(".log.1"))

@@ -17,6 +17,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from shoal.node.logs import make_way
+
 GRACE = 2.0  # seconds between asking, terminating and killing
 BUILT_IN = (sys.executable, "-P", "-m", "shoal.node.worker")  # -P: no module comes from the current folder
 
@@ -26,7 +28,7 @@ class WorkerSettings:
     """What a worker is started with. Only the manifest is agreed with other peers."""
 
     folder: Path  # of the run: worker.sock lies here
-    log: Path  # the worker's own output is appended here
+    log: Path  # the worker's own output is appended here, unless the file is large: then to a new one
     manifest: bytes  # canonical
     elements: int  # length of the parameter vector
     threads: int
@@ -64,6 +66,7 @@ def ending(process: Process) -> str:
 
 
 async def _start(settings: WorkerSettings, socket: Path) -> Process:
+    make_way(settings.log)
     with settings.log.open("ab") as log:
         return await asyncio.create_subprocess_exec(
             *settings.program,

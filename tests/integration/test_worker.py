@@ -19,10 +19,11 @@ import numpy as np
 import pytest
 
 from shoal.node import watchdog
+from shoal.node.logs import MAX_LOG
 from shoal.node.manifest import DataSpec, Manifest, MethodSpec, ModelSpec
 from shoal.node.shm import FloatArray
 from shoal.node.worker_messages import Contribution, Progress
-from shoal.node.worker_process import BUILT_IN, WorkerSettings
+from shoal.node.worker_process import BUILT_IN, WorkerSettings, worker_process
 from shoal.node.workers import Worker
 
 SIZE = 1000
@@ -195,6 +196,18 @@ async def test_a_new_order_replaces_the_one_before_even_for_the_same_round(tmp_p
         await seen.until(lambda: seen.contributions)
         assert [each.order for each in seen.contributions] == [2]
         assert not seen.lost
+
+
+@pytest.mark.asyncio
+async def test_a_large_log_makes_way_when_a_worker_starts(tmp_path: Path) -> None:
+    settings = dataclasses.replace(script_settings(tmp_path), program=("true",))
+    for size, kept in ((MAX_LOG, False), (MAX_LOG + 1, True)):
+        with settings.log.open("wb") as log:
+            log.truncate(size)
+        async with worker_process(settings, tmp_path / "socket") as process:
+            await process.wait()
+        assert (tmp_path / "worker.log.1").exists() == kept
+    assert settings.log.stat().st_size == 0
 
 
 @pytest.mark.asyncio
