@@ -28,6 +28,15 @@ def test_every_source_file_is_on_the_map() -> None:
     assert named == there - {"__init__", "__main__"}
 
 
+def test_decisions_are_numbered_in_order_and_have_three_parts() -> None:
+    text = (ROOT / "docs" / "decisions.md").read_text(encoding="utf-8")
+    entries = re.findall(r"\n\n### (\d+)\. .+((?:\n.+)+)", text)
+    assert [int(number) for number, _ in entries] == list(range(1, text.count("\n### ") + 1))
+    assert "\n\n\n" not in text
+    parts = [f"- **{part}**" for part in ("What", "Why", "Changes if")]
+    assert all(re.findall(r"(?m)^- \*\*.+?\*\*", body) == parts for _, body in entries)
+
+
 def test_every_make_target_exists() -> None:
     mentioned = set(re.findall(r"(?:^|`)make ([a-z-]+)", TEXT, flags=re.MULTILINE))
     defined = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
