@@ -125,13 +125,14 @@ async def test_what_a_peer_is_blamed_for_in_passing_is_said_and_ends_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A timer or a link has nobody above it that could catch the error."""
-    shell, escaped = Shell(tmp_path), []
+    shell = Shell(tmp_path)
+    escaped: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: escaped.append(context))
     shell.driver._carry_out(Wake(0.0, Timer("rounds", "blame", 1)))
     while not shell.member.fired:
         await asyncio.sleep(0)
     await asyncio.sleep(0)
     shell.driver.link(ANNA, up=True)
-    assert not escaped
-    assert not shell.failures
+    assert escaped == []
+    assert shell.failures == []
     assert [record.getMessage() for record in caplog.records] == ["peer anna: nonsense"] * 2
