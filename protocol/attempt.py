@@ -20,7 +20,7 @@ from shoal.protocol.effects import Effect, Tell
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.failure import AttemptFailed, Failure, Kind
 from shoal.protocol.fetching import Fetching
-from shoal.protocol.headway import Headway
+from shoal.protocol.headway import Headway, payloads_of
 from shoal.protocol.ids import PeerId
 from shoal.protocol.leadership import Leadership
 from shoal.protocol.matchmaking import MAX_ATTEMPT_STEP
@@ -66,7 +66,7 @@ class Attempt:
         self._reduce: AllReduce | None = None
         if self._adopted is None:
             self._reduce = AllReduce(means.me, self.plan, reducer, contribution, means.shelf)
-        self._headway = Headway(self.plan.members, now, means.pace)
+        self._headway = Headway(payloads_of(self.plan), now, means.pace)
         self._succession = Succession(means.me, self.plan.members)
         self._stall = Stall(now)
         self._leadership = Leadership(means.me, self._commit, self._reduce, self._succession, self._headway, means.pace)
@@ -183,7 +183,6 @@ class Attempt:
         return self._reduce.taken if self._reduce is not None else 0
 
     def _owing(self) -> list[PeerId]:
-        """Who owes us bytes."""
         return self._reduce.lacking.awaited() if self._reduce is not None else []
 
     def _to_speak(self) -> list[PeerId]:
@@ -191,8 +190,10 @@ class Attempt:
         return self._commit.unanswered() if self.leads else [self._commit.leader]
 
     def _live_among(self, peers: list[PeerId]) -> list[PeerId]:
-        """Those of them that are not lost, without ourselves, in roster order."""
         return [peer for peer in self._succession.live() if peer in peers and peer != self._me]
+
+    def _lacks_contribution(self, peer: PeerId) -> bool:
+        return self._reduce is not None and self._reduce.lacking.lacks_contribution(peer)
 
     def _dispatch(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
         match message:
@@ -210,7 +211,7 @@ class Attempt:
             case wire.Ask():
                 return self._reminders.answer(sender, message)
             case wire.Busy():
-                self._headway.report(now, sender, message)
+                self._headway.report(now, sender, message, not self._lacks_contribution(sender))
                 return []
         return self._dispatch_reduction(now, sender, message) if self._reduce is not None else []
 
@@ -285,12 +286,15 @@ class Attempt:
         return self._succession.can_decide(*electorates, left=left)
 
     def _check_stall(self, now: float) -> list[Effect]:
-        moved = self._means.outbox.moved + self._headway.moved
-        state = (moved, len(self._missing()), self._commit.ballot, len(self._commit.unanswered()))
-        patience = self._headway.longest_patience() if self._owing() else self._means.pace.deadline()
+        """If nothing moves any more, go on without one of those that have only had excuses; else fail."""
+        owing = self._owing()
+        moved, lost = self._means.outbox.moved + self._headway.moved, len(self._succession.lost)
+        state = (moved, lost, len(self._missing()), self._commit.ballot, len(self._commit.unanswered()))
+        patience = self._headway.longest_patience() if owing else self._means.pace.deadline()
         if not self._stall.is_long(now, state, STALLED * patience):
             return []
-        return [self._failed(Kind.NO_PROGRESS, "no progress")]
+        excused = [peer for peer in self.waiting_for() if peer in owing and self._headway.waits(peer)]
+        return self.lose(now, excused[0]) if excused else [self._failed(Kind.NO_PROGRESS, "no progress")]
 
     def _failed(self, kind: Kind, words: str) -> Tell:
         return Tell(AttemptFailed(Failure(kind, words), self._retry_from))

@@ -4,7 +4,8 @@ Rules for getting:
 - What stands behind other chunks from the same holder is not late, and is asked for once.
 - A holder that has sent nothing for a while is asked again for everything: what waited there may be lost with its
   connection. It answers with the bytes that are not on their way, or says that all wait in its queue: as long as that
-  moves, so do we. If it lacks them, or is silent once more, another holder is asked.
+  moves, so do we, but not for more payloads than there are chunks. If it lacks them, or is silent once more, another
+  holder is asked.
 """
 
 from __future__ import annotations
@@ -28,11 +29,14 @@ class Fetching:
         self._heard: dict[PeerId, float] = {}  # when a holder was first asked, or last got ahead
         self._probed: dict[PeerId, float] = {}  # when it was asked again, and has not got ahead since
         self._sent: dict[PeerId, int] = {}  # payloads, as it says
+        self._believed: dict[PeerId, int] = {}  # how often, since something new came from it
+        self._chunks = 0
 
     def ask(
         self, now: float, refs: Sequence[ChunkRef], chunks: Sequence[int], holders: Sequence[PeerId]
     ) -> list[Effect]:
         """Ask for those of the chunks that nobody is about to send: the next of `holders`, or the last one again."""
+        self._chunks = len(refs)
         due, again = [], []
         for chunk in chunks:
             holder = self._asked.get((chunk, refs[chunk].hash))
@@ -52,14 +56,20 @@ class Fetching:
 
     def arrived(self, now: float, holder: PeerId) -> None:
         """`holder` has sent some of what it was asked for."""
+        self._believed.pop(holder, None)
         self._get_ahead(now, holder)
 
     def put_off(self, now: float, holder: PeerId, busy: Busy) -> None:
         """`holder` has been asked, and has not sent the bytes, or not yet."""
         if busy.is_waiting:
             self._asked = {key: peer for key, peer in self._asked.items() if peer != holder}
-        elif busy.sent > self._sent.get(holder, -1):
+        elif (
+            holder in self._heard
+            and busy.sent > self._sent.get(holder, -1)
+            and self._believed.get(holder, 0) < self._chunks
+        ):
             self._sent[holder] = busy.sent
+            self._believed[holder] = self._believed.get(holder, 0) + 1
             self._get_ahead(now, holder)
 
     def _get_ahead(self, now: float, holder: PeerId) -> None:

@@ -5,7 +5,9 @@ Rules:
   again only what is not on its way.
 - It is given up if it lets reminders pass without a sign of life; or if it owes us bytes and, reminder after reminder,
   has sent none to anybody: a slow link moves, a wedged one does not.
-- Who waits for others itself is not to blame; its reminders are counted anew.
+- Who waits for others itself is not to blame: its reminders are counted anew. But nobody has to wait for others to
+  bring its own contribution; and when the whole group stands still, those who say so are the first to go.
+- What a member says of itself is believed as often as it can be true: it has only so many payloads to move.
 - How long members take is learned only from those that were not reminded and did not wait (as Karn and Partridge do,
   SIGCOMM 1987): what was lost, or hung on somebody else, says nothing about a link, and patience would feed itself.
 So a link may be as slow as it likes, and nobody waits for ever: there are only so many payloads to move.
@@ -13,11 +15,12 @@ So a link may be as slow as it likes, and nobody waits for ever: there are only 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from shoal.protocol.estimate import Estimate
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.rounds import Busy
+from shoal.protocol.roster import Plan
 from shoal.protocol.silence import Silence
 
 ANSWER = 1.0  # seconds that a word may take to a member and back
@@ -26,12 +29,23 @@ SLOWEST = 60.0  # seconds that the payloads of one link may take each, before al
 STUCK = 8  # and patiences that it may take for that
 
 
+def payloads_of(plan: Plan) -> dict[PeerId, int]:
+    """How many payloads each member may have to move: its own, and the chunks that it owns; as many out as in."""
+    chunks, members = len(plan.owners), len(plan.members)
+    return {peer: 2 * (chunks + plan.owners.count(peer) * members) for peer in plan.members}
+
+
 class Headway:
     """One member's view of the others."""
 
-    def __init__(self, members: Sequence[PeerId], now: float, pace: Estimate) -> None:
+    def __init__(self, payloads: Mapping[PeerId, int], now: float, pace: Estimate) -> None:
+        """`payloads`: the members, and how many each may have to move, out or in."""
+        members = list(payloads)
         self._pace = pace  # of everybody
         self._silence = Silence(members, now)
+        self._payloads = payloads
+        self._credit = dict(payloads)  # how often it is still believed that it gets ahead
+        self.moved = 0  # how often it was, of all of them
         self._brought_at = dict.fromkeys(members, now)
         self._gaps = {peer: Estimate(initial=0.0, floor=0.0, ceiling=SLOWEST) for peer in members}
         self._sent = dict.fromkeys(members, 0)
@@ -41,11 +55,6 @@ class Headway:
         self._ahead_at = dict.fromkeys(members, now)
         self._queued = dict.fromkeys(members, False)  # whether it answered the last reminder that our bytes wait there
         self._waited = dict.fromkeys(members, False)  # for others, since it last brought something
-
-    @property
-    def moved(self) -> int:
-        """Payloads that the others have moved, as far as they have told."""
-        return sum(self._sent.values()) + sum(self._taken.values())
 
     def patience(self, peer: PeerId) -> float:
         """How long `peer` may bring nothing before that is strange."""
@@ -80,12 +89,16 @@ class Headway:
         self._brought_at[peer] = self._ahead_at[peer] = now
         self._idle[peer], self._queued[peer], self._waited[peer] = 0, False, False
 
-    def report(self, now: float, peer: PeerId, busy: Busy) -> None:
-        """`peer` says how far it has come."""
-        if busy.sent > self._sent[peer] or busy.is_waiting:
+    def report(self, now: float, peer: PeerId, busy: Busy, may_wait: bool) -> None:
+        """`peer` says how far it has come; `may_wait`: what it owes us may hang on others."""
+        waits, has_sent = busy.is_waiting and may_wait, busy.sent > self._sent[peer]
+        gets_ahead = self._credit[peer] > 0 and (has_sent or busy.taken > self._taken[peer])
+        self._credit[peer] -= gets_ahead
+        self.moved += gets_ahead
+        if waits or (gets_ahead and has_sent):
             self._idle[peer], self._ahead_at[peer] = 0, now
-        self._queued[peer] = busy.is_queued or (self._queued[peer] and not busy.is_waiting)
-        self._waited[peer] |= busy.is_waiting
+        self._queued[peer] = busy.is_queued or (self._queued[peer] and not waits)
+        self._waited[peer] |= waits
         self._sent[peer] = max(self._sent[peer], busy.sent)
         self._taken[peer] = max(self._taken[peer], busy.taken)
 
@@ -93,6 +106,7 @@ class Headway:
         """The work was shared out anew: nobody is late with it yet."""
         self._silence.wait_anew(now)
         self._brought_at = dict.fromkeys(self._brought_at, now)
+        self._credit = dict(self._payloads)
 
     # -- what follows -----------------------------------------------------------------------------------------
 
@@ -108,3 +122,7 @@ class Headway:
         """Whether the reminders were enough."""
         is_idle = self._idle[peer] > IDLE and now - self._ahead_at[peer] >= STUCK * self.patience(peer)
         return self._silence.is_given_up(peer) or (owes_bytes and is_idle)
+
+    def waits(self, peer: PeerId) -> bool:
+        """Whether `peer` has brought nothing since it said that it waits for others."""
+        return self._waited[peer]

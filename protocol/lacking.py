@@ -48,6 +48,10 @@ class Lacking:
         wanted = bringing or {self._owners.of(chunk) for chunk in self._results.unfinished()}
         return [peer for peer in self._plan.members if peer in wanted]
 
+    def lacks_contribution(self, peer: PeerId) -> bool:
+        """Whether `peer` has yet to bring us something of its own, for which it needs nobody else."""
+        return any(peer in self._contributors(chunk) for chunk in self._owned)
+
     def want(self, peer: PeerId) -> list[Effect]:
         """Ask `peer` for all that we lack from it; it knows what of that is on its way already."""
         contributions = tuple(chunk for chunk in self._owned if peer in self._contributors(chunk))

@@ -1,11 +1,15 @@
-"""Members that live, but whose workers never hand anything in: the others go on without them."""
+"""Members that live and answer, but bring nothing, or say what is not true: the others go on without them."""
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+
 import pytest
 
-from shoal.protocol.effects import Effect
+from shoal.protocol.effects import Effect, Send
 from shoal.protocol.ids import PeerId
+from shoal.protocol.messages.rounds import Busy, Contribution, Fetched, Final, Have, Join, Retry
 from shoal.protocol.roster import rank
 from tests.simulation.campaign import build
 from tests.simulation.links import LAN
@@ -14,6 +18,7 @@ from tests.simulation.scenarios import _next_base
 from tests.simulation.swarm import Peer
 from tests.simulation.world import World
 
+HOUR = 3600.0
 SOON = 300.0  # virtual seconds; patience begins with ten
 
 
@@ -24,6 +29,26 @@ def wedge(node: Peer) -> None:
         return []
 
     node._submit = never  # type: ignore[method-assign]
+
+
+def make_liar(node: Peer, is_waiting: bool) -> None:
+    """From now on `node` brings no bytes and gives no attempt up, but always has a good excuse."""
+    honest, count = node.member._digest, itertools.count(1_000_000)
+
+    def digest(now: float, effects: list[Effect]) -> list[Effect]:
+        said = []
+        for effect in honest(now, effects):
+            message = effect.message if isinstance(effect, Send) else None
+            if isinstance(message, Busy):
+                queued = {"sent": next(count), "taken": next(count), "is_waiting": False, "is_queued": True}
+                excuse = {"is_waiting": True, "is_queued": False} if is_waiting else queued
+                effect = Send(effect.to, dataclasses.replace(message, **excuse))  # type: ignore[union-attr]
+            is_next = isinstance(message, Join | Retry) and message.attempt > 1
+            if not isinstance(message, Contribution | Final | Fetched | Have) and not is_next:
+                said.append(effect)
+        return said
+
+    node.member._digest = digest  # type: ignore[method-assign]
 
 
 def swarm(seed: int, peers: int) -> tuple[World[Peer], Oracle, list[PeerId]]:
@@ -41,6 +66,18 @@ def test_leaders_that_never_hand_in_are_gone_on_without(seed: int, peers: int, w
         wedge(world.node(peer))
     goal = oracle.newest + 3
     world.run_until(lambda: oracle.newest >= goal, within=SOON)
+    assert not world.errors
+
+
+@pytest.mark.parametrize("is_waiting", [False, True])
+@pytest.mark.parametrize("place", [0, 1, 3])
+def test_who_brings_nothing_and_always_has_an_excuse_is_given_up(place: int, is_waiting: bool) -> None:
+    """In a small group soon: there are only so many payloads that it could move."""
+    world, oracle, order = swarm(2, 4)
+    liar = order[place]
+    make_liar(world.node(liar), is_waiting)
+    world.run_until(lambda: oracle.newest >= 4, within=HOUR)
+    assert liar not in oracle.decisions[4].certificate.proposal.voters
     assert not world.errors
 
 

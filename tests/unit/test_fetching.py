@@ -55,6 +55,17 @@ def test_a_late_holder_is_asked_again_for_all_of_it_and_then_another_one(fetchin
     assert asked(fetching.ask(4.0, REFS, CHUNKS[1:], [B, C])) == {C: CHUNKS[1:]}
 
 
+def test_a_holder_whose_queue_moves_is_waited_for_but_not_for_ever(fetching: Fetching) -> None:
+    asked_of_others, turn = asked(fetching.ask(0.0, REFS, CHUNKS, [B, C])).get(C, []), 0
+    while not asked_of_others:
+        turn += 1
+        fetching.put_off(PATIENCE * turn, B, Busy(ROUND, 0, 0, turn, 0, is_waiting=False, is_queued=True))
+        asked_of_others = asked(fetching.ask(PATIENCE * turn, REFS, CHUNKS, [B, C])).get(C, [])
+        assert turn <= 2 * len(CHUNKS)
+    assert turn > len(CHUNKS)
+    assert asked_of_others == CHUNKS
+
+
 def test_who_is_lost_or_lacks_the_bytes_is_asked_no_more(fetching: Fetching) -> None:
     fetching.ask(0.0, REFS, CHUNKS, [B, C])
     assert asked(fetching.ask(0.1, REFS, CHUNKS, [C])) == {C: CHUNKS}

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from shoal.protocol.estimate import Estimate
-from shoal.protocol.headway import ANSWER, IDLE, STUCK, Headway
+from shoal.protocol.headway import ANSWER, IDLE, STUCK, Headway, payloads_of
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.rounds import Busy
+from tests.unit.rounds_kit import plan
 
 PEER, OTHER = PeerId("peer"), PeerId("other")
 PATIENCE = 2.0
+PAYLOADS = 30
 
 
 def busy(sent: int, *, is_waiting: bool = False, is_queued: bool = False) -> Busy:
@@ -24,7 +26,7 @@ def pace() -> Estimate:
 
 @pytest.fixture
 def headway(pace: Estimate) -> Headway:
-    return Headway([PEER, OTHER], 0.0, pace)
+    return Headway({PEER: PAYLOADS, OTHER: PAYLOADS}, 0.0, pace)
 
 
 def remind(headway: Headway, now: float) -> float:
@@ -49,7 +51,7 @@ def test_what_came_only_when_it_was_asked_for_teaches_nothing(headway: Headway, 
 
 
 def test_who_waited_for_another_teaches_nothing(headway: Headway, pace: Estimate) -> None:
-    headway.report(1.0, PEER, busy(3, is_waiting=True))
+    headway.report(1.0, PEER, busy(3, is_waiting=True), may_wait=True)
     headway.hear(1.9, PEER, progress=True)
     assert pace.samples == 0
     headway.hear(2.0, PEER, progress=True)
@@ -58,7 +60,7 @@ def test_who_waited_for_another_teaches_nothing(headway: Headway, pace: Estimate
 
 def test_a_queue_excuses_only_as_long_as_it_is_confirmed(headway: Headway) -> None:
     now = remind(headway, 0.0)
-    headway.report(now, PEER, busy(0, is_queued=True))
+    headway.report(now, PEER, busy(0, is_queued=True), may_wait=True)
     assert not headway.is_late(now + ANSWER, PEER)
     now = remind(headway, now)
     assert not headway.is_late(now, PEER)  # it has no answer yet
@@ -69,12 +71,12 @@ def test_a_link_that_moves_is_never_given_up_and_a_wedged_one_is(headway: Headwa
     now = 0.0
     for count in range(1, 20):
         now = remind(headway, now)
-        headway.report(now, PEER, busy(count, is_queued=True))
+        headway.report(now, PEER, busy(count, is_queued=True), may_wait=True)
         headway.hear(now, PEER, progress=False)
         assert not headway.is_given_up(now, PEER, owes_bytes=True)
     for _ in range(IDLE + 1):
         now = remind(headway, now)
-        headway.report(now, PEER, busy(19, is_queued=True))
+        headway.report(now, PEER, busy(19, is_queued=True), may_wait=True)
         headway.hear(now, PEER, progress=False)
     assert headway.is_given_up(now + STUCK * PATIENCE, PEER, owes_bytes=True)
     assert not headway.is_given_up(now + STUCK * PATIENCE, PEER, owes_bytes=False)
@@ -86,3 +88,54 @@ def test_silence_ends_it_for_anybody(headway: Headway) -> None:
         now = remind(headway, now)
     assert headway.is_given_up(now, PEER, owes_bytes=False)
     assert not headway.is_given_up(now, OTHER, owes_bytes=True)
+
+
+def lie(headway: Headway, now: float, said: Busy, may_wait: bool) -> float:
+    """PEER is reminded once more, and says this; when that was."""
+    now = remind(headway, now)
+    headway.hear(now, PEER, progress=False)
+    headway.report(now, PEER, said, may_wait)
+    return now
+
+
+def test_who_says_that_it_moves_is_believed_as_often_as_it_can_be_true(headway: Headway) -> None:
+    now, count = 0.0, 0
+    while not headway.is_given_up(now, PEER, owes_bytes=True):
+        count += 1
+        now = lie(headway, now, busy(count, is_queued=True), may_wait=True)
+        assert count <= PAYLOADS + IDLE + STUCK
+    assert count > PAYLOADS
+    assert headway.moved == PAYLOADS
+
+
+def test_new_work_is_new_credit(headway: Headway) -> None:
+    now = 0.0
+    for count in range(1, 2 * PAYLOADS):
+        now = lie(headway, now, busy(count, is_queued=True), may_wait=True)
+        if count == PAYLOADS:
+            headway.wait_anew(now)
+        assert not headway.is_given_up(now, PEER, owes_bytes=True)
+
+
+def test_who_waits_is_excused_until_it_brings_something(headway: Headway) -> None:
+    now = 0.0
+    for _ in range(3 * PAYLOADS):
+        now = lie(headway, now, busy(0, is_waiting=True), may_wait=True)
+        assert not headway.is_given_up(now, PEER, owes_bytes=True)
+        assert headway.waits(PEER)
+    headway.hear(now, PEER, progress=True)
+    assert not headway.waits(PEER)
+
+
+def test_its_own_contribution_is_nothing_that_a_member_could_wait_for(headway: Headway) -> None:
+    now = 0.0
+    for _ in range(IDLE + STUCK):
+        now = lie(headway, now, busy(0, is_waiting=True), may_wait=False)
+    assert headway.is_given_up(now, PEER, owes_bytes=True)
+
+
+def test_what_a_member_has_to_move_follows_from_the_plan() -> None:
+    group = plan()
+    payloads = payloads_of(group)
+    assert list(payloads) == list(group.members)
+    assert sum(payloads.values()) == 2 * (len(group.members) + len(group.members)) * len(group.owners)
