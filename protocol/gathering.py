@@ -6,6 +6,8 @@ Rules:
 - Perhaps the missing follow another, whom they take for the first live voter. So a leader that has waited for long
   without a quorum calls them away, to the next attempt, in which all choose anew.
 - One JOIN of each peer is kept, that of its highest attempt; JOINs of attempts that are over count for nothing.
+- A roster is one message, and a signed JOIN cannot be shortened. So the JOINs of those without a vote, who may claim to
+  have prepared anything, are bounded together: if they are too much, whoever brings most is left out.
 - Who stands on another root than we is a stray: not in our group. If a quorum stands together on another root than
   ours, the stray is we.
 - A group needs a quorum of the last round's voters, enough members, somebody who contributes, and a quorum of those
@@ -14,6 +16,7 @@ Rules:
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -24,7 +27,9 @@ from shoal.protocol.quorum import is_quorum
 from shoal.protocol.roster import MAX_MEMBERS, Base, answers, rank
 from shoal.protocol.signing import signed
 from shoal.protocol.voting import left_before, may_matter, must_propose
+from shoal.protocol.wire import MAX_CONTROL_FRAME, encode
 
+STRANGERS_BYTES = MAX_CONTROL_FRAME // 2  # of all JOINs of those without a vote
 CLOSE, CALL_AWAY = 2, 3  # patiences until a leader closes without the missing; until it calls them away from others
 MAX_NAMED = 8  # of those who are missing
 HAND_IN = 0  # the attempt in a Call that is meant for those who are still training
@@ -52,22 +57,28 @@ class Gathering:
         self._base = base
         self._called_at: float | None = None
         self._joins: dict[PeerId, Join] = {}
-        self._strays: dict[PeerId, Join] = {}
+        self._strays: dict[PeerId, Join] = {}  # without what they have prepared: no roster takes them
+        self._sure = frozenset((*base.voters, means.me))  # of their place, whatever they bring
+        self._sizes: dict[PeerId, int] = {}  # in bytes, of the JOINs of all others
+        self._strangers_bytes = 0
         self.opened_at: float | None = None  # when the first JOIN that still matters came
 
     def __repr__(self) -> str:
         return f"Gathering(joins={len(self._joins)}, strays={len(self._strays)})"
 
     def add(self, now: float, join: Join) -> bool:
-        """Keep a JOIN that was checked; whether there was room for it."""
+        """Keep a JOIN that was checked; whether there is room for it."""
         fits, strays = join.base_root == self._base.root, self._strays
         kept, other = (self._joins, strays) if fits else (strays, self._joins)
         if join.peer not in kept and len(kept) >= MAX_MEMBERS:
             return False
         known = kept.get(join.peer)
         if known is None or join.attempt > known.attempt:
-            kept[join.peer] = join
+            kept[join.peer] = join if fits else dataclasses.replace(join, prepared=None)
             other.pop(join.peer, None)
+            self._make_room(join.peer, len(encode(join)) if fits else 0)
+        if join.peer not in kept:
+            return False
         if self.opened_at is None:
             self.opened_at = now
         return True
@@ -129,6 +140,20 @@ class Gathering:
         return Outlook(None, reason, self._call(now, attempt, waited, patience, bool(reason)), missing)
 
     # -- inside ---------------------------------------------------------------------------------------------
+
+    def _make_room(self, peer: PeerId, size: int) -> None:
+        """Note what a JOIN brings; while those without a vote bring too much, whoever brings most goes, latest first."""
+        if peer not in self._sure:
+            self._weigh(peer, size)
+        while self._strangers_bytes > STRANGERS_BYTES:
+            largest = max(reversed(self._sizes), key=self._sizes.__getitem__)
+            del self._joins[largest]
+            self._weigh(largest, 0)
+
+    def _weigh(self, peer: PeerId, size: int) -> None:
+        self._strangers_bytes += size - self._sizes.pop(peer, 0)
+        if size:
+            self._sizes[peer] = size
 
     def _call(self, now: float, attempt: int, waited: float, patience: float, is_stuck: bool) -> int | None:
         if is_stuck and waited >= CALL_AWAY * patience:

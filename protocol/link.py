@@ -3,6 +3,7 @@
 Rules:
 - Messages and calls travel on control streams; messages whose class says `bulk` on bulk streams, so that no
   payload ever stands before a word.
+- A message that is too long is dropped, like any that is lost; a call that is, is our caller's mistake.
 - A bad frame or message costs its sender that frame and a line in our log; bad framing costs it the stream.
 - A message of a run that we are not in is dropped unread: decoding it would cost us more than sending it cost.
 - The peer may have one stream of each protocol: a new one replaces the old. If the old one had not ended, the peer
@@ -17,6 +18,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
@@ -41,6 +43,8 @@ FRAME_LIMIT = 120.0  # seconds for one frame: nobody makes us keep half of one f
 BUSY = (1.0, 0.2)  # seconds of our time for the words of one peer, in a burst and per second
 BUSY_MOST = 0.05  # counted for one word: what it sets off may be work that we owe the run, not the sender
 OPEN_TRIES = 2  # a connection may end while we open a stream on it, and another one be there
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,7 @@ class Neighbour:
         self._bulk = Lane(around.bulk_queue, lambda: self._open_stream(BULK), around.spawn)
         self._calls = Calls(peer, self._put, around.spawn, around.on_call)
         self._readers: dict[str, tuple[asyncio.Task[None], Stream]] = {}
+        self._too_long: set[str] = set()  # kinds of messages that were dropped for it: we say so once
         self._busy = Allowance(*BUSY)
         self._sent = self._received = 0
         self._rtt: float | None = None
@@ -166,11 +171,22 @@ class Neighbour:
         if message.bulk:
             self._put_bulk(run, message)
         else:
-            self._put(Kind.MESSAGE, 0, encode(message), run=run)
+            self._put_word(run, message)
 
     async def call(self, message: Message) -> Message:
         """The peer's answer to `message`."""
         return await self._calls.ask(message)
+
+    def _put_word(self, run: RunId, message: Message) -> None:
+        """What is too long to be sent, perhaps because others filled it, is lost like any other word."""
+        body, kind = encode(message), type(message).__name__
+        if len(body) <= MAX_CONTROL_FRAME:
+            self._put(Kind.MESSAGE, 0, body, run=run)
+            return
+        self._control.dropped += 1
+        if kind not in self._too_long:
+            self._too_long.add(kind)
+            log.warning("a %s of %d bytes is too long for %s, and not sent", kind, len(body), short(self.peer))
 
     def _put(
         self,

@@ -194,6 +194,20 @@ async def test_what_cannot_be_sent_is_dropped_and_counted() -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_word_that_is_too_long_is_dropped_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Others may have filled it; it must cost neither the link nor the run."""
+    a, b = Node(), Node()
+    async with running(a, b):
+        await a.connect(b.addresses()[0])
+        for _ in range(2):
+            a.send(b.peer, RUN, Pad(bytes(MAX_CONTROL_FRAME)))
+        a.send(b.peer, RUN, Word(1))
+        await eventually(lambda: b.words == [1])
+    assert a.dropped == 2
+    assert caplog.text.count("is too long") == 1
+
+
+@pytest.mark.asyncio
 async def test_an_address_of_somebody_else_is_not_taken_for_the_peer() -> None:
     a, b, stranger = Node(), Node(), Identity.generate().peer
     async with running(a, b):

@@ -9,6 +9,7 @@ import pytest
 from shoal.protocol.context import Means
 from shoal.protocol.effects import Timer, Wake
 from shoal.protocol.estimate import Estimate
+from shoal.protocol.gathering import STRANGERS_BYTES
 from shoal.protocol.ids import NO_DIGEST, PeerId, digest
 from shoal.protocol.matchmaking import (
     MAX_ATTEMPT_STEP,
@@ -26,6 +27,7 @@ from shoal.protocol.outbox import Outbox
 from shoal.protocol.roster import check_roster, rank
 from shoal.protocol.shelf import Shelf
 from shoal.protocol.voting import VoteState
+from shoal.protocol.wire import MAX_CONTROL_FRAME, encode
 from tests.simulation.signing import FakeSigner
 from tests.unit.rounds_kit import (
     BASE,
@@ -39,6 +41,7 @@ from tests.unit.rounds_kit import (
     leave,
     refs,
     refused,
+    roster,
     sent,
     told,
     value,
@@ -281,6 +284,41 @@ def test_a_group_does_not_do_without_the_join_of_one_that_may_have_joined_anothe
     (formed,) = told(leader.receive_join(0.1, join(SECOND, LEADER)), GroupFormed)
     assert formed.roster.leaves == ()
     check_roster(formed.roster, BASE, POLICY, SIGNER)
+
+
+def _stuffed(peer: PeerId, leader: PeerId, size: int) -> Join:
+    """A JOIN with an invented vote of many bytes."""
+    names = tuple(f"{number:040}" for number in range(size // 42))
+    group = dict(members=names, weights=(0,) * len(names), voters=names[:1], samples=0)
+    proposal = dataclasses.replace(PREPARED.proposal, **group)  # type: ignore[arg-type]
+    return join(peer, leader, prepared=dataclasses.replace(PREPARED, proposal=proposal))
+
+
+def test_what_strangers_bring_leaves_room_for_the_others_in_one_message() -> None:
+    """Whoever brings most is left out, and is not told that it counts."""
+    gathering, size = _core(LEADER)._gathering, STRANGERS_BYTES // 3
+    strangers = [PeerId(f"s{number}") for number in range(8)]
+    kept = [gathering.add(0.0, _stuffed(peer, LEADER, size + 1000 * place)) for place, peer in enumerate(strangers)]
+    assert kept == [True, True, False, False, False, False, False, False]
+    small, voter = join(STRANGER, LEADER), _stuffed(SECOND, LEADER, 2 * size)
+    assert gathering.add(0.1, small)
+    assert gathering.add(0.1, voter)
+    assert gathering.add(0.1, _stuffed(D, LEADER, size // 2))
+    assert gathering.add(0.1, _stuffed(PeerId("z"), LEADER, size * 9 // 10))
+    assert list(gathering.present(1)) == [strangers[0], STRANGER, SECOND, D, PeerId("z")]
+    others = [joined for joined in gathering.present(1).values() if joined.peer != SECOND]
+    assert len(encode(roster(joins=tuple(others)))) < MAX_CONTROL_FRAME // 2 + 1000
+
+
+def test_room_is_free_again_when_a_stranger_brings_less_or_turns_out_a_stray() -> None:
+    gathering, most = _core(LEADER)._gathering, STRANGERS_BYTES * 9 // 10
+    big = _stuffed(STRANGER, LEADER, most)
+    for attempt, change in enumerate((dict(prepared=None), dict(base_root=NO_DIGEST)), start=2):
+        assert gathering.add(0.0, dataclasses.replace(big, attempt=2 * attempt))
+        assert gathering.add(0.0, dataclasses.replace(big, attempt=2 * attempt + 1, **change))  # type: ignore[arg-type]
+        assert gathering.add(0.0, dataclasses.replace(big, peer=D, attempt=2 * attempt))
+        assert gathering.add(0.0, join(D, LEADER, attempt=2 * attempt + 1))
+    assert gathering._strays[STRANGER].prepared is None
 
 
 PREPARED = value()
