@@ -142,7 +142,7 @@ class Gathering:
     # -- inside ---------------------------------------------------------------------------------------------
 
     def _make_room(self, peer: PeerId, size: int) -> None:
-        """Note what a JOIN brings; while those without a vote bring too much, whoever brings most goes, latest first."""
+        """Note what a JOIN brings; while voteless ones bring too much, whoever brings most goes, latest first."""
         if peer not in self._sure:
             self._weigh(peer, size)
         while self._strangers_bytes > STRANGERS_BYTES:

@@ -103,8 +103,7 @@ class Matchmaking:
 
     def late(self, roster: Roster) -> list[PeerId]:
         """Who sent us a JOIN but is not in `roster`."""
-        members = [join.peer for join in roster.joins]
-        return [peer for peer in self._gathering.peers() if peer not in members]
+        return [peer for peer in self._gathering.peers() if all(join.peer != peer for join in roster.joins)]
 
     @property
     def has_offer(self) -> bool:
@@ -285,8 +284,8 @@ class Matchmaking:
         outlook = self._gathering.look(now, self.attempt, self.candidates.expected(), self.candidates.leaves())
         if outlook.roster is not None:
             self.pause(self.attempt)
-            catch_up = CatchUp(self.round, self._part)
-            return [*(Send(peer, catch_up) for peer in self._gathering.strays()), Tell(GroupFormed(outlook.roster))]
+            catch_up = [Send(peer, CatchUp(self.round, self._part)) for peer in self._gathering.strays()]
+            return [*catch_up, Tell(GroupFormed(outlook.roster))]
         effects: list[Effect] = [Tell(Waiting(outlook.reason))] if outlook.reason not in ("", self._reason) else []
         self._reason = outlook.reason
         if outlook.call is not None and self._me in self._base.voters:  # if they all have left, nobody may call

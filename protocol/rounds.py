@@ -6,8 +6,8 @@
 
 Rules: messages of decided rounds are answered with what was decided; messages of the next round wait until we are
 there; whoever is more than one round ahead makes us catch up. What was voted outlives its round: a member that goes
-back to an earlier state takes up its votes again, and votes in no round before the last in which it has. A LEAVE
-counts in the round that it names, whenever we are there, and is a reason neither to wait nor to catch up.
+back to an earlier state takes up its votes again, and votes in no round before the last in which it has.
+A LEAVE counts in the round that it names, and is a reason neither to wait nor to catch up.
 """
 
 from __future__ import annotations
@@ -253,10 +253,10 @@ class Rounds:
 
     def _fall_behind(self, sender: PeerId, message: Message, number: int) -> list[Effect]:
         """Somebody is rounds ahead of us; if it wants us to lead, it had better ask another."""
-        behind = Tell(Behind(sender, number))
+        effects: list[Effect] = [Tell(Behind(sender, number))]
         if isinstance(message, wire.Join):
-            return [behind, Send(sender, wire.Retry(number, self._means.part, message.attempt + 1))]
-        return [behind]
+            effects.append(Send(sender, wire.Retry(number, self._means.part, message.attempt + 1)))
+        return effects
 
     def _digest(self, effects: list[Effect]) -> list[Effect]:
         """Put what the round tells us in the words of the run."""
