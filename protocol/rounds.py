@@ -133,8 +133,7 @@ class Rounds:
         self._means.outbox.open()
         self._round, self._applying = Round(self._means, base, vote, reducer), None
         self._token += 1
-        known = self.shelf.decision(base.round + 1)
-        if known is not None:  # we have been here before
+        if (known := self.shelf.decision(base.round + 1)) is not None:  # we have been here before
             return self._commit(known, (False,) * len(known.chunks))
         effects: list[Effect] = [self._wake(), *self._look_ahead()]
         self._goodbyes.keep_only(base.round + 1, last_of_interest(base.round + 1, self._voted))
