@@ -64,7 +64,7 @@ def children() -> Iterator[Children]:
         yield started
 
 
-@pytest.mark.parametrize(("kind", "role"), [("kill", "leader"), ("stop", "owner")])
+@pytest.mark.parametrize(("kind", "role"), [("kill", "leader"), pytest.param("stop", "owner", marks=pytest.mark.slow)])
 def test_the_round_of_a_death_commits(children: Children, tmp_path: Path, kind: str, role: str) -> None:
     strike(children, tmp_path, kind, role, SMALL)
 
