@@ -44,7 +44,7 @@ class SharedVector:
             os.ftruncate(fd, elements * ITEM)
             _seal(fd)
             return cls(fd, elements)
-        except BaseException:
+        except BaseException:  # nothing is swallowed; the descriptor just has no owner yet
             os.close(fd)
             raise
 

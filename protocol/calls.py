@@ -103,7 +103,7 @@ class Calls:
             self._put(Kind.ANSWER, number, encode(await self._serve(self._peer, message)))
         except ShoalError as error:
             self._put(Kind.FAILURE, number, str(error).encode()[:MAX_REASON])
-        except Exception:
+        except Exception:  # the caller need not wait for its deadline; raised again, so that it is logged
             self._put(Kind.FAILURE, number, b"internal error")
             raise
         finally:

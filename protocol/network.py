@@ -84,7 +84,7 @@ class Network:
         self._port, self._claim = claim_pair(self._listen_host, self._port)
         try:
             await self._transport.start(f"/ip4/{self._listen_host}/tcp/{self._port}")
-        except BaseException:
+        except BaseException:  # nothing is swallowed; the port is given back
             self._claim.close()
             raise
         self._spawn(self._ping_all())
@@ -231,7 +231,7 @@ class Network:
             handler(*args)
         except RemoteError as error:
             self._complain(error)
-        except Exception:
+        except Exception:  # our own mistake with one message; the stream has others
             log.exception("a handler of the network failed")
 
     async def _ping_all(self) -> None:

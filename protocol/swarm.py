@@ -11,6 +11,7 @@ Rules:
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -46,6 +47,8 @@ NEW_FROM_HOST = (128, 16.0)  # connections in a burst, and per second
 MAX_HOSTS = 4096  # whose rate is remembered
 MAX_STREAMS = 64  # of one connection, both directions
 CLOSE_TIMEOUT = 0.3  # seconds for the good-byes of one connection
+
+log = logging.getLogger(__name__)
 
 OnConnection = Callable[[PeerId, object, bool], None]  # (peer, connection, whether it is up)
 
@@ -139,7 +142,8 @@ class _Swarm(Swarm):
         async def guarded(stream: INetStream) -> None:
             try:
                 await stream_handler(stream)
-            except Exception:
+            except Exception:  # whatever it was, it concerns this one stream, whose other end sees the reset
+                log.debug("a stream's handler failed", exc_info=True)
                 await _reset(stream)
 
         super().set_stream_handler(guarded)

@@ -14,7 +14,7 @@ from typing import Any
 
 from shoal.node.checkpoint.about import MODEL
 from shoal.node.checkpoint.read import load
-from shoal.node.checkpoint.write import force
+from shoal.node.disk import force
 from shoal.node.manifest import ModelSpec
 from shoal.node.model import INIT_STD, NORM_EPSILON
 from shoal.protocol.errors import LocalError

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from shoal.node.checkpoint.about import ABOUT, INNER, MODEL, OUTER, About, FileFacts
 from shoal.node.checkpoint.scan import folder_name, glance
+from shoal.node.disk import force
 from shoal.node.inner_state import halves
 from shoal.node.shm import FloatArray
 from shoal.node.state import Snapshot
@@ -122,12 +123,3 @@ def _write_text(path: Path, text: str) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-
-
-def force(path: Path) -> None:
-    """To disk: a file's bytes, or a folder's names."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -63,6 +63,6 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         return failure(502, str(error), blame="network")
     except ShoalError as error:
         return failure(400, str(error))
-    except Exception:
+    except Exception:  # our own mistake: one answer is lost, the node is not
         log.exception("the API failed on %s %s", request.method, request.path)
         return failure(500, "the node made a mistake; its log has the details", blame="node")

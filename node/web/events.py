@@ -64,7 +64,7 @@ class Events:
             try:
                 self._look(time.time())
                 self._is_failing = False
-            except Exception:
+            except Exception:  # our own mistake: pages stand still, runs go on
                 if not self._is_failing:  # once is enough
                     log.exception("the page cannot be kept up to date")
                 self._is_failing = True

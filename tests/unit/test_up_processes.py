@@ -12,10 +12,10 @@ import pytest
 from shoal.node.up.processes import Child, Children
 
 DEAF = """
-import signal, subprocess, sys, time
+import signal, subprocess
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print(subprocess.Popen(["sleep", "600"]).pid, flush=True)
-time.sleep(600)
+signal.pause()
 """
 
 
@@ -45,7 +45,7 @@ def start(children: Children, program: str, tmp_path: Path) -> tuple[Child, Path
 
 def test_a_willing_child_ends_in_order(tmp_path: Path) -> None:
     with Children() as children:
-        child, log = start(children, "print('up', flush=True); import time; time.sleep(600)", tmp_path)
+        child, log = start(children, "print('up', flush=True); import signal; signal.pause()", tmp_path)
         wait_for_line(log)
         assert child.code() is None
     assert child.code() == -signal.SIGTERM
