@@ -33,7 +33,8 @@ from shoal.protocol.wire import Message
 WINDOW = 4  # chunks asked of one donor at a time
 MAX_DONORS = 8
 MAX_LIARS = 64  # that are remembered
-PATIENCE = 3.0  # seconds without an answer before another donor is asked
+PATIENCE = 3.0  # seconds without an answer before another donor is asked; longer, once that was too short for all
+MOST_PATIENCE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class Download:
     payloads: dict[int, bytes] = field(default_factory=dict)
     asked: dict[int, tuple[PeerId, float]] = field(default_factory=dict)
     donors: list[PeerId] = field(default_factory=list)
+    heard: dict[PeerId, float] = field(default_factory=dict)  # when each donor last sent a chunk
 
     @property
     def is_complete(self) -> bool:
@@ -64,6 +66,10 @@ class Download:
     def unasked(self) -> list[int]:
         """Chunks that nobody is asked for."""
         return [index for index in range(len(self.hashes)) if index not in self.payloads and index not in self.asked]
+
+    def last_sign(self, donor: PeerId, asked_at: float) -> float:
+        """When `donor` was asked, or has sent a chunk since: they stand behind each other on its link."""
+        return max(asked_at, self.heard.get(donor, asked_at))
 
     def drop(self, donor: PeerId) -> None:
         """Ask `donor` for nothing more."""
@@ -83,6 +89,7 @@ class Transfer:
         self._source: PeerId | None = None
         self._invited: list[PeerId] = []
         self._heard_at = 0.0
+        self._patience = PATIENCE
         self._liars: deque[PeerId] = deque(maxlen=MAX_LIARS)
         self._tries = 0
         self._token = 0
@@ -107,7 +114,7 @@ class Transfer:
         self.beyond = beyond
         if not self._candidates():
             return []
-        self.active, self._download = True, None
+        self.active, self._download, self._patience = True, None, PATIENCE
         self._token += 1
         return [*self._ask_chain(now), self._wake("look")]
 
@@ -138,7 +145,7 @@ class Transfer:
             self.active = False
             return []
         if self._download is None:
-            return [self._wake("look"), *(self._ask_chain(now) if now - self._heard_at > PATIENCE else [])]
+            return [self._wake("look"), *(self._begin_anew(now) if now - self._heard_at > self._patience else [])]
         return [self._wake("look"), *self._replace_silent(now, self._download)]
 
     def receive(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
@@ -227,6 +234,7 @@ class Transfer:
             blame = self._blame(sender, f"sent a wrong chunk {message.index} of the state")
             return [*blame, *self._ask_chunks(now, download)]
         del download.asked[message.index]
+        download.heard[sender] = now
         download.payloads[message.index] = message.payload
         return self._ask_chunks(now, download)
 
@@ -249,12 +257,16 @@ class Transfer:
 
     def _replace_silent(self, now: float, download: Download) -> list[Effect]:
         """Ask others for what the silent owe; begin anew if nobody is left."""
-        late = [donor for donor, at in download.asked.values() if now - at > PATIENCE]
+        late = [donor for donor, at in download.asked.values() if now - download.last_sign(donor, at) > self._patience]
         for donor in dict.fromkeys(late):
             download.drop(donor)
         if download.donors or download.is_complete:
             return self._ask_chunks(now, download)
-        self._download = None
+        return self._begin_anew(now)
+
+    def _begin_anew(self, now: float) -> list[Effect]:
+        """Nobody answers in time. Perhaps all links are slow, so the next try waits longer."""
+        self._download, self._patience = None, min(MOST_PATIENCE, 2 * self._patience)
         return self._ask_chain(now)
 
     def _watch_leases(self) -> list[Effect]:

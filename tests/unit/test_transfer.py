@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import pairwise
 
 from shoal.protocol.allreduce import Blamed
 from shoal.protocol.donor import LEASE, MAX_LEASES, MAX_VERSIONS, SLOWEST, Donor, state_root
@@ -150,6 +151,32 @@ def test_a_silent_donor_is_replaced_and_a_dead_end_left() -> None:
     assert {effect.to for effect in sent(effects, GetStateChunk)} == {other}
     effects = joiner.fire(20.0, Timer("transfer", "look", 1, "0"))
     assert sent(effects, GetChain), "no donor is left: begin anew"
+
+
+def test_chunks_stand_behind_each_other_on_a_slow_link() -> None:
+    """Each comes in time after the one before it, though long after it was asked for."""
+    joiner, source, _ = _started((A,))
+    joiner.receive(0.0, source, _offer(_donor()))
+    now = 0.0
+    while (asked := joiner._download) is not None and not asked.is_complete:
+        index = min(asked.asked)
+        now += 0.9 * PATIENCE
+        joiner.fire(now, Timer("transfer", "look", joiner._token, "0"))
+        joiner.receive(now, source, _chunk(index))
+        assert joiner.progress()[0] == index + 1
+    assert joiner.take() is not None
+
+
+def test_where_all_links_are_slow_patience_grows() -> None:
+    joiner, _, _ = _started((A,))
+    asks, now = [], 0.0
+    while now < 40 * PATIENCE:
+        now += PATIENCE / 3
+        if sent(joiner.fire(now, Timer("transfer", "look", joiner._token, "0")), GetChain):
+            asks.append(now)
+    gaps = [later - sooner for sooner, later in pairwise([0.0, *asks])]
+    assert gaps == sorted(gaps)
+    assert gaps[-1] > 4 * gaps[0]
 
 
 def test_whom_nobody_can_help_does_not_begin_and_who_is_overtaken_stops() -> None:
