@@ -18,6 +18,7 @@ from blake3 import blake3
 from torch import Tensor
 
 from shoal.node.checkpoint.about import ABOUT, INNER, MODEL, OUTER, About, FileFacts
+from shoal.node.checkpoint.aside import set_aside
 from shoal.node.checkpoint.scan import folder_name, glance
 from shoal.node.disk import force
 from shoal.node.inner_state import halves
@@ -33,12 +34,13 @@ def write_checkpoint(folder: Path, about: About, snapshot: Snapshot, moments: Fl
     """Write the checkpoint of `snapshot` into `folder`, and say where; LocalError, and nothing is there, if it fails.
 
     `about` is without its files. `snapshot` is leased, and `moments` nobody's else. A whole checkpoint of the same
-    round is as good, since its state is agreed on, and stays.
+    round and state is as good, and stays; one of another history is set aside.
     """
     path = folder / folder_name(about.round)
     fresh = folder / f".{path.name}.{os.getpid()}.new"
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        set_aside(folder, about)
         if glance(path).about is not None:
             return path
         remove(path)

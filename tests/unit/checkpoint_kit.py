@@ -24,9 +24,9 @@ MANIFEST = Manifest(name="tiny", model=MODEL, rounds=RoundSpec(chunk_bytes=4096)
 HISTORY = Digest(bytes(range(32)))
 
 
-def state(round: int, manifest: Manifest = MANIFEST) -> CommittedState:
-    """A state that no other round has."""
-    generator = torch.Generator().manual_seed(round)
+def state(round: int, manifest: Manifest = MANIFEST, history: int = 0) -> CommittedState:
+    """A state that no other round has, and no other history."""
+    generator = torch.Generator().manual_seed(1000 * history + round)
     layout = Layout.of(skeleton(manifest.model))
     shape = StateShape(layout, manifest.rounds.chunk_bytes)
     parameters, momentum = (torch.randn(layout.size, generator=generator) * 0.1 for _ in range(2))
@@ -56,7 +56,7 @@ def about(held: CommittedState, inner_steps: int = 7, manifest: Manifest = MANIF
     return About.of(manifest, proposal, held.current.root, samples=1000, peer=ME, inner_steps=inner_steps)
 
 
-def write(folder: Path, round: int, manifest: Manifest = MANIFEST) -> Path:
+def write(folder: Path, round: int, manifest: Manifest = MANIFEST, history: int = 0) -> Path:
     """A whole checkpoint of a trainer."""
-    held = state(round, manifest)
+    held = state(round, manifest, history)
     return write_checkpoint(folder, about(held, manifest=manifest), held.current, moments(held))

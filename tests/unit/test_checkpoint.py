@@ -17,7 +17,7 @@ from shoal.node.checkpoint import write as writing
 from shoal.node.checkpoint.about import ABOUT, INNER, MODEL, OUTER
 from shoal.node.checkpoint.keep import Keeper, Keeping, prune
 from shoal.node.checkpoint.read import load, load_newest
-from shoal.node.checkpoint.scan import find, folder_name
+from shoal.node.checkpoint.scan import CHECKPOINTS, find, folder_name
 from shoal.node.checkpoint.write import sweep, write_checkpoint
 from shoal.node.state import Snapshot
 from shoal.node.state_shape import VECTORS
@@ -130,6 +130,20 @@ def test_a_whole_one_of_the_same_round_stays_and_a_damaged_one_is_replaced(tmp_p
     halve(first / MODEL)
     write(tmp_path, 4)
     assert load(first).about.round == 4
+
+
+def test_what_another_history_has_made_is_set_aside_and_ours_is_kept(tmp_path: Path) -> None:
+    """A founder that lost its home founds the same run again: its rounds have numbers that were here before."""
+    folder = tmp_path / CHECKPOINTS
+    before = {round: load(write(folder, round)).about.root for round in (2, 4, 6)}
+    ours = write(folder, 4, history=1)
+    prune(folder, 2)
+    assert load(ours).about.root not in before.values()
+    assert names(folder) == [folder_name(2), folder_name(4)]
+    kept = {
+        each.about.round: each.about.root for each in find(tmp_path) if each.about and "set-aside" in str(each.path)
+    }
+    assert kept == {4: before[4], 6: before[6]}
 
 
 def test_the_newest_are_kept_and_damaged_ones_do_not_count(tmp_path: Path) -> None:
