@@ -49,9 +49,14 @@ def test_a_swarm_in_containers(stack: Stack) -> None:
     stack.until(lambda: rounds(stack, victim) > before, "a round with the one that came back")
     assert stack.status(victim)["peer"] == name
 
-    # Bootstrap node and trainers are replaced by new containers: they are who they were, and in their run.
-    for service in ("bootstrap", "trainer"):
-        stack.compose("up", "--detach", "--no-deps", "--force-recreate", service)
+    # All of them stop, and are started at once: nobody waits for the health of a node that waits for it.
+    stack.compose("stop")
+    stack.compose("start")
+    again = [bootstrap, *trainers]
+    stack.until(lambda: {stack.status(each).get("peer") for each in again} == set(names), "all of them, started again")
+
+    # New containers in the place of all: they are who they were.
+    stack.compose("up", "--detach", "--force-recreate")
     fresh = [*stack.containers("bootstrap"), *stack.containers("trainer")]
     assert not set(fresh) & {bootstrap, *trainers}
     stack.until(lambda: {stack.status(each).get("peer") for each in fresh} == set(names), "the same peers")
@@ -73,7 +78,8 @@ def assert_confined(stack: Stack, bootstrap: str, trainers: list[str]) -> None:
 
     stack.until(lambda: {health(each) for each in [bootstrap, *trainers]} == {"healthy"}, "health")
     assert {stack.docker("exec", each, "id", "-u").strip() for each in trainers} == {"10001"}
-    assert stack.docker("port", bootstrap).strip() == f"4180/tcp -> 127.0.0.1:{stack.page_port}"
+    assert stack.docker("port", bootstrap).strip() == f"{stack.page_port}/tcp -> 127.0.0.1:{stack.page_port}"
+    assert f"http://127.0.0.1:{stack.page_port}/" in stack.docker("exec", bootstrap, "shoal", "status")
     assert [stack.docker("port", each) for each in trainers] == ["", "", ""]
 
 
