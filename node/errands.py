@@ -50,8 +50,8 @@ class Errands:
 
     async def _see_to(self, run: str, enter: Callable[[], Awaitable[Answer]]) -> None:
         pause = RETRY_FIRST
-        self._open[run] = "the node has only begun"
         while not self._runs.has(run):
+            self._open[run] = "entering it now"  # which takes a while, once somebody has answered
             try:
                 await enter()
             except ShoalError as error:
@@ -60,7 +60,7 @@ class Errands:
                     warn(log, "run-not-entered", f"not yet in the run {run[:8]}: {error}; trying again")
                 await asyncio.sleep(pause)
                 pause = min(RETRY_MOST, 2 * pause)
-        del self._open[run]
+        self._open.pop(run, None)
 
 
 def _id_of(manifest: Path) -> str:

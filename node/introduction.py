@@ -60,7 +60,7 @@ async def find_manifest(run: str, network: Network, identity: Identity) -> Intro
     """The first good answer of all connected peers; without one, the error of the last bad one, or UnknownRun."""
     peers = [link.peer for link in network.links()]
     if not peers:
-        raise LocalError("this node knows no other: start it with --bootstrap ADDRESS of a member of the run")
+        raise LocalError("no other peer is connected: --bootstrap ADDRESS of a member of the run is how to begin")
     failure: TransportError | RemoteError | None = None
     for peer in peers:
         try:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
-
-from shoal.node.standing import BUSY
 
 Answer = dict[str, Any]
 WRONG = {
     "SOLO": "This node is alone: no other peer is reachable.",
     "SPLIT": "The swarm is split: too few of its last members are reachable.",
 }
+AVERAGING = ("reducing", "preparing", "applying")
 ADVICE = {
-    "SOLO": "Start it with --bootstrap and the address of a running node.",
+    "SOLO": "Start it with --bootstrap and the address of a running node, or another node with an address of this one.",
     "SPLIT": "Check this machine's network and theirs. The run goes on by itself when they are back; nothing is lost.",
 }
 
@@ -36,10 +36,16 @@ def headline(status: Answer) -> str:
         return WRONG[state]
     if not runs:
         return f"Connected {_with_peers(status)}, and in no run."
-    busy = [f"round {run['round'] + 1} of {label(run)}" for run in runs if run.get("phase") in BUSY]
-    if state == "IN-ROUND" and busy:
-        return f"Averaging {' and '.join(busy)} with the others."
+    if state == "IN-ROUND" and (averaging := _rounds(runs, AVERAGING)):
+        return f"Averaging {averaging} with the others."
+    if state == "IN-ROUND" and (ready := _rounds(runs, ("matching",))):
+        return f"Ready to average {ready}, and waiting for the others."
     return f"Connected {_with_peers(status)}: {', '.join(map(_doing, runs))}."
+
+
+def _rounds(runs: list[Answer], phases: Sequence[str]) -> str:
+    """The next round of each run that is in one of `phases`."""
+    return " and ".join(f"round {run['round'] + 1} of {label(run)}" for run in runs if run.get("phase") in phases)
 
 
 def _with_peers(status: Answer) -> str:

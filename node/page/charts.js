@@ -1,6 +1,6 @@
 // A chart of one run over time: this node and the swarm. The points are the node's; here they are only drawn.
 
-import { make, setText } from "./dom.js";
+import { make, setClass, setText } from "./dom.js";
 
 // Seconds between two ticks: never a part of one.
 const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800];
@@ -30,10 +30,10 @@ export class Chart {
       key.title = hint;
       return key;
     });
-    this.plot = make("div", "plot");
+    this.plot = make("div", "plot empty");
     this.plot.setAttribute("role", "img");
     this.title = title;
-    parent.append(make("div", "chart", make("div", "chart-head", make("h3", "", title), ...keys), this.plot));
+    parent.append(make("div", "chart", make("div", "chart-head", make("h3", "", title), make("span", "keys", ...keys)), this.plot));
     this.data = [[], ...series.map(() => [])];
     this.build();
     new ResizeObserver(() => this.resize()).observe(this.plot);
@@ -45,6 +45,7 @@ export class Chart {
     this.data = data;
     this.chart.setData(data);
     this.plot.dataset.points = data[0].length;
+    setClass(this.plot, data.slice(1).some((column) => column.some((value) => value !== null)) ? "plot" : "plot empty");
     this.show(null);
   }
 

@@ -10,8 +10,8 @@ const LOSSES = [
   { label: "swarm", name: "swarm", hint: "mean of the members' training losses" },
 ];
 const SPEEDS = [
-  { label: "this node", name: "own", hint: "while it trains" },
-  { label: "swarm", name: "swarm", hint: "committed by all, from round to round" },
+  { label: "training here", name: "own", hint: "while it trains" },
+  { label: "committed by all", name: "swarm", hint: "tokens behind a round, by the time since the one before" },
 ];
 
 const ROUND_COLUMNS = [
@@ -21,7 +21,7 @@ const ROUND_COLUMNS = [
     title: "Counted",
     text: ({ contributors, members }) => `${contributors} of ${members}`,
     kind: "number",
-    isOdd: ({ contributors, members }) => contributors < members,
+    isOdd: ({ isMissed }) => isMissed,
   },
   { title: "Attempt", text: ({ attempt }) => String(attempt), kind: "number minor", isOdd: ({ attempt }) => attempt > 1 },
   { title: "Took", text: (round) => (round.seconds > 0 ? seconds(round.seconds) : "–"), kind: "number" },
@@ -42,14 +42,35 @@ function waitedFor({ waited_for, called, took_part }) {
   return late.join(", ") || "–";
 }
 
+/** Rounds for the table, the last one first. Who does not train counts in none of them; who counted and then does not is missed. */
+function told(rounds, now) {
+  const uncounted = ({ members, contributors }) => members - contributors;
+  const always = Math.min(...rounds.map(uncounted));
+  return rounds.map((round) => ({ ...round, age: now - round.applied_at, isMissed: uncounted(round) > always })).reverse();
+}
+
+const OVERDUE = 3; // times what usually lies between two rounds
+const UNKNOWN = 20; // seconds between two rounds, as long as there are no two
+
+/** Whether waiting is what a round always begins with: everybody waits for everybody for a while. */
+function isUsual({ phase }, rounds, now) {
+  const ends = rounds.map((round) => round.applied_at);
+  const gaps = ends.slice(1).map((end, index) => end - ends[index]).sort((one, other) => one - other);
+  const usual = Math.max(5, gaps[Math.floor(gaps.length / 2)] ?? UNKNOWN);
+  return !(phase in PHASES) && !(now - ends.at(-1) > OVERDUE * usual);
+}
+
 function tiles(row) {
   const target = row.last ? ` / ${row.last}` : "";
-  return [
-    ["Round", `${row.round}${target}`],
-    ["Members", count(row.members)],
+  const training = [
     ["Loss", fixed(row.loss, 3)],
     ["Inner step", count(row.step)],
     ["Tokens/s here", count(row.tokens_per_second)],
+  ];
+  return [
+    ["Round", `${row.round}${target}`],
+    ["Members", count(row.members)],
+    ...(row.trains === false ? [] : training),
     ["Tokens in all", count(row.samples)],
     ["Sent", bytes(row.bytes_sent)],
     ["Received", bytes(row.bytes_received)],
@@ -60,6 +81,7 @@ export class RunCard {
   constructor(parent) {
     this.name = make("h2");
     this.id = make("span", "mono muted");
+    this.waiting = make("span", "waiting minor");
     this.phase = make("span", "badge");
     this.notice = make("p", "notice");
     this.tiles = make("dl", "tiles");
@@ -69,7 +91,7 @@ export class RunCard {
     scroll.tabIndex = 0;
     scroll.setAttribute("role", "region");
     scroll.setAttribute("aria-label", "Last rounds");
-    this.card = make("section", "card run", make("div", "title", this.name, this.id, this.phase), this.notice);
+    this.card = make("section", "card run", make("div", "title", this.name, this.id, this.waiting, this.phase), this.notice);
     this.card.append(this.tiles, charts, scroll);
     parent.append(this.card);
     const loss = (value) => fixed(value, 2);
@@ -85,14 +107,19 @@ export class RunCard {
     this.id.title = row.run;
     setText(this.phase, row.phase);
     setClass(this.phase, `badge ${PHASES[row.phase] ?? "good"}`);
-    setText(this.notice, row.failure ? `It has failed on this node: ${row.failure}` : (row.waiting_for ?? ""));
+    setClass(this.card, row.trains === false ? "card run idle" : "card run");
+    const waiting = row.failure ? "" : (row.waiting_for ?? "");
+    const quiet = isUsual(row, rounds, now);
+    setText(this.waiting, quiet ? waiting : "");
+    this.waiting.title = this.waiting.textContent;
+    setText(this.notice, row.failure ? `It has failed on this node: ${row.failure}` : quiet ? "" : waiting);
     setClass(this.notice, row.failure ? "notice bad" : "notice");
     const tile = () => make("div", "", make("dt"), make("dd"));
     sync(this.tiles, tiles(row), tile, (node, [name, value]) => {
       setText(node.children[0], name);
       setText(node.children[1], value);
     });
-    this.rounds.update(rounds.map((round) => ({ ...round, age: now - round.applied_at })).reverse());
+    this.rounds.update(told(rounds, now));
     if (news) this.draw(news);
   }
 

@@ -139,10 +139,11 @@ def _end(story: Story) -> Element:
     words = (
         "All figures come from metrics.jsonl beside this file, which has more of them. loss.png is the first chart as "
         "a picture, manifest.toml is the run as it was, logs/ has what each process said, and peers/ the state that "
-        "each peer held at the end. `shoal report` with the name of this folder makes the page again."
+        "each peer held at the end. "
     )
+    again = (tag("code", "shoal report"), " with the name of this folder makes the page again.")
     table = tag("table", head, *rows, class_="figures") if ends else None
-    return tag("section", tag("h2", "In the end"), table, tag("p", words))
+    return tag("section", tag("h2", "In the end"), table, tag("p", words, *again))
 
 
 def _peer_ends(story: Story) -> list[dict[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from shoal.node.service import Answer
@@ -28,6 +29,31 @@ def test_what_peers_send_is_text_and_never_markup(browser: Browser) -> None:
         assert MARKUP in page.inner_text("#peers")
         assert MARKUP in page.inner_text(".run .notice")
         assert page.locator("main img").count() == 0
+        witness.is_content()
+
+
+def test_waiting_is_an_alarm_only_once_it_lasts_and_who_does_not_train_shows_no_training(browser: Browser) -> None:
+    service = FakeService()
+    service.news = {"phase": "matching", "waiting_for": "round 4 waits for abcdef", "trains": False}
+    (one,) = service.rounds(RUN)
+
+    def ended(*ago: float) -> None:
+        rounds = [one | {"round": 3 - index, "applied_at": time.time() - each} for index, each in enumerate(ago)]
+        service.rounds = lambda run, last=None: rounds[::-1]  # type: ignore[method-assign]
+
+    ended(1, 61, 121)
+    with served(service, TOKEN) as url:
+        witness = Witness(browser, url)
+        page = witness.page
+        page.goto(link(url, TOKEN))
+        page.wait_for_selector(".run .waiting >> text=round 4 waits for abcdef")
+        assert page.inner_text(".run .notice") == ""
+        assert "Inner step" not in page.inner_text(".run .tiles")
+        assert page.locator(".run .key.own:visible").count() == 0
+        assert page.locator("table.rounds td.odd").count() == 0, "the same member counts in no round: it does not train"
+        ended(1000, 1060, 1120)
+        page.wait_for_selector(".run .notice >> text=round 4 waits for abcdef")
+        assert page.inner_text(".run .waiting") == ""
         witness.is_content()
 
 

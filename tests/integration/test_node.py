@@ -121,7 +121,7 @@ def test_bad_requests_are_refused_and_change_nothing(children: Children, tmp_pat
     node = RealNode(tmp_path / "node").start(children)
     with pytest.raises(LocalError, match=r"nearest known key is 'method\.inner_steps'"):
         node.client.create_run(MANIFEST.replace("inner_steps", "inner_step"), True)
-    with pytest.raises(LocalError, match="knows no other"):
+    with pytest.raises(LocalError, match="no other peer is connected"):
         node.client.join_run("0123456789abcdef", True)
     with pytest.raises(LocalError, match="is in no run"):
         node.client.leave_run("0123456789abcdef")

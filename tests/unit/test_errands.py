@@ -27,6 +27,8 @@ class FakeRuns:
         self.failures = failures
         self.entered = list(entered)
         self.calls: list[tuple[str, bool]] = []
+        self.answer = asyncio.Event()
+        self.answer.set()
 
     def has(self, prefix: str) -> bool:
         return any(run.startswith(prefix) for run in self.entered)
@@ -38,6 +40,7 @@ class FakeRuns:
         self.calls.append((run, train))
         if len(self.calls) <= self.failures:
             raise LocalError("this node knows no other")
+        await self.answer.wait()
         self.entered.append(run)
         return {}
 
@@ -67,6 +70,7 @@ async def test_a_run_is_created_once(tmp_path: Path, manifest: Path) -> None:
 async def test_a_run_is_joined_as_soon_as_somebody_knows_it(tmp_path: Path, manifest: Path, by_manifest: bool) -> None:
     wanted = str(manifest) if by_manifest else RUN[:8].upper()
     runs = FakeRuns(failures=2)
+    runs.answer.clear()
     work = Errands(NodeSettings(tmp_path, join=(wanted,)), cast(Runs, runs))
     assert work.obstacle() is None
     working = asyncio.create_task(work.run())
@@ -74,6 +78,10 @@ async def test_a_run_is_joined_as_soon_as_somebody_knows_it(tmp_path: Path, mani
         while not runs.calls:
             await asyncio.sleep(0)
         assert work.obstacle() == f"not yet in the run {RUN[:8]}: this node knows no other"
+        while len(runs.calls) < 3:
+            await asyncio.sleep(0)
+        assert work.obstacle() == f"not yet in the run {RUN[:8]}: entering it now", "what was is told for what is"
+        runs.answer.set()
         await working
     assert len(runs.calls) == 3
     assert RUN.startswith(runs.entered[0])

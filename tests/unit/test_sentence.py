@@ -32,6 +32,12 @@ RUN = {"name": "stdlib", "round": 3, "phase": "training", "trains": True}
             "entering abababab again.",
         ),
         ("IN-ROUND", 2, [RUN, RUN | {"name": "b", "phase": "reducing"}], "Averaging round 4 of b with the others."),
+        (
+            "IN-ROUND",
+            2,
+            [RUN, RUN | {"name": "b", "phase": "matching"}],
+            "Ready to average round 4 of b, and waiting for the others.",
+        ),
     ],
 )
 def test_headlines(state: str, peers: int, runs: list[dict[str, Any]], said: str) -> None:
