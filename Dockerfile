@@ -1,4 +1,4 @@
-# A Shoal node in a container: two stages, so that what runs has no compiler.
+# A Shoal node in a container, in stages: what runs has no compiler, and a new Shoal is a small layer over its dependencies.
 #
 #   docker build -t shoal .                                                   torch with the libraries for NVIDIA GPUs
 #   docker build -t shoal --build-arg PIP_EXTRA_INDEX_URL=<PyTorch's index for CPUs> .      much smaller, CPU only
@@ -7,7 +7,7 @@
 
 ARG BASE=python:3.11-slim-bookworm
 
-FROM ${BASE} AS builder
+FROM ${BASE} AS dependencies
 # The headers of a Python that comes from the distribution are in a package of their own.
 RUN apt-get update \
     && apt-get install -y --no-install-recommends build-essential libgmp-dev \
@@ -17,17 +17,18 @@ RUN apt-get update \
 WORKDIR /src
 RUN python -m venv /opt/shoal
 ENV PATH=/opt/shoal/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
-# What Shoal depends on changes less often than Shoal, and is a layer of its own.
 COPY pyproject.toml constraints.txt ./
 ARG PIP_EXTRA_INDEX_URL=
 RUN python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' \
         > requirements.txt \
     && pip install -c constraints.txt -r requirements.txt
+
+FROM dependencies AS wheel
 COPY README.md LICENSE ./
 COPY protocol protocol
 COPY dht dht
 COPY node node
-RUN pip install --no-deps .
+RUN pip wheel --no-deps --wheel-dir /wheels .
 
 FROM ${BASE}
 RUN apt-get update \
@@ -36,10 +37,12 @@ RUN apt-get update \
     && groupadd --gid 10001 shoal \
     && useradd --uid 10001 --gid shoal --home-dir /var/lib/shoal --shell /usr/sbin/nologin shoal \
     && install -d -o shoal -g shoal -m 700 /var/lib/shoal /run/shoal
-COPY --from=builder /opt/shoal /opt/shoal
+ENV PATH=/opt/shoal/bin:$PATH SHOAL_HOME=/run/shoal/home PYTHONUNBUFFERED=1
+COPY --from=dependencies /opt/shoal /opt/shoal
+COPY --from=wheel /wheels /wheels
+RUN pip install --no-cache-dir --no-deps --no-index /wheels/*.whl
 COPY deploy/own-home /usr/local/bin/own-home
 COPY examples /opt/shoal/examples
-ENV PATH=/opt/shoal/bin:$PATH SHOAL_HOME=/run/shoal/home PYTHONUNBUFFERED=1
 USER shoal
 WORKDIR /var/lib/shoal
 # Keys, votes and addresses; a volume that several containers share gives each a folder of its own.
