@@ -39,7 +39,7 @@ def headline(status: Answer) -> str:
     if state == "IN-ROUND" and (averaging := _rounds(runs, AVERAGING)):
         return f"Averaging {averaging} with the others."
     if state == "IN-ROUND" and (ready := _rounds(runs, ("matching",))):
-        return f"Ready to average {ready}, and waiting for the others."
+        return f"Ready for {ready}, waiting for the others."
     return f"Connected {_with_peers(status)}: {', '.join(map(_doing, runs))}."
 
 

@@ -71,7 +71,7 @@ def test_log_in_and_watch(browser: Browser, pair: Pair, tmp_path: Path) -> None:
     witness.until(f"{POINTS} > {seen + 1}", "the curve to move")
     witness.until(f"{LAST_ROUND} > {round}", "a new round in the table")
     assert page.inner_text("#state-word") in ("CONNECTED", "IN-ROUND")
-    assert page.inner_text("#headline").startswith(("Connected with 1 peer", "Averaging round", "Ready to average"))
+    assert page.inner_text("#headline").startswith(("Connected with 1 peer", "Averaging round", "Ready for round"))
     assert page.locator("#peers tbody tr").count() == 1
     assert "direct" in page.inner_text("#peers tbody tr")
     assert "2 of 2" in page.inner_text("table.rounds tbody")

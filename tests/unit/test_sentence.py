@@ -36,7 +36,7 @@ RUN = {"name": "stdlib", "round": 3, "phase": "training", "trains": True}
             "IN-ROUND",
             2,
             [RUN, RUN | {"name": "b", "phase": "matching"}],
-            "Ready to average round 4 of b, and waiting for the others.",
+            "Ready for round 4 of b, waiting for the others.",
         ),
     ],
 )
