@@ -67,11 +67,18 @@ format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# These tests run one after the other: they time something, use every core themselves, or write to the terminal.
+ALONE := tests/test_architecture.py tests/simulation/test_rounds.py tests/integration tests/browser tests/compose
+# All others run side by side.
+TOGETHER := $(ALONE:%=--ignore=%) --numprocesses=auto --maxprocesses=4 --dist=worksteal
+
 test: lint
-	$(BIN)/pytest -m 'not slow'
+	$(BIN)/pytest $(TOGETHER) -m 'not slow'
+	$(BIN)/pytest $(ALONE) -m 'not slow'
 
 test-all: lint
-	$(BIN)/pytest
+	$(BIN)/pytest $(TOGETHER)
+	$(BIN)/pytest $(ALONE)
 
 bench-peers: benchmarks/.hivemind/.installed
 

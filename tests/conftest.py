@@ -8,7 +8,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-if (os.cpu_count() or 1) <= 4:
+if (os.cpu_count() or 1) <= 4 or "PYTEST_XDIST_WORKER" in os.environ:
     # Before torch is imported: two processes with two threads each on two cores are far slower than one.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
