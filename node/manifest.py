@@ -1,8 +1,9 @@
 """The run manifest: everything that the members of a run must agree on, and nothing else.
 
-A person writes TOML; on the wire it is canonical msgpack (keys sorted, no default left out but an origin that is
-not there), whose SHA-256 is the run id. Node-private settings (device, threads, paths, caps) never enter it. It only
-names things: models, data and methods come from registries, so that joining a run executes no code from the network.
+A person writes TOML; on the wire it is canonical msgpack (keys sorted, no default left out but those of keys that
+were added later, so that the ids of runs stay), whose SHA-256 is the run id. Node-private settings (device, threads,
+paths, caps) never enter it. It only names things: models, data and methods come from registries, so that joining a run
+executes no code from the network.
 Every field is bounded, so that whatever a stranger signs is refused or small.
 """
 
@@ -89,6 +90,7 @@ class RoundSpec(Spec):
     min_members: Annotated[int, Field(ge=1, le=10_000)] = 2
     start_members: Annotated[int, Field(ge=1, le=10_000)] = 2  # for round 1
     last: Annotated[int, Field(ge=1, le=2**53)] | None = None  # None: the run has no last round
+    pace: Literal["deadline", "steps"] = "deadline"  # the slow hand in what they have; or are waited for
     max_group: Annotated[int, Field(ge=1, le=1_000)] = 64  # owners, not members
     max_weight: Annotated[int, Field(ge=1, le=2**40)] = 1 << 30  # tokens that a member may claim for a round
     chunk_bytes: Annotated[int, Field(ge=4096, le=8 << 20)] = 1 << 20  # of fp32
@@ -145,7 +147,11 @@ class Manifest(Spec):
 
     def canonical(self) -> bytes:
         """The bytes that are hashed, signed and sent."""
-        table = self.model_dump(mode="json", exclude=None if self.origin else {"origin"})
+        table = self.model_dump(mode="json")
+        if self.origin is None:
+            del table["origin"]
+        if self.rounds.pace == "deadline":
+            del table["rounds"]["pace"]
         packed: bytes = msgpack.packb(_sorted(table))
         return packed
 

@@ -12,6 +12,8 @@ from shoal.protocol.messages.rounds import VoteRecord
 from shoal.protocol.roster import Base, Policy
 from shoal.protocol.wire import Message
 
+SLACK = 60.0  # seconds at the pace of steps: for a worker on a busy machine, or one that is started again
+
 
 def run_facts(manifest: Manifest, author: PeerId, *, seeded: Digest, chunks: int, holds_origin: bool) -> RunFacts:
     """The facts of a run; `seeded` is the root of the state that the manifest's seed gives."""
@@ -23,6 +25,7 @@ def run_facts(manifest: Manifest, author: PeerId, *, seeded: Digest, chunks: int
         rounds.max_weight,
         chunks,
         manifest.first_round,
+        SLACK if rounds.pace == "steps" else 0.0,
     )
     return RunFacts(first_base(manifest, author, seeded), policy, holds_origin)
 

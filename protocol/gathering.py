@@ -3,6 +3,7 @@
 Rules:
 - It waits for all who are expected. When the learned patience is over it calls the missing to hand in what they have;
   after as long again it closes without them. Without a quorum, or with too few members, it never closes.
+- A policy may give the slow some slack: so much patience at least, and nobody hands in early for less.
 - Perhaps the missing follow another, whom they take for the first live voter. So a leader that has waited for long
   without a quorum calls them away, to the next attempt, in which all choose anew.
 - One JOIN of each peer is kept, that of its highest attempt; JOINs of attempts that are over count for nothing.
@@ -83,6 +84,10 @@ class Gathering:
             self.opened_at = now
         return True
 
+    def patience(self) -> float:
+        """Seconds that those who still train are waited for before they are called to hand in."""
+        return max(self._spread.deadline(), self._policy.slack)
+
     def restart(self) -> None:
         """Another attempt: the waiting begins anew with the next JOIN."""
         self.opened_at = self._called_at = None
@@ -130,14 +135,14 @@ class Gathering:
         assert self.opened_at is not None
         present = self.present(attempt)
         missing = tuple(self.missing(attempt, expected))
-        waited, patience = now - self.opened_at, self._spread.deadline()
+        waited = now - self.opened_at
         leaves = may_matter(answers(present.values()), left_before(leaves, attempt), self._base.voters)
         reason = self._obstacle(present, leaves)
-        if not reason and (not missing or waited >= CLOSE * patience):
+        if not reason and (not missing or waited >= CLOSE * self.patience()):
             if not missing:
                 self._spread.observe(waited)
             return Outlook(roster=self._roster(present, attempt, leaves))
-        return Outlook(None, reason, self._call(now, attempt, waited, patience, bool(reason)), missing)
+        return Outlook(None, reason, self._call(now, attempt, waited, bool(reason)), missing)
 
     # -- inside ---------------------------------------------------------------------------------------------
 
@@ -155,12 +160,13 @@ class Gathering:
         if size:
             self._sizes[peer] = size
 
-    def _call(self, now: float, attempt: int, waited: float, patience: float, is_stuck: bool) -> int | None:
-        if is_stuck and waited >= CALL_AWAY * patience:
-            if self._called_at is None or now - self._called_at >= CALL_AWAY * patience:
+    def _call(self, now: float, attempt: int, waited: float, is_stuck: bool) -> int | None:
+        too_long = CALL_AWAY * self._spread.deadline()  # without slack: who follows another does not train
+        if is_stuck and waited >= too_long:
+            if self._called_at is None or now - self._called_at >= too_long:
                 self._called_at = now
                 return attempt
-        elif waited >= patience and self._called_at is None:
+        elif waited >= self.patience() and self._called_at is None:
             self._called_at = now
             return HAND_IN
         return None

@@ -165,7 +165,7 @@ class Matchmaking:
         if self._gathering.are_we_astray():
             effects.append(Tell(Astray()))
         if not self.active:
-            effects += [self._wake(self._spread.deadline())] if is_first else []
+            effects += [self._wake(self._gathering.patience())] if is_first else []
             return effects + (self._step_aside() if self._has_stepped_aside else [])
         if join.attempt > self.attempt:
             return effects + self.move_up(now, join.attempt)
@@ -181,8 +181,8 @@ class Matchmaking:
         """Somebody leads, and waits for us."""
         if sender not in self._base.voters:
             raise RemoteError("calls us together without a vote", sender)
-        if not self.active:
-            return [Tell(HandIn(self.round))]
+        if not self.active:  # a call away comes sooner than the slack is over
+            return [Tell(HandIn(self.round))] if message.attempt == HAND_IN or not self._policy.slack else []
         if message.attempt < self.attempt:
             return [self._retry(sender, self.attempt)] if message.attempt != HAND_IN else []
         if message.attempt > self.attempt or sender == self.leader:
@@ -232,7 +232,7 @@ class Matchmaking:
 
     def _urge(self, now: float) -> list[Effect]:
         """We are to lead, and still train."""
-        opened, patience = self._gathering.opened_at, self._spread.deadline()
+        opened, patience = self._gathering.opened_at, self._gathering.patience()
         if opened is None:
             return []
         aside = self._step_aside() if now - opened >= CALL_AWAY * patience else []

@@ -39,6 +39,7 @@ class Policy:
     max_weight: int
     chunks: int  # of this part
     first: int = 1  # the run's first round; later in a run that goes on from a checkpoint
+    slack: float = 0.0  # seconds that live members may train on while the others wait, however fast those were
 
     def members_needed(self, round: int) -> int:
         """How many members a round must have to start."""

@@ -9,7 +9,7 @@ import pytest
 from shoal.node.checkpoint.lineage import check_fits, going_on
 from shoal.node.checkpoint.read import Checkpoint, load
 from shoal.node.manifest import Manifest, decode_manifest, parse_manifest
-from shoal.node.run_facts import run_facts
+from shoal.node.run_facts import SLACK, run_facts
 from shoal.node.up.plan import to_toml
 from shoal.protocol.certificate import genesis
 from shoal.protocol.errors import LocalError
@@ -50,6 +50,13 @@ def test_its_first_round_builds_on_the_other_runs_history_and_its_author_decides
     assert not facts.holds_origin
     assert facts.policy.members_needed(5) == MANIFEST.rounds.start_members
     assert facts.policy.members_needed(1) == MANIFEST.rounds.min_members
+
+
+def test_only_the_pace_of_steps_gives_slack() -> None:
+    for pace, slack in (("deadline", 0.0), ("steps", SLACK)):
+        rounds = MANIFEST.rounds.model_copy(update={"pace": pace})
+        manifest = MANIFEST.model_copy(update={"rounds": rounds})
+        assert run_facts(manifest, ME, seeded=NO_DIGEST, chunks=3, holds_origin=True).policy.slack == slack
 
 
 def test_a_run_from_nowhere_begins_with_its_own_genesis() -> None:

@@ -38,6 +38,13 @@ def test_the_run_id_of_a_fixed_manifest_never_changes() -> None:
     assert Manifest(name="golden").run_id.hex() == GOLDEN
 
 
+def test_a_pace_of_its_own_is_another_run_and_survives_the_wire() -> None:
+    manifest = parse_manifest('name = "golden"\n[rounds]\npace = "steps"')
+    assert manifest.run_id.hex() != GOLDEN
+    assert decode_manifest(manifest.canonical(), manifest.run_id) == manifest
+    assert parse_manifest('name = "golden"\n[rounds]\npace = "deadline"').run_id.hex() == GOLDEN
+
+
 def test_order_and_spelled_out_defaults_do_not_matter() -> None:
     terse = parse_manifest('name = "a"\n[rounds]\nmin_members = 3\n[model]\ndim = 64')
     wordy = parse_manifest('seed = 0\nname = "a"\n[model]\ndim = 64\nlayers = 4\n[rounds]\nmin_members = 3')

@@ -68,9 +68,10 @@ class _View:
         return self.statuses.get(peer)
 
 
-def _core(me: PeerId, vote: VoteState | None = None, view: _View | None = None) -> Matchmaking:
+def _core(me: PeerId, vote: VoteState | None = None, view: _View | None = None, slack: float = 0.0) -> Matchmaking:
     view, spread, pace = view or _View(me, list(PEERS)), Estimate(2.0, 0.5, 60.0), Estimate(1.0, 1.0, 60.0)
-    means = Means(me, 0, FakeSigner(me), view, POLICY, Shelf(), Outbox(), spread, pace)
+    policy = dataclasses.replace(POLICY, slack=slack)
+    means = Means(me, 0, FakeSigner(me), view, policy, Shelf(), Outbox(), spread, pace)
     return Matchmaking(means, BASE, vote or VoteState(ROUND, 0))
 
 
@@ -113,6 +114,32 @@ def test_the_late_are_called_and_then_left_out() -> None:
     assert (call.to, call.message) == (THIRD, Call(ROUND, 0, 0))
     (formed,) = told(leader.fire(4.1, _wake(leader)), GroupFormed)
     assert len(formed.roster.joins) == 2
+
+
+def test_with_slack_nobody_is_called_or_left_out_before_it_is_over() -> None:
+    leader = _core(LEADER, slack=60.0)
+    leader.submit(0.0, OFFER)
+    leader.receive_join(0.0, join(SECOND, LEADER))
+    for now in (2.1, 4.1, 59.9):
+        assert not sent(leader.fire(now, _wake(leader)), Call)
+    assert sent(leader.fire(60.1, _wake(leader)), Call)
+    assert not told(leader.fire(119.9, _wake(leader)), GroupFormed)
+    assert told(leader.fire(120.1, _wake(leader)), GroupFormed)
+
+
+def test_with_slack_a_call_away_reaches_those_who_follow_another_and_cuts_nobody_short() -> None:
+    alone, training = _core(LEADER, slack=60.0), _core(SECOND, slack=60.0)
+    alone.submit(0.0, OFFER)
+    (away, _) = sent(alone.fire(6.1, _wake(alone)), Call)
+    assert not training.receive_call(6.2, LEADER, away.message)  # type: ignore[arg-type]
+    assert told(training.receive_call(60.2, LEADER, Call(ROUND, 0, 0)), HandIn)
+
+
+def test_with_slack_a_leader_trains_to_its_end_while_the_others_wait() -> None:
+    leader = _core(LEADER, slack=60.0)
+    (wake,) = (effect for effect in leader.receive_join(0.0, join(SECOND, LEADER)) if isinstance(effect, Wake))
+    assert wake.after == 60.0
+    assert told(leader.fire(60.0, wake.timer), HandIn)
 
 
 def test_without_a_quorum_nobody_closes_and_the_run_says_for_whom_it_waits() -> None:
