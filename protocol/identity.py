@@ -47,14 +47,23 @@ class Identity:
         return cls(Ed25519PrivateKey.generate())
 
     @classmethod
+    def of_seed(cls, seed: bytes) -> Identity:
+        """The identity that follows from 32 bytes; whoever knows them has it too."""
+        return cls(Ed25519PrivateKey.from_private_bytes(seed))
+
+    @classmethod
     def load_or_create(cls, path: Path) -> Identity:
         """The identity kept in `path`, made there if the file does not exist; LocalError if it is unusable."""
         try:
             if not path.exists():
-                _create(path, cls.generate())
+                cls.generate().keep(path)
             return _load(path)
         except OSError as error:
             raise LocalError(f"cannot use the key file {path}: {error.strerror}") from error
+
+    def keep(self, path: Path) -> None:
+        """Write the key file, unless there is one; OSError if that is impossible."""
+        _create(path, self)
 
     @property
     def seed(self) -> bytes:
@@ -160,7 +169,7 @@ def _load(path: Path) -> Identity:
     seed = _seed(path.read_bytes())
     if seed is None:
         raise LocalError(f"{path} is not an Ed25519 key in libp2p's form; move it away and a new identity is made")
-    return Identity(Ed25519PrivateKey.from_private_bytes(seed))
+    return Identity.of_seed(seed)
 
 
 def _seed(data: bytes) -> bytes | None:

@@ -57,7 +57,7 @@ def up(
     out: Annotated[
         Path | None, typer.Option(envvar="SHOAL_UP_OUT", help="A folder for logs, metrics and states.")
     ] = None,
-    seed: Annotated[int, typer.Option(envvar="SHOAL_UP_SEED", help="Of model and data.")] = 0,
+    seed: Annotated[int, typer.Option(envvar="SHOAL_UP_SEED", help="Of model, data and keys.")] = 0,
     checkpoint_every: Annotated[
         int, typer.Option(envvar="SHOAL_UP_CHECKPOINT_EVERY", help="Rounds between two checkpoints. 0: none.")
     ] = UP_CHECKPOINT_EVERY,

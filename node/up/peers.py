@@ -74,8 +74,7 @@ class LocalPeer:
             data=plan.data,
             checkpoint_every=plan.checkpoint_every,
         )
-        if plan.resumed is not None:
-            plan.resumed.hand_key(self.name, self.home)
+        plan.give_key(self.name, self.home)
         environ = {"SHOAL_HOME": str(self.home.root), FAULT_VARIABLE: str(fault or "")}
         self.armed = fault is not None
         self.child = children.start(foreground_argv(settings), self.log, environ)

@@ -1,7 +1,9 @@
 """What one `shoal up` is going to do, settled before anything is started.
 
 The manifest is the user's or the built-in one with what the command line fixes: the seed, the last round, how many
-members start it, and whose text it learns from.
+members start it, and whose text it learns from. And a play can be played again: if nobody dies or comes, the same seed
+gives the same bits, however busy the machine is. So nobody hands in early, and the peers' keys follow from the seed,
+because who leads and who reads what follows from their names. Such keys are no secret, and good on loopback only.
 """
 
 from __future__ import annotations
@@ -14,9 +16,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from shoal.node.home import Home
 from shoal.node.manifest import DataSpec, Manifest, load_manifest, parse_manifest
 from shoal.node.options import UP_CHECKPOINT_EVERY, UpOptions, UsageError
 from shoal.node.up.resume import Resumption
+from shoal.protocol.identity import Identity
+from shoal.protocol.ids import digest
 
 RUNS = Path("runs")  # where results go when --out names no place
 
@@ -55,6 +60,14 @@ class Plan:
         """Who comes later."""
         return f"peer-{len(self.peers) + 1}" if self.join_at else None
 
+    def give_key(self, peer: str, home: Home) -> None:
+        """The key of `peer`, in its new home: the one that it had, or what follows from the seed and its name."""
+        if self.resumed is not None:
+            self.resumed.hand_key(peer, home)
+        else:
+            seed = digest("key of a play", self.manifest.seed.to_bytes(8, "little"), peer.encode())
+            Identity.of_seed(seed).keep(home.create().identity_key)
+
     def facts(self) -> dict[str, Any]:
         """The plan in metrics.jsonl."""
         return {
@@ -85,7 +98,8 @@ def chosen_manifest(options: UpOptions, corpus: str = "") -> Manifest:
     base = load_manifest(options.manifest) if options.manifest else builtin_manifest()
     if base.data.name == "files" and not options.data:
         raise UsageError(f"--manifest {options.manifest} is about text of your own: name it with --data")
-    rounds = base.rounds.model_copy(update={"last": options.rounds, "start_members": options.peers})
+    fixed = {"last": options.rounds, "start_members": options.peers, "pace": "steps"}
+    rounds = base.rounds.model_copy(update=fixed)
     data = DataSpec(name="files", digest=corpus) if options.data else base.data
     manifest = base.model_copy(update={"seed": options.seed, "rounds": rounds, "data": data})
     left = options.peers - (1 if options.kill_at else 0)

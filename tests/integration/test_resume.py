@@ -1,11 +1,18 @@
-"""A run that was stopped and resumed gives what an unstopped one gives, bit for bit."""
+"""A run that was stopped and resumed gives what an unstopped one gives, bit for bit; so does one that is played again.
+
+Compared are the mean loss of each peer in each round, the digest of each round's result, and, where there are
+checkpoints, roots and moments: those of AdamW are equal only if each step's gradient was. The plays that are compared
+with the first one have to share the processors with others.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +31,7 @@ kv_heads = 1
 hidden = 64
 context = 32
 [method]
-inner_steps = 1
+inner_steps = 3
 batch = 4
 warmup_steps = 5
 inner_lr = 5e-3
@@ -37,6 +44,8 @@ scatter = "int8"
 loss_ratio = 1.5
 """
 PATIENCE = 240.0
+THIEVES = 2 * (os.cpu_count() or 1)
+CALM = ("--kill-at", "none", "--join-at", "none")
 
 
 def up(out: Path, *flags: str) -> dict[str, Any]:
@@ -55,6 +64,23 @@ def checkpoints(out: Path) -> dict[tuple[str, int], dict[str, Any]]:
     return {(about.peer, about.round): about.model_dump() for about in found if about is not None}
 
 
+def losses(out: Path) -> dict[tuple[int, str], tuple[float, int, str]]:
+    """What each peer reported of each round: its mean loss, its tokens, and the digest of the result."""
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    rounds = [line for line in lines if line["kind"] == "round"]
+    return {(each["round"], each["peer"]): (each["loss"], each["tokens"], each["digest"]) for each in rounds}
+
+
+@pytest.fixture
+def busy_machine() -> Iterator[None]:
+    """More who want the processors than there are."""
+    thieves = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(THIEVES)]
+    yield
+    for thief in thieves:
+        thief.kill()
+        thief.wait()
+
+
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     """The flags of a play to round 8 on a text of sheep."""
@@ -69,7 +95,7 @@ def unstopped(tmp_path_factory: pytest.TempPathFactory, text: tuple[str, ...]) -
     out = tmp_path_factory.mktemp("unstopped") / "out"
     manifest = out.with_name("manifest.toml")
     manifest.write_text(MANIFEST)
-    up(out, *text, "--peers", "3", "--kill-at", "none", "--join-at", "none", "--manifest", str(manifest))
+    up(out, *text, *CALM, "--peers", "3", "--manifest", str(manifest))
     return out
 
 
@@ -88,6 +114,16 @@ def result(out: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("busy_machine")
+def test_the_same_seed_gives_the_same_bits(unstopped: Path, text: tuple[str, ...], tmp_path: Path) -> None:
+    again = up(tmp_path / "again", *text, *CALM, "--peers", "3", "--manifest", str(unstopped / "manifest.toml"))
+    assert losses(tmp_path / "again") == losses(unstopped)
+    assert len(losses(unstopped)) == 3 * 8
+    assert {each["digest"] for each in again["peers"]} == {each["digest"] for each in result(unstopped)["peers"]}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("busy_machine")
 def test_a_resumed_run_goes_on_as_if_it_had_not_been_stopped(
     unstopped: Path, text: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -99,6 +135,9 @@ def test_a_resumed_run_goes_on_as_if_it_had_not_been_stopped(
     assert [each["round"] for each in resumed["committed"]] == [5, 6, 7, 8]
     attempts = [each["attempt"] for each in (*whole["committed"], *resumed["committed"])]
     assert attempts == [1] * 12, "the machine is too busy for this comparison: an attempt that fails changes the order"
+    expected_losses = {place: seen for place, seen in losses(unstopped).items() if place[0] > 4}
+    assert losses(tmp_path / "later") == expected_losses
+    assert len(expected_losses) == 12
     assert [each["digest"] for each in resumed["committed"]] == [each["digest"] for each in whole["committed"][4:]]
     assert resumed["val_loss"] == whole["val_loss"]
     assert {each["digest"] for each in resumed["peers"]} == {each["digest"] for each in whole["peers"]}

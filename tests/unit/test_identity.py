@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 from libp2p.crypto.ed25519 import create_new_key_pair
@@ -27,7 +26,7 @@ GOLDEN_PEER = "12D3KooWMbbPVGsZYh3ChQjue712NHHGNybRRXwnuSpezYjGbCDS"
 
 
 def identity(seed: bytes = GOLDEN_SEED) -> Identity:
-    return Identity(Ed25519PrivateKey.from_private_bytes(seed))
+    return Identity.of_seed(seed)
 
 
 # -- names --------------------------------------------------------------------------------------------------

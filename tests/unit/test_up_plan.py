@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from shoal.node.home import Home
 from shoal.node.manifest import parse_manifest
 from shoal.node.options import UpOptions, UsageError
 from shoal.node.up.plan import builtin_manifest, chosen_manifest, make_plan, prepare_folder, to_toml
+from shoal.protocol.identity import Identity
+from shoal.protocol.ids import PeerId
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,6 +26,20 @@ def test_the_options_fix_what_the_command_line_says() -> None:
     manifest = chosen_manifest(UpOptions(peers=5, rounds=9, seed=7))
     assert (manifest.rounds.start_members, manifest.rounds.last, manifest.seed) == (5, 9, 7)
     assert manifest.model == builtin_manifest().model
+    assert (manifest.rounds.pace, builtin_manifest().rounds.pace) == ("steps", "deadline")
+
+
+def test_the_same_seed_gives_the_same_keys(tmp_path: Path) -> None:
+    def names(out: str, seed: int) -> list[PeerId]:
+        plan = make_plan(UpOptions(), tmp_path, chosen_manifest(UpOptions(seed=seed)))
+        homes = {peer: Home(tmp_path / out / peer) for peer in plan.peers}
+        for peer, home in homes.items():
+            plan.give_key(peer, home)
+        return [Identity.load_or_create(home.identity_key).peer for home in homes.values()]
+
+    ours, again, other = names("ours", 7), names("again", 7), names("other", 8)
+    assert ours == again
+    assert len({*ours, *other}) == 8
 
 
 def test_own_text_is_named_by_its_digest(tmp_path: Path) -> None:
