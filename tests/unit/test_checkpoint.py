@@ -23,6 +23,7 @@ from shoal.node.state import Snapshot
 from shoal.node.state_shape import VECTORS
 from shoal.protocol.errors import LocalError
 from tests.unit.checkpoint_kit import MANIFEST, ME, OTHER, about, moments, state, write
+from tests.unit.disk_kit import RENAMED, DiskLog
 
 
 def names(folder: Path) -> list[str]:
@@ -40,6 +41,17 @@ def test_what_is_written_is_loaded_to_the_bit(tmp_path: Path) -> None:
     assert loaded.manifest == MANIFEST
     assert (loaded.about.members, loaded.about.peer, loaded.about.samples) == ((OTHER, ME), ME, 1000)
     assert names(tmp_path) == [folder_name(4)]
+
+
+def test_its_bytes_are_on_disk_before_its_name_is_and_its_name_before_it_is_announced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = DiskLog(monkeypatch)
+    path = write(tmp_path, 4)
+    files = list(path.iterdir())
+    order = log.order(*files, path, tmp_path)
+    assert set(order[: len(files)]) == {file.name for file in files}
+    assert order[len(files) :] == [path.name, RENAMED, tmp_path.name]
 
 
 def test_the_tensors_have_their_hugging_face_names(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from shoal.node.disk import Disk
 from shoal.protocol.errors import LocalError
 from shoal.protocol.messages.node import GetManifest, Refused
+from tests.unit.disk_kit import RENAMED, DiskLog
 
 
 def test_the_last_record_of_each_name_is_kept(tmp_path: Path) -> None:
@@ -18,6 +19,13 @@ def test_the_last_record_of_each_name_is_kept(tmp_path: Path) -> None:
     disk.put("vote-1", Refused("other"))
     assert Disk(tmp_path).load() == {"vote-0": GetManifest("new"), "vote-1": Refused("other")}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["vote-0.record", "vote-1.record"]
+
+
+def test_a_record_is_on_disk_before_it_replaces_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = DiskLog(monkeypatch)
+    Disk(tmp_path).put("vote-0", GetManifest("new"))
+    record = tmp_path / "vote-0.record"
+    assert log.order(record, tmp_path) == [record.name, RENAMED, tmp_path.name]
 
 
 def test_a_crash_while_writing_leaves_the_old_record(tmp_path: Path) -> None:
