@@ -8,8 +8,10 @@ network, is no split.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from shoal.protocol.messages.status import RunStatus
+if TYPE_CHECKING:  # the command line says what these words mean, and needs no message for that
+    from shoal.protocol.messages.status import RunStatus
 
 BUSY = ("matching", "reducing", "preparing", "applying")
 LOSS_WINDOW = 60.0  # seconds within which lost members count as lost together

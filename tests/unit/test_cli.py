@@ -84,6 +84,22 @@ def test_the_command_line_imports_nothing_heavy() -> None:
     assert not HEAVY & set(loaded.split())
 
 
+@pytest.mark.parametrize(
+    ("words", "spared"),
+    [
+        ("--help", HEAVY | {"shoal.protocol.messages"}),
+        ("status", (HEAVY - {"pydantic"}) | {"shoal.protocol.messages"}),  # typer needs it to run a command
+    ],
+)
+def test_a_command_loads_only_what_it_needs(words: str, spared: set[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "shoal.node", words]
+    environ = os.environ | {"SHOAL_HOME": str(tmp_path)}
+    said = subprocess.run(command, capture_output=True, text=True, env=environ).stderr
+    loaded = {line.rpartition("|")[2].strip() for line in said.splitlines() if line.startswith("import time:")}
+    assert {"typer", "shoal.node.cli.app"} <= loaded
+    assert not spared & loaded
+
+
 def test_help_is_fast() -> None:
     def cpu_seconds() -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
