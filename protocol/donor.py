@@ -2,8 +2,9 @@
 
 Rules: only a version whose root the next round's certificate names is offered, and only if ours is that very state.
 A lease pins a version until `LEASE` seconds after the last chunk that was asked of it, but however it is used no longer
-than a slow joiner needs; who had one to its end makes room for others first. Leases, and versions that are pinned, are
-bounded in number, and only who has a lease is served.
+than a slow joiner needs; who had one to its end makes room for others first. Who asks again keeps its version if that
+is of use to it: rounds go on, and what is on its way would be lost. Leases, and versions that are pinned, are bounded
+in number, and only who has a lease is served.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from shoal.protocol.errors import RemoteError
 from shoal.protocol.history import History
 from shoal.protocol.ids import Digest, PeerId, digest
 from shoal.protocol.messages.transfer import GetState, GetStateChunk, StateChunk, StateIs
+from shoal.protocol.wire import MAX_INT
 
 MAX_LEASES = 16
 MAX_VERSIONS = 4  # that are pinned at once: each may be a whole copy of the state
@@ -58,6 +60,10 @@ class Lease:
     ends: float  # whatever is asked for
 
 
+def _exactly(round: int) -> range:
+    return range(round, round + 1)
+
+
 class Donor:
     """Serves those who catch up."""
 
@@ -82,7 +88,7 @@ class Donor:
 
     def offer(self, now: float, sender: PeerId, message: GetState) -> list[Effect]:
         """Pin a version and say what it is made of; silence if there is none, or too many ask."""
-        version = self._lease(now, sender, message.round)
+        version = self._lease(now, sender, _exactly(message.round) if message.round else range(message.least, MAX_INT))
         if version is None:
             return []
         layout, chunks = self._store.describe(version)
@@ -95,7 +101,7 @@ class Donor:
         _, chunks = self._store.describe(message.round)
         if message.index >= len(chunks):
             raise RemoteError(f"asks for chunk {message.index} of {len(chunks)}", sender)
-        is_leased = self._lease(now, sender, message.round) is not None
+        is_leased = self._lease(now, sender, _exactly(message.round)) is not None
         payload = self._store.chunk(message.round, message.index) if is_leased else b""
         return [Send(sender, StateChunk(self._part, message.round, message.index, payload))]
 
@@ -116,11 +122,11 @@ class Donor:
         root = self._history.certified_root(version)
         return root is not None and root == state_root(*self._store.describe(version))
 
-    def _lease(self, now: float, peer: PeerId, round: int) -> int | None:
-        """Pin the version of `round`, or any if it is 0, for `peer` from now on; None if that cannot be."""
+    def _lease(self, now: float, peer: PeerId, wanted: range) -> int | None:
+        """Pin a version of the rounds `wanted` for `peer` from now on; None if that cannot be."""
         self.expire(now)
         before = self._leases.get(peer)
-        version = before.version if before is not None and before.version == round else self._choose(peer, round)
+        version = before.version if before is not None and before.version in wanted else self._choose(peer, wanted)
         if version is None:
             return None
         _, chunks = self._store.describe(version)
@@ -130,12 +136,12 @@ class Donor:
             self._pin()
         return version
 
-    def _choose(self, peer: PeerId, round: int) -> int | None:
+    def _choose(self, peer: PeerId, wanted: range) -> int | None:
         """A version that there is a place for."""
         others = [lease.version for holder, lease in self._leases.items() if holder != peer]
         if peer in self._resting or len(others) >= MAX_LEASES:
             return None
-        versions = [version for version in self._store.versions() if round in (0, version)]
+        versions = [version for version in self._store.versions() if version in wanted]
         if len(set(others)) >= MAX_VERSIONS:
             versions = [version for version in versions if version in others]
         certified = [version for version in versions if self._is_certified(version)]

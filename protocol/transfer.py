@@ -4,7 +4,7 @@
     GET_CHAIN(after) ─────────────────────────► one
              ◄───────────────────────── CHAIN   until the newest round is known
     GET_STATE(any) ───────────────────────────► one, then GET_STATE(that round) to others
-             ◄───────────────────────── STATE_IS, pinned
+             ◄───────────────────────── STATE_IS, pinned; GET_CHAIN once more, if rounds have gone on meanwhile
     GET_STATE_CHUNK(i) ... ───────────────────► all of them, a few at a time each
              ◄───────────────────────── STATE_CHUNK
 
@@ -87,6 +87,7 @@ class Transfer:
         self._view = view
         self._download: Download | None = None
         self._source: PeerId | None = None
+        self._unchecked: StateIs | None = None  # our source's offer, for which our chain is too short yet
         self._invited: list[PeerId] = []
         self._heard_at = 0.0
         self._patience = PATIENCE
@@ -172,7 +173,7 @@ class Transfer:
         donors = self._candidates()
         if not donors:
             return []
-        self._heard_at = now
+        self._heard_at, self._unchecked = now, None
         self._source = donors[self._tries % len(donors)]
         self._tries += 1
         return [Send(self._source, GetChain(self._part, self._history.newest))]
@@ -200,11 +201,14 @@ class Transfer:
         self._heard_at = now
         if message.certificates and self._history.newest < message.newest:
             return [Send(sender, GetChain(self._part, self._history.newest))]
-        return self._invite([sender], 0)
+        offer, self._unchecked = self._unchecked, None
+        if offer is None:
+            return self._invite([sender], 0)
+        return self._receive_offer(now, sender, offer) if self._history.certified_root(offer.round) is not None else []
 
     def _invite(self, donors: Iterable[PeerId], round: int) -> list[Effect]:
         self._invited = [*self._invited, *donors][-2 * MAX_DONORS :]
-        return [Send(peer, GetState(self._part, round)) for peer in donors]
+        return [Send(peer, GetState(self._part, round, max(0, self.beyond + 1))) for peer in donors]
 
     def _receive_offer(self, now: float, sender: PeerId, message: StateIs) -> list[Effect]:
         root, certified = state_root(message.layout, message.chunks), self._history.certified_root(message.round)
@@ -212,8 +216,10 @@ class Transfer:
             return self._blame(sender, f"offers a state of round {message.round} that no certificate names")
         effects: list[Effect] = []
         if self._download is None:
-            if certified is None or message.round <= self.beyond:
+            if message.round <= self.beyond:
                 return []
+            if certified is None:
+                return self._lengthen_chain(sender, message)
             self._download = Download(self._history.base(message.round, root), message.layout, message.chunks)
             effects = self._invite([peer for peer in self._candidates() if peer != sender], message.round)
         elif message.round != self._download.base.round:
@@ -221,6 +227,13 @@ class Transfer:
         if sender not in self._download.donors:
             self._download.donors.append(sender)
         return effects + self._ask_chunks(now, self._download)
+
+    def _lengthen_chain(self, sender: PeerId, offer: StateIs) -> list[Effect]:
+        """Rounds are faster than our questions: the certificate of what our source offers is younger than our chain."""
+        if sender != self._source:
+            return []
+        self._unchecked = offer
+        return [Send(sender, GetChain(self._part, self._history.newest))]
 
     def _receive_chunk(self, now: float, sender: PeerId, message: StateChunk, download: Download) -> list[Effect]:
         asked = download.asked.get(message.index)

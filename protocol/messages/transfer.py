@@ -26,10 +26,11 @@ class Chain(Message):
 
 @message(52)
 class GetState(Message):
-    """Pin a version of the state for me: that of `round`, or of any certified round if it is 0."""
+    """Pin a version of the state for me: that of `round`; or, if it is 0, any certified one from `least` on."""
 
     part: int
     round: int
+    least: int
 
 
 @message(53)

@@ -12,7 +12,7 @@ from shoal.protocol.messages.transfer import StateChunk
 from shoal.protocol.shelf import KEPT_ROUNDS
 from shoal.protocol.transfer import StateReceived
 from tests.simulation.campaign import build
-from tests.simulation.links import LAN
+from tests.simulation.links import LAN, Link
 from tests.simulation.oracle import Oracle
 from tests.simulation.scenarios import apply_wrongly
 from tests.simulation.swarm import Peer, Shape, peers_named
@@ -56,6 +56,18 @@ def test_a_newcomer_gets_the_state_and_is_in_the_next_round(seed: int) -> None:
     world.run_until(_all_at(world, goal), within=30.0)
     assert len(received) == 1
     assert LATE in oracle.decisions[goal].certificate.proposal.members
+    assert not world.errors
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rounds_may_be_shorter_than_the_way_of_a_question(seed: int) -> None:
+    """Whatever a newcomer is told is out of date when it comes, and it gets the state all the same."""
+    world, _ = build(seed, 1, Link(delay=1.5, jitter=0.5), newcomers=1)
+    world.run_until(_all_at(world, KEPT_ROUNDS + 4), within=120.0)
+    late = peers_named(2)[1]
+    world.start(late)
+    received = _received(world, late)
+    world.run_until(lambda: bool(received), within=60.0)
     assert not world.errors
 
 

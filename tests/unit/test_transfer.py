@@ -68,7 +68,7 @@ def _donor() -> Donor:
 
 
 def _offer(donor: Donor, peer: PeerId = C, round: int = 0) -> StateIs:
-    (effect,) = donor.offer(0.0, peer, GetState(0, round))
+    (effect,) = donor.offer(0.0, peer, GetState(0, round, 0))
     assert isinstance(effect, Send)
     assert isinstance(effect.message, StateIs)
     return effect.message
@@ -121,6 +121,30 @@ def test_a_state_that_no_certificate_names_is_not_downloaded() -> None:
     lie = dataclasses.replace(_offer(_donor()), layout=b"another")
     assert [event.peer for event in told(joiner.receive(0.2, ask.to, lie), Blamed)] == [ask.to]
     assert joiner.progress() == (0, 0)
+
+
+def test_an_offer_that_is_younger_than_the_chain_waits_for_its_certificate() -> None:
+    """Rounds go on while a joiner asks; over a slow link every answer is behind the next one."""
+    joiner = _joiner((A,))
+    joiner.start(0.0, beyond=-1)
+    joiner.receive(0.1, A, Chain(0, (), VERSION))
+    effects = joiner.receive(0.2, A, _offer(_donor()))
+    assert effects == [Send(A, GetChain(0, VERSION))]
+    effects = joiner.receive(0.3, A, Chain(0, (_certified(),), VERSION + 1))
+    assert len(sent(effects, GetStateChunk)) == WINDOW
+
+
+def test_who_offers_what_its_chain_does_not_reach_is_left() -> None:
+    joiner, source = _joiner(), A
+    joiner = _joiner()
+    (ask,) = sent(joiner.start(0.0, beyond=-1), GetChain)
+    source = ask.to
+    lie = dataclasses.replace(_offer(_donor()), round=VERSION + 9)
+    joiner.receive(0.1, source, Chain(0, (), VERSION))
+    assert sent(joiner.receive(0.2, source, lie), GetChain)
+    assert joiner.receive(0.3, source, Chain(0, (_certified(),), VERSION + 1)) == []
+    (ask,) = sent(joiner.fire(0.4 + PATIENCE, Timer("transfer", "look", joiner._token, "0")), GetChain)
+    assert ask.to != source
 
 
 def test_a_forged_chain_is_refused() -> None:
@@ -196,7 +220,7 @@ def test_the_state_that_a_run_goes_on_from_needs_no_certificate() -> None:
     donor = Donor(0, History(origin, SIGNER), Versions({VERSION + 1: STATE}))
     assert joiner.start(0.0, beyond=VERSION + 1) == []
     assert sent(joiner.start(0.0, beyond=VERSION), GetChain) == [Send(A, GetChain(0, VERSION + 1))]
-    assert sent(joiner.receive(0.1, A, Chain(0, (), VERSION + 1)), GetState) == [Send(A, GetState(0, 0))]
+    assert sent(joiner.receive(0.1, A, Chain(0, (), VERSION + 1)), GetState) == [Send(A, GetState(0, 0, VERSION + 1))]
     joiner.receive(0.2, A, _offer(donor))
     for index in range(len(STATE)):
         joiner.receive(0.3, A, StateChunk(0, VERSION + 1, index, STATE[index]))
@@ -208,17 +232,17 @@ def test_the_state_that_a_run_goes_on_from_needs_no_certificate() -> None:
 def test_a_donor_offers_only_what_is_certified_and_right() -> None:
     assert _offer(_donor()).round == VERSION
     uncertified = Donor(0, _history(0), Versions({VERSION: STATE}))
-    assert uncertified.offer(0.0, C, GetState(0, 0)) == []
+    assert uncertified.offer(0.0, C, GetState(0, 0, 0)) == []
     wrong = Donor(0, _history(1), Versions({VERSION: [b"diverged"] * 10}))
-    assert wrong.offer(0.0, C, GetState(0, 0)) == []
-    assert _donor().offer(0.0, C, GetState(0, VERSION - 1)) == []
+    assert wrong.offer(0.0, C, GetState(0, 0, 0)) == []
+    assert _donor().offer(0.0, C, GetState(0, VERSION - 1, 0)) == []
 
 
 def test_a_donor_pins_for_a_bounded_number_and_a_bounded_time() -> None:
     donor = _donor()
     for number in range(MAX_LEASES):
         _offer(donor, PeerId(f"joiner {number}"))
-    assert donor.offer(1.0, C, GetState(0, 0)) == []
+    assert donor.offer(1.0, C, GetState(0, 0, 0)) == []
     assert donor.oldest_lease() == VERSION
     donor.serve(LEASE - 1, PeerId("joiner 3"), GetStateChunk(0, VERSION, 0))
     donor.expire(LEASE + 1)
@@ -230,19 +254,35 @@ def test_a_donor_pins_for_a_bounded_number_and_a_bounded_time() -> None:
 def test_a_lease_ends_however_it_is_used_and_others_come_first_then() -> None:
     donor, greedy = _donor(), PeerId("greedy")
     ends = LEASE + SLOWEST * len(STATE)
-    assert donor.offer(0.0, greedy, GetState(0, 0))
+    assert donor.offer(0.0, greedy, GetState(0, 0, 0))
     now = 0.0
     while now < ends:
         (answer,) = donor.serve(now, greedy, GetStateChunk(0, VERSION, 0))
         assert answer == Send(greedy, _chunk(0))
-        assert donor.offer(now, greedy, GetState(0, 0))
+        assert donor.offer(now, greedy, GetState(0, 0, 0))
         now += LEASE / 2
     donor.expire(ends)
     assert not donor.has_leases
-    assert donor.offer(ends, greedy, GetState(0, 0)) == []
+    assert donor.offer(ends, greedy, GetState(0, 0, 0)) == []
     assert donor.serve(ends, greedy, GetStateChunk(0, VERSION, 0)) == [Send(greedy, StateChunk(0, VERSION, 0, b""))]
-    assert donor.offer(ends, C, GetState(0, 0))
-    assert donor.offer(ends + LEASE, greedy, GetState(0, 0))
+    assert donor.offer(ends, C, GetState(0, 0, 0))
+    assert donor.offer(ends + LEASE, greedy, GetState(0, 0, 0))
+
+
+def test_who_asks_again_keeps_its_version_while_that_is_of_use() -> None:
+    """Chunks of it may be on their way; another one would be released only to be pinned once more."""
+    history = _history(0)
+    history._links = [_link(round, ROOT) for round in range(1, VERSION + 3)]
+    versions = Versions({VERSION: STATE})
+    donor = Donor(0, history, versions)
+    assert _offer(donor).round == VERSION
+    for round in (VERSION + 1, VERSION + 2):
+        versions.put(round, STATE)
+    assert _offer(donor).round == VERSION
+    assert donor.serve(1.0, C, GetStateChunk(0, VERSION, 0)) == [Send(C, _chunk(0))]
+    (passed,) = donor.offer(1.0, C, GetState(0, 0, VERSION + 1))
+    assert passed.message.round == VERSION + 1  # type: ignore[union-attr]
+    assert donor.oldest_lease() == VERSION + 1
 
 
 def test_who_is_one_too_many_is_not_served() -> None:
@@ -263,7 +303,7 @@ def test_a_donor_pins_a_bounded_number_of_versions() -> None:
     donor = Donor(0, history, versions)
     for round in range(1, newest + 1):
         versions.states[round] = STATE
-        donor.offer(0.0, PeerId(f"joiner {round}"), GetState(0, 0))
+        donor.offer(0.0, PeerId(f"joiner {round}"), GetState(0, 0, 0))
     assert sorted({lease.version for lease in donor._leases.values()}) == list(range(1, MAX_VERSIONS + 1))
     assert len(donor._leases) == newest
 
