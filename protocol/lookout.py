@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from shoal.protocol.context import View
 from shoal.protocol.effects import Effect, Send
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.rounds import Ask
+
+MOST = 16  # that are remembered: over a slow link an answer comes when others have been asked since
 
 
 class Lookout:
     """Whom we have asked last, so that the next one is asked next."""
 
     def __init__(self) -> None:
-        self.asked: PeerId | None = None
+        self._asked: deque[PeerId] = deque(maxlen=MOST)
         self._asks = 0
+
+    def has_asked(self, peer: PeerId) -> bool:
+        """Whether `peer` was among the last that we have asked."""
+        return peer in self._asked
 
     def look(self, view: View, round: int, part: int) -> list[Effect]:
         """Ask one of those whose status says that they have applied `round`, if there are any."""
@@ -22,5 +30,6 @@ class Lookout:
         if not ahead:
             return []
         self._asks += 1
-        self.asked = ahead[self._asks % len(ahead)]
-        return [Send(self.asked, Ask(round, part, 0))]
+        peer = ahead[self._asks % len(ahead)]
+        self._asked.append(peer)
+        return [Send(peer, Ask(round, part, 0))]

@@ -203,7 +203,7 @@ class Rounds:
             return [Send(sender, wire.CatchUp(number, self._means.part))] if isinstance(message, wire.Ask) else []
         if number > self._round.number:
             return self._fall_behind(sender, message, number)
-        if isinstance(message, wire.CatchUp) and sender == self._lookout.asked:  # it has applied this round, and more
+        if isinstance(message, wire.CatchUp) and self._lookout.has_asked(sender):  # it has applied this round, and more
             return [Tell(Behind(sender, number + 1))]
         return self._digest(self._round.receive(now, sender, message))
 

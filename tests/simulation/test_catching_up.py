@@ -72,6 +72,18 @@ def test_rounds_may_be_shorter_than_the_way_of_a_question(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
+def test_one_that_says_nothing_itself_follows_over_a_slow_link(seed: int) -> None:
+    """It only asks whoever is ahead, one after the other, and each answer comes when others have been asked since."""
+    world, _ = build(seed, 3, Link(delay=0.5, jitter=0.5), newcomers=1)
+    world.run_until(_all_at(world, KEPT_ROUNDS + 4), within=300.0)
+    late = peers_named(4)[3]
+    world.start(late)
+    world.node(late)._submit = lambda now: []  # type: ignore[method-assign]
+    world.run_until(lambda: world.node(late).round > KEPT_ROUNDS + 4, within=60.0)
+    assert not world.errors
+
+
+@pytest.mark.parametrize("seed", range(4))
 def test_one_that_lost_its_memory_comes_back(seed: int) -> None:
     world, oracle = _swarm(seed)
     world.run_until(_all_at(world, KEPT_ROUNDS + 2), within=120.0)
