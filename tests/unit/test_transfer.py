@@ -6,22 +6,27 @@ import dataclasses
 from itertools import pairwise
 
 from shoal.protocol.allreduce import Blamed
-from shoal.protocol.donor import LEASE, MAX_LEASES, MAX_VERSIONS, SLOWEST, Donor, state_root
+from shoal.protocol.donor import Donor, state_root
 from shoal.protocol.effects import Effect, Send, Timer
 from shoal.protocol.history import History
 from shoal.protocol.ids import NO_DIGEST, Digest, PeerId, content_hash
-from shoal.protocol.messages.rounds import Certificate
 from shoal.protocol.messages.status import RunStatus
-from shoal.protocol.messages.transfer import Chain, GetChain, GetState, GetStateChunk, StateChunk, StateIs
+from shoal.protocol.messages.transfer import Chain, GetChain, GetState, GetStateChunk, StateChunk
 from shoal.protocol.roster import Base
 from shoal.protocol.transfer import MAX_LIARS, PATIENCE, WINDOW, Transfer
 from tests.simulation.swarm import Versions
-from tests.unit.rounds_kit import BASE, SIGNER, A, B, C, certificate, refused, sent, told, value
-
-STATE = [b"chunk %d" % index for index in range(10)]
-LAYOUT = b"simulated"
-ROOT = state_root(LAYOUT, [content_hash(chunk) for chunk in STATE])
-VERSION = BASE.round
+from tests.unit.rounds_kit import BASE, SIGNER, A, B, C, refused, sent, told
+from tests.unit.transfer_kit import (
+    LAYOUT,
+    ROOT,
+    STATE,
+    VERSION,
+    certified_next,
+    chunk_of,
+    history_of,
+    make_donor,
+    make_offer,
+)
 
 
 class _View:
@@ -40,50 +45,16 @@ class _View:
         return RunStatus(VERSION + 1, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, "public")
 
 
-def _certified() -> Certificate:
-    prepared = value()
-    proposal = dataclasses.replace(prepared.proposal, base_root=ROOT)
-    return certificate(dataclasses.replace(prepared, proposal=proposal))
-
-
-def _link(round: int, root: Digest = BASE.root) -> Certificate:
-    """An earlier link; only its round, and the root that it certifies, are of interest here."""
-    proof = certificate()
-    return dataclasses.replace(proof, proposal=dataclasses.replace(proof.proposal, round=round, base_root=root))
-
-
-def _history(links: int) -> History:
-    made = History(Base(0, BASE.history, ROOT, BASE.voters), SIGNER)
-    made._links, made._tip = [_link(round) for round in range(1, VERSION + 1)], BASE
-    made.extend([_certified()] * links, A)
-    return made
-
-
 def _joiner(peers: tuple[PeerId, ...] = (A, B)) -> Transfer:
-    return Transfer(C, 0, _history(0), _View(peers), Versions())
-
-
-def _donor() -> Donor:
-    return Donor(0, _history(1), Versions({VERSION: STATE}))
-
-
-def _offer(donor: Donor, peer: PeerId = C, round: int = 0) -> StateIs:
-    (effect,) = donor.offer(0.0, peer, GetState(0, round, 0))
-    assert isinstance(effect, Send)
-    assert isinstance(effect.message, StateIs)
-    return effect.message
+    return Transfer(C, 0, history_of(0), _View(peers), Versions())
 
 
 def _started(peers: tuple[PeerId, ...] = (A, B)) -> tuple[Transfer, PeerId, list[Effect]]:
     """A joiner that has the chain and an offer of its source."""
     joiner = _joiner(peers)
     (ask,) = sent(joiner.start(0.0, beyond=-1), GetChain)
-    joiner.receive(0.1, ask.to, Chain(0, (_certified(),), VERSION + 1))
-    return joiner, ask.to, joiner.receive(0.2, ask.to, _offer(_donor()))
-
-
-def _chunk(index: int) -> StateChunk:
-    return StateChunk(0, VERSION, index, STATE[index])
+    joiner.receive(0.1, ask.to, Chain(0, (certified_next(),), VERSION + 1))
+    return joiner, ask.to, joiner.receive(0.2, ask.to, make_offer(make_donor()))
 
 
 def test_a_state_comes_from_several_donors_and_is_checked_against_the_chain() -> None:
@@ -91,11 +62,11 @@ def test_a_state_comes_from_several_donors_and_is_checked_against_the_chain() ->
     other = B if source == A else A
     assert [effect.to for effect in sent(effects, GetState)] == [other]
     assert len(sent(effects, GetStateChunk)) == WINDOW
-    waiting = sent(effects, GetStateChunk) + sent(joiner.receive(0.3, other, _offer(_donor())), GetStateChunk)
+    waiting = sent(effects, GetStateChunk) + sent(joiner.receive(0.3, other, make_offer(make_donor())), GetStateChunk)
     assert {effect.to for effect in waiting} == {A, B}
     while waiting:
         ask = waiting.pop(0)
-        waiting += sent(joiner.receive(0.4, ask.to, _chunk(ask.message.index)), GetStateChunk)  # type: ignore[attr-defined]
+        waiting += sent(joiner.receive(0.4, ask.to, chunk_of(ask.message.index)), GetStateChunk)  # type: ignore[attr-defined]
     received = joiner.take()
     assert received is not None
     assert (received.base.round, received.base.root, list(received.payloads)) == (VERSION, ROOT, STATE)
@@ -106,7 +77,7 @@ def test_a_state_comes_from_several_donors_and_is_checked_against_the_chain() ->
 def test_a_wrong_chunk_names_the_liar_and_is_asked_of_another() -> None:
     joiner, source, effects = _started()
     other = B if source == A else A
-    joiner.receive(0.3, other, _offer(_donor()))
+    joiner.receive(0.3, other, make_offer(make_donor()))
     index = sent(effects, GetStateChunk)[0].message.index  # type: ignore[attr-defined]
     effects = joiner.receive(0.4, source, StateChunk(0, VERSION, index, b"lie"))
     assert [event.peer for event in told(effects, Blamed)] == [source]
@@ -117,8 +88,8 @@ def test_a_wrong_chunk_names_the_liar_and_is_asked_of_another() -> None:
 def test_a_state_that_no_certificate_names_is_not_downloaded() -> None:
     joiner = _joiner()
     (ask,) = sent(joiner.start(0.0, beyond=-1), GetChain)
-    joiner.receive(0.1, ask.to, Chain(0, (_certified(),), VERSION + 1))
-    lie = dataclasses.replace(_offer(_donor()), layout=b"another")
+    joiner.receive(0.1, ask.to, Chain(0, (certified_next(),), VERSION + 1))
+    lie = dataclasses.replace(make_offer(make_donor()), layout=b"another")
     assert [event.peer for event in told(joiner.receive(0.2, ask.to, lie), Blamed)] == [ask.to]
     assert joiner.progress() == (0, 0)
 
@@ -128,9 +99,9 @@ def test_an_offer_that_is_younger_than_the_chain_waits_for_its_certificate() -> 
     joiner = _joiner((A,))
     joiner.start(0.0, beyond=-1)
     joiner.receive(0.1, A, Chain(0, (), VERSION))
-    effects = joiner.receive(0.2, A, _offer(_donor()))
+    effects = joiner.receive(0.2, A, make_offer(make_donor()))
     assert effects == [Send(A, GetChain(0, VERSION))]
-    effects = joiner.receive(0.3, A, Chain(0, (_certified(),), VERSION + 1))
+    effects = joiner.receive(0.3, A, Chain(0, (certified_next(),), VERSION + 1))
     assert len(sent(effects, GetStateChunk)) == WINDOW
 
 
@@ -139,10 +110,10 @@ def test_who_offers_what_its_chain_does_not_reach_is_left() -> None:
     joiner = _joiner()
     (ask,) = sent(joiner.start(0.0, beyond=-1), GetChain)
     source = ask.to
-    lie = dataclasses.replace(_offer(_donor()), round=VERSION + 9)
+    lie = dataclasses.replace(make_offer(make_donor()), round=VERSION + 9)
     joiner.receive(0.1, source, Chain(0, (), VERSION))
     assert sent(joiner.receive(0.2, source, lie), GetChain)
-    assert joiner.receive(0.3, source, Chain(0, (_certified(),), VERSION + 1)) == []
+    assert joiner.receive(0.3, source, Chain(0, (certified_next(),), VERSION + 1)) == []
     (ask,) = sent(joiner.fire(0.4 + PATIENCE, Timer("transfer", "look", joiner._token, "0")), GetChain)
     assert ask.to != source
 
@@ -150,7 +121,7 @@ def test_who_offers_what_its_chain_does_not_reach_is_left() -> None:
 def test_a_forged_chain_is_refused() -> None:
     joiner = _joiner()
     (ask,) = sent(joiner.start(0.0, beyond=-1), GetChain)
-    forged = dataclasses.replace(_certified(), votes=())
+    forged = dataclasses.replace(certified_next(), votes=())
     with refused(joiner, forged.ballot.leader, "no quorum"):
         joiner.receive(0.1, ask.to, Chain(0, (forged,), VERSION + 1))
 
@@ -159,7 +130,7 @@ def test_what_was_not_asked_for_is_ignored() -> None:
     joiner, source, _ = _started((A,))
     before = repr(joiner)
     stranger = PeerId("x")
-    for message in (Chain(0, (), 9), _offer(_donor()), _chunk(0), StateChunk(0, VERSION, 10**6, b"")):
+    for message in (Chain(0, (), 9), make_offer(make_donor()), chunk_of(0), StateChunk(0, VERSION, 10**6, b"")):
         assert joiner.receive(0.5, stranger, message) == []
     joiner.receive(0.5, source, StateChunk(0, VERSION + 7, 0, b"of another version"))
     assert repr(joiner) == before
@@ -168,9 +139,9 @@ def test_what_was_not_asked_for_is_ignored() -> None:
 def test_a_silent_donor_is_replaced_and_a_dead_end_left() -> None:
     joiner, source, _ = _started()
     other = B if source == A else A
-    joiner.receive(0.3, other, _offer(_donor()))
+    joiner.receive(0.3, other, make_offer(make_donor()))
     for index in range(len(STATE)):
-        joiner.receive(0.4, other, _chunk(index))
+        joiner.receive(0.4, other, chunk_of(index))
     effects = joiner.fire(0.4 + PATIENCE + 0.1, Timer("transfer", "look", 1, "0"))
     assert {effect.to for effect in sent(effects, GetStateChunk)} == {other}
     effects = joiner.fire(20.0, Timer("transfer", "look", 1, "0"))
@@ -180,13 +151,13 @@ def test_a_silent_donor_is_replaced_and_a_dead_end_left() -> None:
 def test_chunks_stand_behind_each_other_on_a_slow_link() -> None:
     """Each comes in time after the one before it, though long after it was asked for."""
     joiner, source, _ = _started((A,))
-    joiner.receive(0.0, source, _offer(_donor()))
+    joiner.receive(0.0, source, make_offer(make_donor()))
     now = 0.0
     while (asked := joiner._download) is not None and not asked.is_complete:
         index = min(asked.asked)
         now += 0.9 * PATIENCE
         joiner.fire(now, Timer("transfer", "look", joiner._token, "0"))
-        joiner.receive(now, source, _chunk(index))
+        joiner.receive(now, source, chunk_of(index))
         assert joiner.progress()[0] == index + 1
     assert joiner.take() is not None
 
@@ -221,91 +192,12 @@ def test_the_state_that_a_run_goes_on_from_needs_no_certificate() -> None:
     assert joiner.start(0.0, beyond=VERSION + 1) == []
     assert sent(joiner.start(0.0, beyond=VERSION), GetChain) == [Send(A, GetChain(0, VERSION + 1))]
     assert sent(joiner.receive(0.1, A, Chain(0, (), VERSION + 1)), GetState) == [Send(A, GetState(0, 0, VERSION + 1))]
-    joiner.receive(0.2, A, _offer(donor))
+    joiner.receive(0.2, A, make_offer(donor))
     for index in range(len(STATE)):
         joiner.receive(0.3, A, StateChunk(0, VERSION + 1, index, STATE[index]))
     received = joiner.take()
     assert received is not None
     assert received.base == origin
-
-
-def test_a_donor_offers_only_what_is_certified_and_right() -> None:
-    assert _offer(_donor()).round == VERSION
-    uncertified = Donor(0, _history(0), Versions({VERSION: STATE}))
-    assert uncertified.offer(0.0, C, GetState(0, 0, 0)) == []
-    wrong = Donor(0, _history(1), Versions({VERSION: [b"diverged"] * 10}))
-    assert wrong.offer(0.0, C, GetState(0, 0, 0)) == []
-    assert _donor().offer(0.0, C, GetState(0, VERSION - 1, 0)) == []
-
-
-def test_a_donor_pins_for_a_bounded_number_and_a_bounded_time() -> None:
-    donor = _donor()
-    for number in range(MAX_LEASES):
-        _offer(donor, PeerId(f"joiner {number}"))
-    assert donor.offer(1.0, C, GetState(0, 0, 0)) == []
-    assert donor.oldest_lease() == VERSION
-    donor.serve(LEASE - 1, PeerId("joiner 3"), GetStateChunk(0, VERSION, 0))
-    donor.expire(LEASE + 1)
-    assert list(donor._leases) == ["joiner 3"]
-    donor.expire(3 * LEASE)
-    assert donor.oldest_lease() is None
-
-
-def test_a_lease_ends_however_it_is_used_and_others_come_first_then() -> None:
-    donor, greedy = _donor(), PeerId("greedy")
-    ends = LEASE + SLOWEST * len(STATE)
-    assert donor.offer(0.0, greedy, GetState(0, 0, 0))
-    now = 0.0
-    while now < ends:
-        (answer,) = donor.serve(now, greedy, GetStateChunk(0, VERSION, 0))
-        assert answer == Send(greedy, _chunk(0))
-        assert donor.offer(now, greedy, GetState(0, 0, 0))
-        now += LEASE / 2
-    donor.expire(ends)
-    assert not donor.has_leases
-    assert donor.offer(ends, greedy, GetState(0, 0, 0)) == []
-    assert donor.serve(ends, greedy, GetStateChunk(0, VERSION, 0)) == [Send(greedy, StateChunk(0, VERSION, 0, b""))]
-    assert donor.offer(ends, C, GetState(0, 0, 0))
-    assert donor.offer(ends + LEASE, greedy, GetState(0, 0, 0))
-
-
-def test_who_asks_again_keeps_its_version_while_that_is_of_use() -> None:
-    """Chunks of it may be on their way; another one would be released only to be pinned once more."""
-    history = _history(0)
-    history._links = [_link(round, ROOT) for round in range(1, VERSION + 3)]
-    versions = Versions({VERSION: STATE})
-    donor = Donor(0, history, versions)
-    assert _offer(donor).round == VERSION
-    for round in (VERSION + 1, VERSION + 2):
-        versions.put(round, STATE)
-    assert _offer(donor).round == VERSION
-    assert donor.serve(1.0, C, GetStateChunk(0, VERSION, 0)) == [Send(C, _chunk(0))]
-    (passed,) = donor.offer(1.0, C, GetState(0, 0, VERSION + 1))
-    assert passed.message.round == VERSION + 1  # type: ignore[union-attr]
-    assert donor.oldest_lease() == VERSION + 1
-
-
-def test_who_is_one_too_many_is_not_served() -> None:
-    donor = _donor()
-    for number in range(MAX_LEASES):
-        _offer(donor, PeerId(f"joiner {number}"))
-    assert donor.serve(0.0, C, GetStateChunk(0, VERSION, 0)) == [Send(C, StateChunk(0, VERSION, 0, b""))]
-    donor.expire(LEASE)
-    assert donor.serve(LEASE, C, GetStateChunk(0, VERSION, 0)) == [Send(C, _chunk(0))]
-
-
-def test_a_donor_pins_a_bounded_number_of_versions() -> None:
-    """As rounds go by and joiners come one by one, the later ones share what is pinned already."""
-    newest = MAX_VERSIONS + 3
-    history = _history(0)
-    history._links = [_link(round, ROOT) for round in range(1, newest + 2)]
-    versions = Versions({})
-    donor = Donor(0, history, versions)
-    for round in range(1, newest + 1):
-        versions.states[round] = STATE
-        donor.offer(0.0, PeerId(f"joiner {round}"), GetState(0, 0, 0))
-    assert sorted({lease.version for lease in donor._leases.values()}) == list(range(1, MAX_VERSIONS + 1))
-    assert len(donor._leases) == newest
 
 
 def test_liars_are_remembered_in_a_bounded_number() -> None:
@@ -315,14 +207,6 @@ def test_liars_are_remembered_in_a_bounded_number() -> None:
         joiner._blame(B, "lies")
     assert joiner._candidates() == [A]
     assert len(joiner._liars) <= MAX_LIARS
-
-
-def test_a_donor_refuses_a_chunk_that_there_is_not() -> None:
-    donor = _donor()
-    with refused(donor, C, "chunk 10 of 10"):
-        donor.serve(0.0, C, GetStateChunk(0, VERSION, 10))
-    (gone,) = donor.serve(0.0, C, GetStateChunk(0, VERSION + 1, 0))
-    assert gone == Send(C, StateChunk(0, VERSION + 1, 0, b""))
 
 
 def test_the_root_depends_on_layout_and_order() -> None:

@@ -1,0 +1,98 @@
+"""What a donor offers, for how long it pins it, and for whom."""
+
+from __future__ import annotations
+
+from shoal.protocol.donor import LEASE, MAX_LEASES, MAX_VERSIONS, SLOWEST, Donor
+from shoal.protocol.effects import Send
+from shoal.protocol.ids import PeerId
+from shoal.protocol.messages.transfer import GetState, GetStateChunk, StateChunk
+from tests.simulation.swarm import Versions
+from tests.unit.rounds_kit import C, refused
+from tests.unit.transfer_kit import ROOT, STATE, VERSION, chunk_of, earlier_link, history_of, make_donor, make_offer
+
+
+def test_a_donor_offers_only_what_is_certified_and_right() -> None:
+    assert make_offer(make_donor()).round == VERSION
+    uncertified = Donor(0, history_of(0), Versions({VERSION: STATE}))
+    assert uncertified.offer(0.0, C, GetState(0, 0, 0)) == []
+    wrong = Donor(0, history_of(1), Versions({VERSION: [b"diverged"] * 10}))
+    assert wrong.offer(0.0, C, GetState(0, 0, 0)) == []
+    assert make_donor().offer(0.0, C, GetState(0, VERSION - 1, 0)) == []
+
+
+def test_a_donor_pins_for_a_bounded_number_and_a_bounded_time() -> None:
+    donor = make_donor()
+    for number in range(MAX_LEASES):
+        make_offer(donor, PeerId(f"joiner {number}"))
+    assert donor.offer(1.0, C, GetState(0, 0, 0)) == []
+    assert donor.oldest_lease() == VERSION
+    donor.serve(LEASE - 1, PeerId("joiner 3"), GetStateChunk(0, VERSION, 0))
+    donor.expire(LEASE + 1)
+    assert list(donor._leases) == ["joiner 3"]
+    donor.expire(3 * LEASE)
+    assert donor.oldest_lease() is None
+
+
+def test_a_lease_ends_however_it_is_used_and_others_come_first_then() -> None:
+    donor, greedy = make_donor(), PeerId("greedy")
+    ends = LEASE + SLOWEST * len(STATE)
+    assert donor.offer(0.0, greedy, GetState(0, 0, 0))
+    now = 0.0
+    while now < ends:
+        (answer,) = donor.serve(now, greedy, GetStateChunk(0, VERSION, 0))
+        assert answer == Send(greedy, chunk_of(0))
+        assert donor.offer(now, greedy, GetState(0, 0, 0))
+        now += LEASE / 2
+    donor.expire(ends)
+    assert not donor.has_leases
+    assert donor.offer(ends, greedy, GetState(0, 0, 0)) == []
+    assert donor.serve(ends, greedy, GetStateChunk(0, VERSION, 0)) == [Send(greedy, StateChunk(0, VERSION, 0, b""))]
+    assert donor.offer(ends, C, GetState(0, 0, 0))
+    assert donor.offer(ends + LEASE, greedy, GetState(0, 0, 0))
+
+
+def test_who_asks_again_keeps_its_version_while_that_is_of_use() -> None:
+    """Chunks of it may be on their way; another one would be released only to be pinned once more."""
+    history = history_of(0)
+    history._links = [earlier_link(round, ROOT) for round in range(1, VERSION + 3)]
+    versions = Versions({VERSION: STATE})
+    donor = Donor(0, history, versions)
+    assert make_offer(donor).round == VERSION
+    for round in (VERSION + 1, VERSION + 2):
+        versions.put(round, STATE)
+    assert make_offer(donor).round == VERSION
+    assert donor.serve(1.0, C, GetStateChunk(0, VERSION, 0)) == [Send(C, chunk_of(0))]
+    (passed,) = donor.offer(1.0, C, GetState(0, 0, VERSION + 1))
+    assert passed.message.round == VERSION + 1  # type: ignore[union-attr]
+    assert donor.oldest_lease() == VERSION + 1
+
+
+def test_who_is_one_too_many_is_not_served() -> None:
+    donor = make_donor()
+    for number in range(MAX_LEASES):
+        make_offer(donor, PeerId(f"joiner {number}"))
+    assert donor.serve(0.0, C, GetStateChunk(0, VERSION, 0)) == [Send(C, StateChunk(0, VERSION, 0, b""))]
+    donor.expire(LEASE)
+    assert donor.serve(LEASE, C, GetStateChunk(0, VERSION, 0)) == [Send(C, chunk_of(0))]
+
+
+def test_a_donor_pins_a_bounded_number_of_versions() -> None:
+    """As rounds go by and joiners come one by one, the later ones share what is pinned already."""
+    newest = MAX_VERSIONS + 3
+    history = history_of(0)
+    history._links = [earlier_link(round, ROOT) for round in range(1, newest + 2)]
+    versions = Versions({})
+    donor = Donor(0, history, versions)
+    for round in range(1, newest + 1):
+        versions.states[round] = STATE
+        donor.offer(0.0, PeerId(f"joiner {round}"), GetState(0, 0, 0))
+    assert sorted({lease.version for lease in donor._leases.values()}) == list(range(1, MAX_VERSIONS + 1))
+    assert len(donor._leases) == newest
+
+
+def test_a_donor_refuses_a_chunk_that_there_is_not() -> None:
+    donor = make_donor()
+    with refused(donor, C, "chunk 10 of 10"):
+        donor.serve(0.0, C, GetStateChunk(0, VERSION, 10))
+    (gone,) = donor.serve(0.0, C, GetStateChunk(0, VERSION + 1, 0))
+    assert gone == Send(C, StateChunk(0, VERSION + 1, 0, b""))

@@ -1,0 +1,59 @@
+"""One certified version of a state, and a donor that has it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from shoal.protocol.donor import Donor, state_root
+from shoal.protocol.effects import Send
+from shoal.protocol.history import History
+from shoal.protocol.ids import Digest, PeerId, content_hash
+from shoal.protocol.messages.rounds import Certificate
+from shoal.protocol.messages.transfer import GetState, StateChunk, StateIs
+from shoal.protocol.roster import Base
+from tests.simulation.swarm import Versions
+from tests.unit.rounds_kit import BASE, SIGNER, A, C, certificate, value
+
+STATE = [b"chunk %d" % index for index in range(10)]
+LAYOUT = b"simulated"
+ROOT = state_root(LAYOUT, [content_hash(chunk) for chunk in STATE])
+VERSION = BASE.round
+
+
+def certified_next() -> Certificate:
+    """The certificate of the round after the version, which names its root."""
+    prepared = value()
+    proposal = dataclasses.replace(prepared.proposal, base_root=ROOT)
+    return certificate(dataclasses.replace(prepared, proposal=proposal))
+
+
+def earlier_link(round: int, root: Digest = BASE.root) -> Certificate:
+    """An earlier link; only its round, and the root that it certifies, are of interest here."""
+    proof = certificate()
+    return dataclasses.replace(proof, proposal=dataclasses.replace(proof.proposal, round=round, base_root=root))
+
+
+def history_of(links: int) -> History:
+    """The chain up to the version, and so many links beyond it."""
+    made = History(Base(0, BASE.history, ROOT, BASE.voters), SIGNER)
+    made._links, made._tip = [earlier_link(round) for round in range(1, VERSION + 1)], BASE
+    made.extend([certified_next()] * links, A)
+    return made
+
+
+def make_donor() -> Donor:
+    """A donor that has the version, certified."""
+    return Donor(0, history_of(1), Versions({VERSION: STATE}))
+
+
+def make_offer(donor: Donor, peer: PeerId = C, round: int = 0) -> StateIs:
+    """What it offers `peer`."""
+    (effect,) = donor.offer(0.0, peer, GetState(0, round, 0))
+    assert isinstance(effect, Send)
+    assert isinstance(effect.message, StateIs)
+    return effect.message
+
+
+def chunk_of(index: int) -> StateChunk:
+    """A right chunk."""
+    return StateChunk(0, VERSION, index, STATE[index])
