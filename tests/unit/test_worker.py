@@ -73,8 +73,12 @@ class Bench:
         return [each.step for each in self.sent if isinstance(each, Progress)]
 
 
-def test_a_whole_round() -> None:
-    bench = Bench()
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_a_whole_round(bench: Bench) -> None:
     bench.order(Train(order=1, round=7, lane=2))
     assert bench.steps() == [1, 2, 3, 4]
     assert bench.sent[-1] == Contribution(order=1, round=7, steps=4, tokens=40, loss=0.5)
@@ -82,15 +86,13 @@ def test_a_whole_round() -> None:
     assert bench.moments.tolist() == [4.0] * 7
 
 
-def test_the_contribution_is_relative_to_what_was_loaded_even_if_the_daemon_has_loaded_more() -> None:
-    bench = Bench()
+def test_the_contribution_is_relative_to_what_was_loaded_even_if_the_daemon_has_loaded_more(bench: Bench) -> None:
     bench.trainer.before_step = lambda step: bench.parameters.fill(100 * step)
     bench.order(Train(1, 7, 2))
     assert bench.contribution.tolist() == [8.0, 8.0, 8.0]
 
 
-def test_a_hand_in_ends_the_round_after_the_step() -> None:
-    bench = Bench()
+def test_a_hand_in_ends_the_round_after_the_step(bench: Bench) -> None:
     bench.trainer.before_step = lambda step: bench.orders.take(HandIn(1)) if step == 2 else None
     bench.order(Train(1, 7, 2))
     assert bench.steps() == [1, 2]
@@ -98,23 +100,20 @@ def test_a_hand_in_ends_the_round_after_the_step() -> None:
     assert bench.contribution.tolist() == [4.0, 4.0, 4.0]
 
 
-def test_a_hand_in_before_the_first_step_contributes_nothing() -> None:
-    bench = Bench()
+def test_a_hand_in_before_the_first_step_contributes_nothing(bench: Bench) -> None:
     bench.orders.take(HandIn(1))
     bench.order(Train(1, 7, 2))
     assert bench.sent == [Contribution(1, 7, steps=0, tokens=0, loss=None)]
     assert bench.contribution.tolist() == [0.0, 0.0, 0.0]
 
 
-def test_a_hand_in_of_an_older_order_means_nothing() -> None:
-    bench = Bench()
+def test_a_hand_in_of_an_older_order_means_nothing(bench: Bench) -> None:
     bench.orders.take(HandIn(1))
     bench.order(Train(2, 7, 2))
     assert bench.steps() == [1, 2, 3, 4]
 
 
-def test_a_new_order_ends_the_round_without_a_contribution() -> None:
-    bench = Bench()
+def test_a_new_order_ends_the_round_without_a_contribution(bench: Bench) -> None:
     newer = Train(2, 8, 2)
     bench.trainer.before_step = lambda step: bench.orders.take(newer) if step == 3 else None
     bench.order(Train(1, 7, 2))
@@ -125,52 +124,43 @@ def test_a_new_order_ends_the_round_without_a_contribution() -> None:
 
 
 def run_until_the_daemon_is_gone(bench: Bench) -> None:
-    """Run the loop; sending a contribution finds the daemon gone, so that it ends."""
+    """Run the loop with an order; sending a contribution finds the daemon gone, so that it ends."""
 
     def send(message: Message) -> None:
         bench.sent.append(message)
         if isinstance(message, Contribution):
             raise TransportError("gone")
 
+    bench.orders.take(Train(1, 7, 2))
     bench.new_loop(send).run()
 
 
-def test_the_loop_ends_quietly_when_the_daemon_is_gone() -> None:
-    bench = Bench()
-    bench.orders.take(Train(1, 7, 2))
+def test_the_loop_ends_quietly_when_the_daemon_is_gone(bench: Bench) -> None:
     run_until_the_daemon_is_gone(bench)
     assert isinstance(bench.sent[-1], Contribution)
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
-def test_a_loss_that_is_no_number_fails_the_order(loss: float) -> None:
-    bench = Bench()
+def test_a_loss_that_is_no_number_fails_the_order(bench: Bench, loss: float) -> None:
     bench.trainer.loss = loss
-    bench.orders.take(Train(1, 7, 2))
     run_until_the_daemon_is_gone(bench)
     assert bench.sent == [Failed(1, 7, f"ArithmeticError: the loss of inner step 1 is {loss}")]
 
 
-def test_a_pseudo_gradient_with_nan_fails_the_order() -> None:
-    bench = Bench()
-
+def test_a_pseudo_gradient_with_nan_fails_the_order(bench: Bench) -> None:
     def diverge(step: int) -> None:
         bench.trainer.weights.fill_(math.nan)
 
     bench.trainer.before_step = diverge
-    bench.orders.take(Train(1, 7, 2))
     run_until_the_daemon_is_gone(bench)
     assert bench.sent[-1] == Failed(1, 7, "ArithmeticError: the pseudo-gradient has NaN or Inf")
 
 
-def test_any_error_fails_the_order_with_a_reason_of_bounded_length() -> None:
-    bench = Bench()
-
+def test_any_error_fails_the_order_with_a_reason_of_bounded_length(bench: Bench) -> None:
     def fail(step: int) -> None:
         raise MemoryError("x" * 5000)
 
     bench.trainer.before_step = fail
-    bench.orders.take(Train(1, 7, 2))
     run_until_the_daemon_is_gone(bench)
     (failed,) = bench.sent
     assert isinstance(failed, Failed)
