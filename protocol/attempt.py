@@ -192,9 +192,6 @@ class Attempt:
     def _live_among(self, peers: list[PeerId]) -> list[PeerId]:
         return [peer for peer in self._succession.live() if peer in peers and peer != self._me]
 
-    def _lacks_contribution(self, peer: PeerId) -> bool:
-        return self._reduce is not None and self._reduce.lacking.lacks_contribution(peer)
-
     def _dispatch(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
         match message:
             case wire.Poll():
@@ -203,7 +200,8 @@ class Attempt:
                 return self._commit.receive_promise(sender, message)
             case wire.Prepare():
                 check_proposed(message.proposal, self._roster, sender)
-                return self._commit.receive_prepare(sender, message)
+                effects = self._commit.receive_prepare(sender, message)
+                return effects + (self._reminders.say_busy(sender) if self._missing() else [])
             case wire.Prepared():
                 return self._commit.receive_prepared(sender, message)
             case wire.Refuse():
@@ -211,7 +209,8 @@ class Attempt:
             case wire.Ask():
                 return self._reminders.answer(sender, message)
             case wire.Busy():
-                self._headway.report(now, sender, message, not self._lacks_contribution(sender))
+                owes_its_own = self._reduce is not None and self._reduce.lacking.lacks_contribution(sender)
+                self._headway.report(now, sender, message, may_wait=not owes_its_own)
                 return []
         return self._dispatch_reduction(now, sender, message) if self._reduce is not None else []
 

@@ -25,8 +25,9 @@ from shoal.protocol.silence import Silence
 
 ANSWER = 1.0  # seconds that a word may take to a member and back
 IDLE = 3  # reminders in a row that a member which owes us bytes may answer without having sent any,
-SLOWEST = 60.0  # seconds that the payloads of one link may take each, before all that counts as silence
 STUCK = 8  # and patiences that it may take for that
+UNKNOWN = 4.0  # seconds that a member's link is taken to need for a payload before it has brought one,
+SLOWEST = 60.0  # and the most that its payloads may take each, before all that counts as silence
 
 
 def payloads_of(plan: Plan) -> dict[PeerId, int]:
@@ -47,7 +48,7 @@ class Headway:
         self._credit = dict(payloads)  # how often it is still believed that it gets ahead
         self.moved = 0  # how often it was, of all of them
         self._brought_at = dict.fromkeys(members, now)
-        self._gaps = {peer: Estimate(initial=0.0, floor=0.0, ceiling=SLOWEST) for peer in members}
+        self._gaps = {peer: Estimate(initial=UNKNOWN, floor=0.0, ceiling=SLOWEST) for peer in members}
         self._sent = dict.fromkeys(members, 0)
         self._taken = dict.fromkeys(members, 0)
         self._idle = dict.fromkeys(members, 0)  # reminders since it got ahead

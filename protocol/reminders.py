@@ -29,16 +29,17 @@ class Reminders:
     def answer(self, sender: PeerId, message: Ask) -> list[Effect]:
         """Somebody has heard nothing for a while, or lacks the roster."""
         is_new = message.attempt < self._roster.attempt
-        first = Send(sender, self._roster) if is_new else self._busy(sender)
-        return [first, *self._leadership.repeat(sender)]
+        first = [Send(sender, self._roster)] if is_new else self.say_busy(sender)
+        return first + self._leadership.repeat(sender)
 
     def answer_want(self, now: float, sender: PeerId, message: Want) -> list[Effect]:
         """Send what we have of it and is not on its way, and say how far we are."""
         wanted = self._reduce.receive_want(sender, message) if self._reduce is not None else []
         fresh = self._outbox.fresh(now, wanted)
-        return [*fresh, self._busy(sender, is_waiting=not wanted, is_queued=len(fresh) < len(wanted))]
+        return fresh + self.say_busy(sender, is_waiting=not wanted, is_queued=len(fresh) < len(wanted))
 
-    def _busy(self, to: PeerId, *, is_waiting: bool = False, is_queued: bool = False) -> Send:
+    def say_busy(self, to: PeerId, *, is_waiting: bool = False, is_queued: bool = False) -> list[Effect]:
+        """We have nothing for `to` now, but live; and how far we are."""
         roster = self._roster
         busy = self._outbox.busy(roster.round, roster.part, roster.attempt, is_waiting=is_waiting, is_queued=is_queued)
-        return Send(to, busy)
+        return [Send(to, busy)]

@@ -70,6 +70,20 @@ def test_unequal_links(seed: int) -> None:
         assert_smooth(world, oracle, round)
 
 
+def test_a_payload_may_take_twenty_seconds() -> None:
+    world, oracle = home_swarm(8, [13 * MBIT, 0.45 * MBIT, 27 * MBIT, 47 * MBIT], CHUNKS)
+    run_to(world, 2, HOUR)
+    for round in (1, 2):
+        assert_smooth(world, oracle, round)
+
+
+def test_who_still_lacks_bytes_when_it_is_to_vote_says_so() -> None:
+    """The leader's own means are the last to come, over its slow uplink, when it has asked for votes long ago."""
+    world, oracle = home_swarm(25, [2.8 * MBIT, 20 * MBIT, 28 * MBIT, 29 * MBIT], 2 * CHUNKS)
+    run_to(world, 1, HOUR)
+    assert_smooth(world, oracle, 1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4, 34))
 def test_many_unequal_links(seed: int) -> None:
