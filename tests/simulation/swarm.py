@@ -110,6 +110,7 @@ class Shape:
     last: int = 1_000_000
     unreachable: tuple[PeerId, ...] = ()  # dial out only, and own no chunks
     keepers: tuple[PeerId, ...] = ()  # keep state and vote, with weight 0
+    slack: float = 0.0
 
 
 class Peer(Node):
@@ -131,7 +132,7 @@ class Peer(Node):
         self.shape = shape
         self.state = initial_state(shape.chunks)
         self.store = Versions({0: list(self.state)})
-        policy = Policy(shape.min_members, shape.start_members, 64, 1 << 30, shape.chunks)
+        policy = Policy(shape.min_members, shape.start_members, 64, 1 << 30, shape.chunks, slack=shape.slack)
         facts = RunFacts(Base(0, genesis(RUN, PART), root_of(self.state), (peers[0],)), policy)
         signer = FakeSigner(me)
         self.member = Member(me, (), facts, signer, lambda _: FactReducer(), self.store, rng, disk)

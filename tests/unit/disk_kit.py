@@ -16,7 +16,7 @@ class DiskLog:
     """Notes what is forced to disk, and each renaming, for as long as a test runs."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._events: list[object] = []
+        self._events: list[tuple[int, int] | None] = []  # None: something was renamed
         fsync = os.fsync
 
         def forced(descriptor: int) -> None:
@@ -26,7 +26,7 @@ class DiskLog:
         def noting(call: Any) -> Any:
             def renamed(*args: Any, **options: Any) -> None:
                 call(*args, **options)
-                self._events.append(RENAMED)
+                self._events.append(None)
 
             return renamed
 
@@ -36,8 +36,8 @@ class DiskLog:
 
     def order(self, *paths: Path) -> list[str]:
         """The names of those of `paths` that were forced as they are now, and RENAMED, in their order."""
-        names = {_state(path.stat()): path.name for path in paths}
-        return [RENAMED if event == RENAMED else names[event] for event in self._events if event in (RENAMED, *names)]
+        names: dict[tuple[int, int] | None, str] = {None: RENAMED} | {_state(path.stat()): path.name for path in paths}
+        return [names[event] for event in self._events if event in names]
 
 
 def _state(found: os.stat_result) -> tuple[int, int]:

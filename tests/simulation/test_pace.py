@@ -1,0 +1,72 @@
+"""Slow trainers: learned deadlines call them to hand in what they have, slack lets them train to their end."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+
+import pytest
+
+from shoal.protocol.effects import Effect, Event, Wake
+from shoal.protocol.ids import PeerId
+from shoal.protocol.matchmaking import HandIn
+from shoal.protocol.rounds import Committed
+from tests.simulation.campaign import build
+from tests.simulation.links import LAN
+from tests.simulation.swarm import Peer, Shape, peers_named
+
+SLACK = 60.0  # virtual seconds
+SLOW = 0.8 * SLACK  # more than the others, for each round
+QUICK, ROUNDS = 10, 14  # rounds until the swarm has learned to be impatient; rounds in all
+NAMES = peers_named(4)
+
+
+def slow_down(node: Peer) -> None:
+    """From now on a round's training takes `node` SLOW seconds more."""
+    train = node._train
+
+    def train_slowly(effects: list[Effect]) -> list[Effect]:
+        *others, wake = train(effects)
+        assert isinstance(wake, Wake)
+        return [*others, dataclasses.replace(wake, after=wake.after + SLOW)]
+
+    node._train = train_slowly  # type: ignore[method-assign]
+
+
+def watch(node: Peer, seen: Counter[str]) -> None:
+    """Count who is asked to hand in, and the rounds that `node` commits by what is out of the ordinary in them."""
+    react = node.on_event
+
+    def on_event(now: float, event: Event) -> list[Effect]:
+        seen["called"] += isinstance(event, HandIn)
+        if isinstance(event, Committed):
+            proposal = event.decision.certificate.proposal
+            seen["without somebody"] += len(proposal.members) < len(NAMES)
+            seen["in a later attempt"] += proposal.attempt > 1
+        return react(now, event)
+
+    node.on_event = on_event  # type: ignore[method-assign]
+
+
+def play(seed: int, slack: float, slow: list[PeerId]) -> Counter[str]:
+    """What is out of the ordinary in the rounds with slow peers."""
+    world, _ = build(seed, len(NAMES), LAN, Shape(start_members=len(NAMES), slack=slack))
+    world.run_until(lambda: all(node.round >= QUICK for node in world.nodes()), within=300.0)
+    seen = Counter[str]()
+    for node in world.nodes():
+        watch(node, seen)
+        if node.me in slow:
+            slow_down(node)
+    world.run_until(lambda: all(node.round >= ROUNDS for node in world.nodes()), within=2 * SLOW * ROUNDS)
+    assert not world.errors
+    return +seen
+
+
+@pytest.mark.parametrize("slow", [NAMES[:1], NAMES[1:2], NAMES[2:], NAMES[:3]])  # some lead; a quorum, and none
+@pytest.mark.parametrize("seed", range(3))
+def test_with_slack_all_are_waited_for_and_the_order_of_members_stays(seed: int, slow: list[PeerId]) -> None:
+    assert play(seed, SLACK, slow) == Counter()
+
+
+def test_without_slack_the_slow_are_called() -> None:
+    assert play(1, 0.0, NAMES[1:2])["called"]
