@@ -29,10 +29,10 @@ from shoal.protocol.ids import Digest, PeerId, RunId, content_hash
 from shoal.protocol.matchmaking import Offer
 from shoal.protocol.member import PART, Member, RunFacts
 from shoal.protocol.members import PeerUp
+from shoal.protocol.milestones import Committed
 from shoal.protocol.network import Network
 from shoal.protocol.reduction.mean import MeanReducer
 from shoal.protocol.roster import Base, Policy
-from shoal.protocol.rounds import Committed
 from shoal.protocol.shelf import Decision
 
 RUN = RunId(content_hash(b"benchmark"))

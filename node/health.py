@@ -6,7 +6,8 @@ Worst first; what is not listed is healthy, so also a bootstrap node that is in 
     SPLIT       too few of a run's members are reachable
     ALONE       a run that this node should be in has others, and none of them answers
 
-The creator of a run whose first round is not committed is waiting, not alone, unless it lacks the state to begin with.
+The creator of a run whose first round is not committed is waiting, not alone, unless it lacks the state to begin with;
+so is a node that has kept a run while all its nodes were stopped, and is the first to be back.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ def verdict(status: Answer) -> Exit:
     if status["state"] == "SPLIT":
         return Exit.SPLIT
     solo = status["state"] == "SOLO"
+    if solo and runs and all(run.get("is_resting") for run in runs):
+        return Exit.OK
     if (solo and status.get("obstacle")) or any(_misses_others(run, solo) for run in runs):
         return Exit.ALONE
     not_yet = any(run.get("phase") == "restoring" for run in runs)

@@ -16,11 +16,8 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-from shoal.node.checkpoint.about import About
-from shoal.node.checkpoint.keep import Keeper
 from shoal.node.checkpoint.lineage import check_fits
 from shoal.node.checkpoint.read import Checkpoint
-from shoal.node.checkpoint.scan import CHECKPOINTS
 from shoal.node.disk import Disk
 from shoal.node.driver import Driver
 from shoal.node.lanes import newcomer_lane
@@ -30,8 +27,10 @@ from shoal.node.meters import Meters
 from shoal.node.outer import OuterState, StateStore
 from shoal.node.outgoing import Outgoing
 from shoal.node.records import CommitLog
-from shoal.node.run_facts import last_vote, run_facts
+from shoal.node.resting import Rested
+from shoal.node.run_facts import last_vote, run_facts, samples_before
 from shoal.node.run_settings import RunSettings
+from shoal.node.saving import Saving
 from shoal.node.shm import FloatArray
 from shoal.node.state import Snapshot
 from shoal.node.state_file import save_state
@@ -43,9 +42,9 @@ from shoal.protocol.ids import PeerId, short
 from shoal.protocol.matchmaking import HandIn, Offer, Waiting
 from shoal.protocol.member import Member
 from shoal.protocol.members import NamesakeSeen, PeerUp
-from shoal.protocol.messages.rounds import Proposal
+from shoal.protocol.milestones import Aborted, Committed
 from shoal.protocol.network import Network
-from shoal.protocol.rounds import Aborted, Committed
+from shoal.protocol.parting import Parted
 from shoal.protocol.signing import Signer
 from shoal.protocol.transfer import StateReceived
 from shoal.protocol.wire import Message
@@ -67,20 +66,30 @@ class Run:
         network: Network,
         settings: RunSettings,
         checkpoint: Checkpoint | None = None,
+        rested: Rested | None = None,
     ) -> None:
-        """`checkpoint` is that of the manifest's origin; without it, such a run's state is downloaded."""
+        """`checkpoint` is that of the manifest's origin; without it, such a run's state is downloaded.
+
+        `rested` is what we kept of the run when we stopped; then we go on from there.
+        """
         check_fits(manifest, checkpoint)
+        self._holds_origin = checkpoint is not None or manifest.origin is None
+        if rested is not None and rested.checkpoint is not None:
+            checkpoint = rested.checkpoint
         self.manifest = manifest
         self.author = author
         self.signature = signature
         self.id = manifest.run_id
+        self.rest = rested.rest if rested is not None else None  # what we kept of it in an earlier life
         self.outer = OuterState(manifest, checkpoint.committed() if checkpoint is not None else None)
         self.commits = CommitLog()
         self.meters = Meters()
         self.outgoing = Outgoing(signer.peer, self.commits, settings.fault)
         self.training: Training | None = None  # None: we keep state and vote, and contribute nothing
-        self.samples = _samples_before(manifest)  # tokens behind the committed state
-        self.keeper = Keeper(settings.folder / CHECKPOINTS, settings.keeping, manifest.rounds.last)
+        self.samples = (
+            checkpoint.about.samples if checkpoint is not None else samples_before(manifest)
+        )  # tokens behind it
+        self.saving = Saving(manifest, signer.peer, self.outer.committed, settings, self._spawn)
         self.obstacle = ""  # why we, as leader, cannot close a group
         self.voted_before = 0  # the last round that we have voted in, in an earlier life
         self.failure = ""  # why this run has ended on this node
@@ -88,12 +97,11 @@ class Run:
         self._signer = signer
         self._network = network
         self._settings = settings
-        self._holds_origin = checkpoint is not None or manifest.origin is None
         self._moments = checkpoint.moments if checkpoint is not None else None  # until the worker has them
         self._lane = self._lane_in(checkpoint.about.members if checkpoint is not None else ())
         self._open_round = 0  # the round that we have begun
         self._busy = asyncio.Lock()  # one long piece of work at a time
-        self._write: asyncio.Task[None] | None = None  # of the latest checkpoint, which waits for those before it
+        self._parted = asyncio.Event()  # we have said good-bye, or cannot
         self._tasks: set[asyncio.Task[None]] = set()
 
     # -- life -----------------------------------------------------------------------------------------------
@@ -103,7 +111,7 @@ class Run:
         disk = Disk(self._settings.folder)
         records = disk.load()
         self.voted_before = last_vote(records)
-        root, chunks = self.outer.root, self.outer.chunks
+        root, chunks = self.rest.origin[1] if self.rest is not None else self.outer.root, self.outer.chunks
         facts = run_facts(self.manifest, self.author, seeded=root, chunks=chunks, holds_origin=self._holds_origin)
         self.origin = facts.origin
         member = Member(
@@ -115,6 +123,7 @@ class Run:
             StateStore(self.outer.committed),
             random.Random(),
             records,
+            rest=self.rest,
             trains=self._settings.trains,
         )
         self.driver = Driver(
@@ -130,13 +139,19 @@ class Run:
         self.driver.command(lambda now: member.start(now, seeds))
         self._begin_round()
 
-    async def close(self) -> None:
-        """Say goodbye to the others, whatever we are doing, finish that and its checkpoint, and end our part."""
-        self.driver.command(self.member.leave)
+    async def close(self, for_good: bool = False) -> None:
+        """Say goodbye to the others, finish what we are doing and its checkpoint, and end our part.
+
+        If nobody else may be able to go on, the run is kept on disk, unless we leave it `for_good`.
+        """
+        self.driver.command(self.member.leave if for_good else self.member.stop)
+        if not for_good:
+            await self._parted.wait()
         self.driver.close()
         async with self._busy:
-            if self._write is not None:
-                await asyncio.wait([self._write])
+            await self.saving.written()
+            if not self.failure:
+                await self.saving.end(self.member, self.training, for_good)
         if self.training is not None:
             await self.training.stop()
         for task in list(self._tasks):
@@ -148,6 +163,7 @@ class Run:
         expected = isinstance(error, ShoalError)
         self.failure = str(error) if expected else f"{type(error).__name__}: {error}"
         words = f"run {self.manifest.name} has failed on this node and is given up here: {self.failure}"
+        self._parted.set()
         log.error("%s", words, exc_info=None if expected else error, extra={"code": "run-failed"})
         if self.training is not None:
             self._spawn(self.training.stop())
@@ -163,6 +179,8 @@ class Run:
             case HandIn(round) if self.training is not None:
                 self.commits.called()
                 self.training.call(round)
+            case Parted():
+                self._parted.set()
             case PeerUp(peer, addresses):
                 self._network.remember(peer, addresses)
             case NamesakeSeen():
@@ -189,24 +207,15 @@ class Run:
             )
             self.meters.committed(record.round_samples, record.seconds, took_part=record.took_part)
             log.info("round %d committed: history %s, state %s", record.round, record.digest[:8], short(snapshot.root))
-            if self.keeper.is_due(snapshot.round):
-                await self._checkpoint(proposal, snapshot)
+            await self.saving.checkpoint(proposal, snapshot.root, self.samples, self.training)
         self._begin_round()
-
-    async def _checkpoint(self, proposal: Proposal, snapshot: Snapshot) -> None:
-        """Take what belongs to the round before the next one changes it; it is written beside us."""
-        lease = self.outer.committed.lease(snapshot.root)
-        moments = await self.training.moments() if self.training is not None else None
-        steps = int(moments[0]) if moments is not None else 0
-        about = About.of(self.manifest, proposal, snapshot.root, samples=self.samples, peer=self._me, inner_steps=steps)
-        self._write = self._spawn(self.keeper.write(lease, about, moments))
 
     async def _install(self, event: StateReceived) -> None:
         """A state that others have sent us, and that is certified: if it does not fit, this run is not for us."""
         async with self._busy:
             await asyncio.to_thread(self.outer.install, event.base, event.payloads)
         log.info("caught up with round %d: state %s", event.base.round, short(event.base.root))
-        self.samples = _samples_before(self.manifest) + self.member.history.samples(event.base.round)
+        self.samples = samples_before(self.manifest) + self.member.history.samples(event.base.round)
         self._open_round = 0  # what was trained from another state is of no use, even in the same round
         self.driver.command(lambda now: self.member.opened(now, event.base))
         self._begin_round()
@@ -271,8 +280,7 @@ class Run:
         """Write the committed state to a file, as this node holds it; a checkpoint that is under way comes first."""
         async with self._busy:
             lease = self.outer.committed.lease()
-        if self._write is not None:
-            await asyncio.wait([self._write])
+        await self.saving.written()
         with lease as snapshot:
             await asyncio.to_thread(save_state, snapshot, path)
         return snapshot
@@ -290,8 +298,3 @@ class Run:
         if not task.cancelled() and isinstance(error := task.exception(), Exception):
             self.driver.close()
             self._fail(error)
-
-
-def _samples_before(manifest: Manifest) -> int:
-    """Tokens behind the state that the run begins with."""
-    return manifest.origin.samples if manifest.origin else 0

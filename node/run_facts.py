@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from shoal.node.manifest import Manifest
 from shoal.protocol.certificate import genesis
@@ -11,6 +12,9 @@ from shoal.protocol.member import PART, RunFacts
 from shoal.protocol.messages.rounds import VoteRecord
 from shoal.protocol.roster import Base, Policy
 from shoal.protocol.wire import Message
+
+if TYPE_CHECKING:
+    from shoal.node.checkpoint.read import Checkpoint
 
 SLACK = 60.0  # seconds at the pace of steps: for a worker on a busy machine, or one that is started again
 
@@ -43,3 +47,10 @@ def last_vote(records: Mapping[str, Message]) -> int:
     """The last round that we have voted in, in an earlier life, as it was written down; 0 if there is none."""
     vote = records.get(f"vote-{PART}")
     return vote.round if isinstance(vote, VoteRecord) else 0
+
+
+def samples_before(manifest: Manifest, checkpoint: Checkpoint | None = None) -> int:
+    """Tokens behind the state that a run begins with, or that of `checkpoint`."""
+    if checkpoint is not None:
+        return checkpoint.about.samples
+    return manifest.origin.samples if manifest.origin else 0

@@ -34,6 +34,7 @@ ROW = (  # the keys of a run in `shoal status`
         "phase",
         "trains",
         "is_creator",
+        "is_resting",
     ),
     *("device", "worker_memory", "device_memory", "tokens_per_second", "failure", "waiting_for"),
     *("bytes_sent", "bytes_received", "last", "checkpoint"),
@@ -59,6 +60,7 @@ def row(run: Run, traffic: Traffic) -> Answer:
         "phase": "failed" if run.failure else "finished" if run.is_finished else member.phase,
         "trains": member.status.trains,
         "is_creator": run.author == member.me,
+        "is_resting": is_resting(run),
         **_worker(run),
         "tokens_per_second": progress.tokens_per_second if progress is not None else None,
         "failure": run.failure or None,
@@ -66,7 +68,7 @@ def row(run: Run, traffic: Traffic) -> Answer:
         "bytes_sent": traffic.sent,
         "bytes_received": traffic.received,
         "last": run.manifest.rounds.last,
-        "checkpoint": run.keeper.newest or None,
+        "checkpoint": run.saving.keeper.newest or None,
     }
 
 
@@ -163,14 +165,28 @@ def meters(run: Run, traffic: Traffic) -> Answer:
     }
 
 
+def is_resting(run: Run) -> bool:
+    """Whether we are back with a run that we had kept while all its nodes were stopped, and nobody else is yet."""
+    kept = run.rest is not None and run.outer.committed.current.round <= run.rest.newest
+    return kept and not run.member.membership.alive()
+
+
 def split(run: Run) -> bool:
     """Whether this node has evidence that the run has come apart."""
     membership, base = run.member.membership, run.member.rounds.base
     present = [run.member.me, *membership.alive()]
     others = [status for peer in membership.alive() if (status := membership.status(peer)) is not None]
-    gone = [voter for voter in base.voters if membership.state(voter) is State.LEFT] if base is not None else []
+    left = run.member.rounds.departure.left
+    gone = [
+        voter
+        for voter in (base.voters if base is not None else ())
+        if voter in left or membership.state(voter) is State.LEFT
+    ]
     return is_split(
-        no_quorum=base is not None and base.round > run.origin.round and not is_quorum(present, base.voters, gone),
+        no_quorum=base is not None
+        and base.round > run.origin.round
+        and not is_resting(run)
+        and not is_quorum(present, base.voters, gone),
         group=run.commits.group,
         lost=len(membership.lost_since(run.driver.now() - LOSS_WINDOW)),
         own=run.member.status,

@@ -34,6 +34,7 @@ from shoal.protocol.network import Network
 
 if TYPE_CHECKING:
     from shoal.node.checkpoint.read import Checkpoint
+    from shoal.node.resting import Rested
     from shoal.node.run import Run
 
 log = logging.getLogger("shoal.daemon")
@@ -85,7 +86,8 @@ class Runs:
                     continue  # it was left meanwhile
                 try:
                     found, joined = self._recall(run, seeds)
-                    await self._enter(found, joined.trains, await _load_again(joined.checkpoint))
+                    rested = await _load_rest(self._home.run_folder(run))
+                    await self._enter(found, joined.trains, await _load_again(joined.checkpoint), rested)
                     log.info("in run %s again", run)
                 except ShoalError as error:
                     self.broken[run] = str(error)
@@ -121,7 +123,7 @@ class Runs:
             self.broken.pop(key, None)
             self.restoring = [run for run in self.restoring if run != key]
             if key in self.open:
-                await self.open[key].close()
+                await self.open[key].close(for_good=True)
                 del self.open[key]
         return {"run": key, "name": names[key]}
 
@@ -129,8 +131,7 @@ class Runs:
         """Say good-bye to all runs, as the node ends; it will be in them again."""
         self._closing = True
         async with self._entering:
-            for run in self.open.values():
-                await run.close()
+            await asyncio.gather(*(run.close() for run in self.open.values()))
 
     # -- inside ---------------------------------------------------------------------------------------------
 
@@ -141,11 +142,17 @@ class Runs:
         manifest = check_manifest(joined.manifest, run_id, joined.author, joined.signature, signer)
         return Introduction(manifest, joined.author, joined.signature, dict.fromkeys(seeds, ())), joined
 
-    async def _enter(self, found: Introduction, train: bool, checkpoint: Checkpoint | None = None) -> Answer:
+    async def _enter(
+        self,
+        found: Introduction,
+        train: bool,
+        checkpoint: Checkpoint | None = None,
+        rested: Rested | None = None,
+    ) -> Answer:
         manifest, key = found.manifest, found.manifest.run_id.hex()
         for peer, addresses in found.members.items():
             self._network.remember(peer, addresses)
-        run = await asyncio.to_thread(self._build, found, train, checkpoint)
+        run = await asyncio.to_thread(self._build, found, train, checkpoint, rested)
         if self._closing:
             raise LocalError("the node is ending")
         await asyncio.to_thread(self._cache.update, found.members)  # who is killed now must find them again
@@ -156,7 +163,7 @@ class Runs:
         log.info("in run %s (%s)", key, manifest.name)
         return {"run": key, "name": manifest.name}
 
-    def _build(self, found: Introduction, train: bool, checkpoint: Checkpoint | None) -> Run:
+    def _build(self, found: Introduction, train: bool, checkpoint: Checkpoint | None, rested: Rested | None) -> Run:
         """In a thread: importing torch alone takes seconds, and the network must not wait for it."""
         from shoal.node.checkpoint.keep import Keeping
         from shoal.node.run import Run
@@ -167,7 +174,7 @@ class Runs:
         keeping = Keeping(own.checkpoint_every, own.checkpoint_keep)
         settings = RunSettings(self._home.run_folder(run_id.hex()), own.threads, data, train, keeping, self._fault)
         signer = self._identity.signer(run_id)
-        return Run(found.manifest, found.author, found.signature, signer, self._network, settings, checkpoint)
+        return Run(found.manifest, found.author, found.signature, signer, self._network, settings, checkpoint, rested)
 
 
 async def _load_again(checkpoint: str) -> Checkpoint | None:
@@ -177,6 +184,13 @@ async def _load_again(checkpoint: str) -> Checkpoint | None:
     except LocalError as error:
         warn(log, "checkpoint-gone", f"the checkpoint that we came with cannot be used: {error}; others may have it")
         return None
+
+
+async def _load_rest(run_folder: Path) -> Rested | None:
+    """What we kept of a run when we stopped; None if others went on with it."""
+    from shoal.node.resting import load_rest
+
+    return await asyncio.to_thread(load_rest, run_folder)
 
 
 async def _load(checkpoint: str) -> Checkpoint | None:

@@ -34,6 +34,11 @@ class History:
         """The last certified round."""
         return self._tip.round
 
+    @property
+    def links(self) -> tuple[Certificate, ...]:
+        """All of them, oldest first."""
+        return tuple(self._links)
+
     def after(self, round: int) -> tuple[Certificate, ...]:
         """Some links after `round`, oldest first."""
         start = max(0, round - self.origin.round)

@@ -9,6 +9,10 @@ its promise, and what it prepared. In V + 1 the author has said nothing yet. A r
 on disk before the first LEAVE goes out, so it is also safe if some have heard it and others not: a leader who counts
 without the leaver needs a quorum of the rest; one who still counts it gets no vote of it, and needs no fewer of them.
 
+Somebody always keeps its vote, even if all go at the same time: nobody signs off when no other voter is left, and of
+those who go at once the first in the order of the voters goes last. It waits a moment for the others' LEAVEs
+(`parting`), and with them it can decide alone when it is back.
+
 So it does not matter when a LEAVE arrives, how often, or in what order: it means one round of its author, and says
 always the same. Who comes back says it again, and takes part without a vote; from V + 2 on, of which no LEAVE speaks,
 it is a newcomer like any other.
@@ -17,6 +21,7 @@ it is a newcomer like any other.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from shoal.protocol.certificate import check_chunks
 from shoal.protocol.context import Means
@@ -37,17 +42,80 @@ def leave_of(vote: VoteState, signer: Signer) -> Leave:
     return signed(Leave(vote.round, vote.part, signer.peer, vote.promised, vote.prepared, b""), signer)
 
 
-def last_words(means: Means, voted: VoteRecord | None, undecided: int, voters: Sequence[PeerId]) -> list[Leave]:
-    """The LEAVEs of a member whose last record is `voted`, and for whom `voters` decide the round `undecided` next.
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """What it would mean if a member went now."""
 
-    None, if it has joined no round, or if no other voter is there to decide without it: who goes without a word is
-    only missing, and may come back with its vote.
-    """
-    others = [voter for voter in voters if voter != means.me and means.view.is_alive(voter)]
-    if voted is None or (not others and undecided >= voted.round):  # below that we do not know who votes now
-        return []
-    votes = [VoteState.resume(round, means.part, voted) for round in (voted.round, voted.round + 1)]
-    return [leave_of(vote, means.signer) for vote in votes]
+    means: Means
+    voted: VoteRecord | None  # its last record
+    vote: VoteState | None  # in the round that is open
+    undecided: int  # the lowest round that is not decided here
+    voters: tuple[PeerId, ...]  # of that round
+    left: tuple[PeerId, ...]  # who has signed off from it
+
+    @property
+    def successors(self) -> list[PeerId]:
+        """Who can decide without it: the other voters that live and have not signed off.
+
+        A member that stands before its last record does not know who votes now; it may be any of those that live.
+        """
+        return [peer for peer in self._present() if not self.means.view.is_suspect(peer)]
+
+    @property
+    def keeps_vote(self) -> bool:
+        """Whether it votes in the undecided round, and has not signed off from it."""
+        return self.means.me in self.voters and (self.voted is None or self.voted.left < self.undecided)
+
+    @property
+    def has_signed_off(self) -> bool:
+        """Whether it has left, as far as its last record says."""
+        return self.voted is not None and self.voted.left > self.voted.round
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether it has applied what the first of its successors, who goes last if all go, is not known to have."""
+        status = self.means.view.status(self.successors[0]) if self.successors else None
+        return status is None or status.round + 1 < self.undecided
+
+    @property
+    def should_wait(self) -> bool:
+        """Whether it had better go a moment later.
+
+        The first voter lets all others go first, and hears their LEAVEs: they may be leaving, too, or be gone already.
+        What a member has voted for is to be decided, and what is decided to be known to those who stay.
+        """
+        others, place = self._present(), self.voters.index
+        if self.keeps_vote and all(place(self.means.me) < place(peer) for peer in others):
+            return any(peer not in (self.means.me, *self.left) for peer in self.voters)
+        return bool(others) and (self.is_ahead or self._has_voted)
+
+    @property
+    def must_keep(self) -> bool:
+        """Whether the run may need what it holds: its vote, or bytes that nobody else may have."""
+        return self.keeps_vote or self.is_ahead or self._has_voted
+
+    @property
+    def _has_voted(self) -> bool:
+        return self.vote is not None and self.vote.prepared is not None
+
+    def _present(self) -> list[PeerId]:
+        """The successors, and those who do not answer now."""
+        view = self.means.view
+        if self.voted is not None and self.undecided < self.voted.round:
+            return list(view.alive())
+        return [peer for peer in self.voters if peer not in (self.means.me, *self.left) and view.is_alive(peer)]
+
+    def last_words(self) -> list[Leave]:
+        """Its LEAVEs.
+
+        None, if it has joined no round, or if no other voter is there to decide without it: who goes without a word is
+        only missing, and may come back with its vote.
+        """
+        if self.voted is None or not self.successors:
+            return []
+        last, part = self.voted.round, self.means.part
+        votes = [VoteState.resume(round, part, self.voted) for round in (last, last + 1)]
+        return [leave_of(vote, self.means.signer) for vote in votes]
 
 
 def last_of_interest(undecided: int, voted: VoteRecord | None) -> int | None:
@@ -96,6 +164,10 @@ class Goodbyes:
     def of(self, round: int) -> tuple[Leave, ...]:
         """Who has signed off from `round`."""
         return tuple(leaves[round] for leaves in self._leaves.values() if round in leaves)
+
+    def all(self) -> tuple[Leave, ...]:
+        """Whatever is kept."""
+        return tuple(leave for leaves in self._leaves.values() for leave in leaves.values())
 
     def keep_only(self, first: int, last: int | None) -> None:
         """We stand before round `first`: what is before that is decided, and what is after `last` was invented."""

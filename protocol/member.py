@@ -16,7 +16,7 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from shoal.protocol.donor import Store
+from shoal.protocol.donor import Store, state_root
 from shoal.protocol.effects import Effect, Tell, Timer
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.history import History
@@ -28,9 +28,12 @@ from shoal.protocol.messages import membership as gossip
 from shoal.protocol.messages import transfer as sync
 from shoal.protocol.messages.rounds import ROUND_MESSAGES, Commit, VoteRecord
 from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.milestones import Behind, Committed
+from shoal.protocol.parting import Parted, Parting
 from shoal.protocol.reducer import Reducer
+from shoal.protocol.rest import Rest
 from shoal.protocol.roster import Base, Policy
-from shoal.protocol.rounds import Behind, Committed, Rounds
+from shoal.protocol.rounds import Rounds
 from shoal.protocol.signing import Signer
 from shoal.protocol.transfer import Transfer
 from shoal.protocol.wire import Message
@@ -69,12 +72,15 @@ class Member:
         rng: random.Random,
         disk: Mapping[str, Message],
         *,
+        rest: Rest | None = None,
         trains: bool = True,
         reachability: str = "unknown",
     ) -> None:
+        """`disk` and `rest` are what an earlier life of ours has left; with `rest`, `store` holds its state."""
         self.me = me
         self._origin = facts.origin
-        self._stateless = not facts.holds_origin
+        self._stateless = not facts.holds_origin and rest is None
+        self._store = store
         self._status = RunStatus(
             round=0 if self._stateless else facts.origin.round,
             history=NO_DIGEST if self._stateless else facts.origin.history,
@@ -91,15 +97,19 @@ class Member:
         restored = record if isinstance(record, VoteRecord) else None
         self.membership = Membership(me, addresses, self._status, signer, rng)
         self.history = History(self._origin, signer)
-        self.rounds = Rounds(me, PART, signer, self.membership, facts.policy, reducer, restored)
+        for certificate in rest.chain if rest is not None else ():
+            self.history.append(certificate)
+        self._first = self.history.base(rest.round, rest.root) if rest is not None else self._origin
+        self._parting: Parting | None = None
+        self.rounds = Rounds(me, PART, signer, self.membership, facts.policy, reducer, restored, rest)
         self.transfer = Transfer(me, PART, self.history, self.membership, store)
 
     # -- commands -------------------------------------------------------------------------------------------
 
     def start(self, now: float, seeds: list[PeerId]) -> list[Effect]:
-        """Join the run through `seeds`, standing on the state that it begins with, if that is here."""
+        """Join the run through `seeds`, standing on the state that it begins with or rested on, if that is here."""
         joined = self.membership.start(now, seeds)
-        return self._digest(now, joined if self._stateless else [*joined, *self.rounds.open(now, self._origin)])
+        return self._digest(now, joined if self._stateless else [*joined, *self.rounds.open(now, self._first)])
 
     def submit(self, now: float, offer: Offer, contribution: Callable[[int], bytes] | None) -> list[Effect]:
         """The inner steps of the current round are done."""
@@ -119,8 +129,14 @@ class Member:
         return self._digest(now, [])
 
     def leave(self, now: float) -> list[Effect]:
-        """Sign off for good. Send what this returns; the machine is silent from now on."""
+        """Sign off at once. Send what this returns; the machine is silent from now on."""
         return [*self.rounds.leave(now), *self.membership.leave(now)]
+
+    def stop(self, now: float) -> list[Effect]:
+        """Sign off, or keep the vote if others do: `Parted` is told when we have, soon; until then we go on."""
+        if self._parting is None:
+            self._parting = Parting(now)
+        return self._part(now, self._parting)
 
     # -- inputs ---------------------------------------------------------------------------------------------
 
@@ -142,6 +158,8 @@ class Member:
             return self._digest(now, self.membership.fire(now, timer))
         if timer.core == "transfer":
             return self._digest(now, self.transfer.fire(now, timer))
+        if timer.core == "parting":
+            return self._part(now, self._parting) if self._parting is not None else []
         return self._digest(now, self.rounds.fire(now, timer))
 
     def left(self, now: float, to: PeerId, message: Message, sent: bool) -> None:
@@ -168,7 +186,24 @@ class Member:
         """A word for what we are doing."""
         return "syncing" if self.transfer.active else self.rounds.phase
 
+    def rest(self) -> Rest | None:
+        """What to keep until we are back, once we have parted; None if others decide, or nothing is decided yet."""
+        if self._stateless or self.history.newest == self._origin.round or not self.rounds.departure.must_keep:
+            return None
+        decided = self.rounds.shelf.decision
+        versions = self._store.versions()
+        round = max((each for each in versions if decided(each + 1) is not None), default=versions[-1])
+        later = range(round + 1, self.history.newest + 1)
+        decisions = tuple(decision for each in later if (decision := decided(each)) is not None)
+        return Rest(round, state_root(*self._store.describe(round)), self.history.links, decisions, *self.rounds.kept())
+
     # -- inside ---------------------------------------------------------------------------------------------
+
+    def _part(self, now: float, parting: Parting) -> list[Effect]:
+        """Go, unless it is better to wait."""
+        if self.rounds.departure.should_wait and (wait := parting.wait(now)) is not None:
+            return [wait]
+        return [*self.leave(now), Tell(Parted())]
 
     def _digest(self, now: float, effects: list[Effect]) -> list[Effect]:
         """Turn what one core tells into commands of another; then tell everybody where we stand."""

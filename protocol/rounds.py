@@ -14,24 +14,25 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from shoal.protocol.afterwards import answer_late
 from shoal.protocol.attempt import Attempt
 from shoal.protocol.certificate import next_base
 from shoal.protocol.context import Means, View
-from shoal.protocol.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
+from shoal.protocol.effects import Effect, Persist, Send, Tell, Timer, Wake
 from shoal.protocol.estimate import Estimate
-from shoal.protocol.failure import Failed, Failure
+from shoal.protocol.failure import Failed
 from shoal.protocol.ids import Digest, PeerId
-from shoal.protocol.leaving import Goodbyes, last_of_interest, last_words
+from shoal.protocol.leaving import Departure, Goodbyes, last_of_interest
 from shoal.protocol.lookout import Lookout
 from shoal.protocol.mailbox import Mailbox, replayed
 from shoal.protocol.matchmaking import Offer
 from shoal.protocol.messages import rounds as wire
+from shoal.protocol.milestones import Aborted, Behind, Committed
 from shoal.protocol.outbox import Outbox
 from shoal.protocol.outcome import Concluded
 from shoal.protocol.reducer import Reducer
+from shoal.protocol.rest import Rest, draft_of, put_back, recall
 from shoal.protocol.roster import Base, Policy
 from shoal.protocol.round import Round, WrongState
 from shoal.protocol.shelf import Decision, Shelf
@@ -41,31 +42,6 @@ from shoal.protocol.voting import VoteState
 from shoal.protocol.wire import Message
 
 TICK = 1.0  # seconds
-
-
-@dataclass(frozen=True, slots=True)
-class Committed(Event):
-    """A round is decided and all its bytes are here: apply it, then say `applied`."""
-
-    decision: Decision
-    counted: tuple[bool, ...]  # chunk by chunk: whether our own contribution is in it
-
-
-@dataclass(frozen=True, slots=True)
-class Aborted(Event):
-    """An attempt came to nothing; the round goes on with the next one."""
-
-    round: int
-    attempt: int
-    reason: Failure
-
-
-@dataclass(frozen=True, slots=True)
-class Behind(Event):
-    """`peer` has committed rounds that we cannot follow one by one, or ours is the wrong state: catch up."""
-
-    peer: PeerId
-    round: int
 
 
 class Rounds:
@@ -80,7 +56,9 @@ class Rounds:
         policy: Policy,
         reducer: Callable[[int], Reducer],
         restored: wire.VoteRecord | None = None,
+        rest: Rest | None = None,
     ) -> None:
+        """`restored` and `rest` are what an earlier life of ours has left."""
         self.shelf = Shelf()
         spread = Estimate(initial=10.0, floor=0.5, ceiling=600.0)
         pace = Estimate(initial=4.0, floor=2.0, ceiling=10.0)  # a reminder costs words only, so it may come soon
@@ -92,6 +70,7 @@ class Rounds:
         self._doubted: Base | None = None  # what somebody doubted that we should stand on; once is enough
         self._ahead = Mailbox(())  # of the round after the current one
         self._goodbyes = Goodbyes(self._means)
+        self._draft = recall(rest, self.shelf, self._goodbyes)  # bytes of what an earlier life voted for
         self._lookout = Lookout()
         self._token = 0
         self._has_left = False
@@ -122,6 +101,19 @@ class Rounds:
         """Whom the current round hangs on."""
         return self._round.waiting_for() if self._round is not None else []
 
+    @property
+    def departure(self) -> Departure:
+        """What it would mean if we went now."""
+        undecided, voters = self._undecided()
+        left = tuple(leave.peer for leave in self._goodbyes.of(undecided))
+        vote = self._round.vote if self._round is not None else None
+        return Departure(self._means, self._voted, vote, undecided, voters, left)
+
+    def kept(self) -> tuple[tuple[wire.Leave, ...], tuple[wire.Fetched, ...]]:
+        """For our next life: who has signed off, and the bytes of what we have voted for in the undecided round."""
+        vote = self._round.vote if self._round is not None else None
+        return self._goodbyes.all(), draft_of(self.shelf, vote) or self._draft
+
     # -- commands -------------------------------------------------------------------------------------------
 
     def open(self, now: float, base: Base) -> list[Effect]:
@@ -131,6 +123,7 @@ class Rounds:
         reducer = self._reducer(base.round + 1)
         self.shelf.open(reducer)
         self._means.outbox.open()
+        put_back(self._draft, base.round + 1, self.shelf)
         self._round, self._applying = Round(self._means, base, vote, reducer), None
         self._token += 1
         if (known := self.shelf.decision(base.round + 1)) is not None:  # we have been here before
@@ -165,7 +158,7 @@ class Rounds:
             return []
         self._has_left = True
         self._remember_votes()
-        leaves = last_words(self._means, self._voted, *self._undecided())
+        leaves = self.departure.last_words()
         if self._voted is None or not leaves:
             return []
         self._voted = dataclasses.replace(self._voted, left=leaves[-1].round)

@@ -95,3 +95,12 @@ class VoteRecord(Message):
     promised: Ballot
     prepared: PreparedValue | None
     left: int  # the last round that its author has signed off from; 0: none
+
+
+@message(92)
+class Resting(Message):
+    """What follows is of a run at rest, beside the state after `round` (see rest.py). Never sent."""
+
+    round: int
+    part: int
+    root: Digest

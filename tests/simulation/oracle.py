@@ -13,7 +13,7 @@ import msgpack
 from shoal.protocol.certificate import in_mask
 from shoal.protocol.effects import Effect
 from shoal.protocol.ids import Digest, PeerId
-from shoal.protocol.rounds import Aborted
+from shoal.protocol.milestones import Aborted
 from shoal.protocol.shelf import Decision
 from tests.simulation.ledger import Ledger
 from tests.simulation.promises import Violation

@@ -21,14 +21,16 @@ from shoal.protocol.errors import PayloadError
 from shoal.protocol.ids import Digest, PeerId, content_hash
 from shoal.protocol.matchmaking import HandIn, Offer, Waiting
 from shoal.protocol.member import PART, Member, RunFacts
+from shoal.protocol.milestones import Aborted, Committed
+from shoal.protocol.parting import Parted
 from shoal.protocol.roster import Base, Policy
-from shoal.protocol.rounds import Aborted, Committed
 from shoal.protocol.shelf import Decision
 from shoal.protocol.transfer import StateReceived
 from shoal.protocol.wire import Message
 from tests.simulation.ledger import RUN
 from tests.simulation.node import Node
 from tests.simulation.oracle import Oracle
+from tests.simulation.resting import load_rest, save_rest
 from tests.simulation.signing import FakeSigner
 
 LAYOUT = b"simulated"
@@ -130,18 +132,22 @@ class Peer(Node):
         self._rng = rng
         self._oracle = oracle
         self.shape = shape
-        self.state = initial_state(shape.chunks)
-        self.store = Versions({0: list(self.state)})
+        self._disk = disk
+        rested = load_rest(disk)
+        self.state = rested.state if rested is not None else initial_state(shape.chunks)
+        self._standing = rested.rest.round if rested is not None else 0  # the round whose state this is
+        self.store = Versions({self._standing: list(self.state)})
         policy = Policy(shape.min_members, shape.start_members, 64, 1 << 30, shape.chunks, slack=shape.slack)
-        facts = RunFacts(Base(0, genesis(RUN, PART), root_of(self.state), (peers[0],)), policy)
+        facts = RunFacts(Base(0, genesis(RUN, PART), root_of(initial_state(shape.chunks)), (peers[0],)), policy)
         signer = FakeSigner(me)
-        self.member = Member(me, (), facts, signer, lambda _: FactReducer(), self.store, rng, disk)
+        rest = rested.rest if rested is not None else None
+        self.member = Member(me, (), facts, signer, lambda _: FactReducer(), self.store, rng, disk, rest=rest)
         self._residual = [0.0] * shape.chunks
         self._offered = [0.0] * shape.chunks
         self._decision: Decision | None = None
         self._training_for = -1
-        self._standing = 0  # the round whose state this is
         self._token = 0
+        self.has_parted = False
         self.blamed: list[Blamed] = []
         self._role = ""
 
@@ -175,6 +181,10 @@ class Peer(Node):
     def leave(self, now: float) -> list[Effect]:
         """Say goodbye."""
         return self.member.leave(now)
+
+    def stop(self, now: float) -> list[Effect]:
+        """End, as a service that is stopped: `has_parted` once nothing more is to be done."""
+        return self._train_if_open(self.member.stop(now))
 
     @property
     def round(self) -> int:
@@ -224,6 +234,9 @@ class Peer(Node):
                 self._oracle.waiting(self._standing, event.reason)
             case Blamed():
                 self.blamed.append(event)
+            case Parted():
+                self.has_parted = True
+                save_rest(self._disk, self.member.rest(), self.store.states)
         return []
 
     # -- the worker -----------------------------------------------------------------------------------------

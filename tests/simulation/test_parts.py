@@ -18,8 +18,9 @@ from shoal.protocol.matchmaking import Offer
 from shoal.protocol.member import MEMBERSHIP_MESSAGES, part_of
 from shoal.protocol.members import PeerDown, PeerUp
 from shoal.protocol.membership import Membership
+from shoal.protocol.milestones import Committed
 from shoal.protocol.roster import Base, Policy
-from shoal.protocol.rounds import Committed, Rounds
+from shoal.protocol.rounds import Rounds
 from shoal.protocol.wire import Message
 from tests.simulation.ledger import RUN
 from tests.simulation.links import Link

@@ -15,6 +15,7 @@ FRESH = BEGUN | {"round": 0, "phase": "matching"}
 RESUMED = FRESH | {"round": 8, "first_round": 9}
 SYNCING = FRESH | {"phase": "syncing"}
 JOINED = FRESH | {"is_creator": False}
+RESTING = BEGUN | {"is_resting": True}
 FAILED = BEGUN | {"failure": "the disk is full"}
 
 
@@ -34,6 +35,9 @@ FAILED = BEGUN | {"failure": "the disk is full"}
         ("SOLO", None, [BEGUN], Exit.ALONE),
         ("SOLO", None, [JOINED], Exit.ALONE),
         ("SOLO", None, [BEGUN | {"phase": "finished"}], Exit.OK),
+        ("SOLO", None, [RESTING], Exit.OK),  # all were stopped, and the others come after us
+        ("SOLO", "rejoining: nobody has answered yet, tried 1 address", [RESTING], Exit.OK),
+        ("SOLO", None, [RESTING, BEGUN], Exit.ALONE),
         ("SOLO", "rejoining: nobody has answered yet, tried 1 address", [FRESH], Exit.ALONE),
         ("CONNECTED", None, [JOINED], Exit.OK),
         ("CONNECTED", "not yet in the run 1f0c8a2e: no such run", [], Exit.FAILED_RUN),

@@ -21,10 +21,11 @@ from shoal.protocol.leaving import MAX_STRANGERS, Goodbyes
 from shoal.protocol.matchmaking import MAX_ATTEMPT_STEP, Offer, Waiting
 from shoal.protocol.messages.rounds import Ballot, Join, Leave, Proposal, Retry, Roster, VoteRecord
 from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.milestones import Behind, Committed
 from shoal.protocol.outbox import Outbox
 from shoal.protocol.quorum import is_quorum
 from shoal.protocol.roster import Base, answers, check_roster, rank
-from shoal.protocol.rounds import Behind, Committed, Rounds
+from shoal.protocol.rounds import Rounds
 from shoal.protocol.shelf import Shelf
 from shoal.protocol.signing import signed
 from shoal.protocol.voting import NO_BALLOT, Election, Tally, VoteState, counting, left_before, must_propose
@@ -65,6 +66,7 @@ class _View:
     def __init__(self, others: Sequence[PeerId], known: Sequence[PeerId] = (C, D)) -> None:
         self.others = list(others)
         self.known = known
+        self.round = 0
 
     def alive(self) -> list[PeerId]:
         return self.others
@@ -72,9 +74,12 @@ class _View:
     def is_alive(self, peer: PeerId) -> bool:
         return peer in self.others
 
+    def is_suspect(self, peer: PeerId) -> bool:
+        return False
+
     def status(self, peer: PeerId) -> RunStatus | None:
         known = peer in self.known or peer in self.others
-        return RunStatus(0, NO_DIGEST, NO_DIGEST, "syncing", 0, 0, None, True, 0, "unknown") if known else None
+        return RunStatus(self.round, NO_DIGEST, NO_DIGEST, "syncing", 0, 0, None, True, 0, "unknown") if known else None
 
 
 def _rounds(me: PeerId, base: Base | None, record: VoteRecord | None = None, alive: Sequence[PeerId] = PEERS) -> Rounds:
@@ -185,6 +190,62 @@ def test_who_leaves_nobody_behind_that_could_decide_goes_without_a_word(
 ) -> None:
     """So it may come back and go on."""
     assert _rounds(C, base, record, alive).leave(1.0) == []
+
+
+def test_nor_does_one_say_a_word_whose_only_successor_has_signed_off() -> None:
+    """It may be back, but without a vote."""
+    rounds = _rounds(A, dataclasses.replace(BASE, voters=(A, C)), dataclasses.replace(RECORD, round=ROUND - 1))
+    rounds.receive(0.1, C, _goodbye(ROUND))
+    assert rounds.leave(1.0) == []
+
+
+# -- who had better wait ------------------------------------------------------------------------------------
+
+
+def test_the_first_voter_goes_when_it_has_heard_all_the_others_say_goodbye() -> None:
+    rounds = _rounds(A, BASE)
+    for peer in (C, B):
+        assert rounds.departure.should_wait
+        rounds.receive(0.1, peer, _goodbye(ROUND, peer))
+    assert not rounds.departure.should_wait
+    assert rounds.departure.must_keep
+
+
+@pytest.mark.parametrize(("me", "alive", "waits"), [(B, PEERS, False), (B, (B, C), True), (C, PEERS, False)])
+def test_others_wait_only_if_all_before_them_are_gone(me: PeerId, alive: Sequence[PeerId], waits: bool) -> None:
+    record = dataclasses.replace(RECORD, prepared=None)
+    rounds = _rounds(me, dataclasses.replace(BASE, round=0), record, alive)
+    rounds.open(0.0, BASE)
+    _standing(rounds, BASE.round)
+    assert rounds.departure.should_wait == waits
+
+
+def test_who_has_voted_waits_for_the_decision_and_keeps_the_bytes() -> None:
+    rounds = _rounds(C, BASE, RECORD)
+    _standing(rounds, BASE.round)
+    assert rounds.departure.should_wait
+    assert rounds.departure.must_keep
+
+
+def test_who_is_ahead_of_the_one_who_goes_last_waits_for_it() -> None:
+    rounds = _rounds(C, BASE)
+    _standing(rounds, BASE.round)
+    assert not rounds.departure.should_wait
+    _standing(rounds, BASE.round - 1)
+    assert rounds.departure.should_wait
+    assert rounds.departure.must_keep
+
+
+def test_a_member_without_a_vote_in_the_round_keeps_none() -> None:
+    assert not _rounds(C, BASE, dataclasses.replace(RECORD, left=ROUND + 1)).departure.keeps_vote
+    assert not _rounds(D, BASE).departure.keeps_vote
+
+
+def _standing(rounds: Rounds, round: int) -> None:
+    """All others have applied `round`."""
+    view = rounds._means.view
+    assert isinstance(view, _View)
+    view.round = round
 
 
 # -- who hears of it ----------------------------------------------------------------------------------------

@@ -64,6 +64,9 @@ class _View:
     def is_alive(self, peer: PeerId) -> bool:
         return peer in self.others
 
+    def is_suspect(self, peer: PeerId) -> bool:
+        return False
+
     def status(self, peer: PeerId) -> RunStatus | None:
         return self.statuses.get(peer)
 

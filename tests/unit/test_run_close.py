@@ -1,4 +1,4 @@
-"""A run that is stopped keeps the checkpoint of the round that it was applying."""
+"""A run that is stopped keeps the checkpoint of the round that it was applying, and itself if nobody else does."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ class Stopping(SimpleNamespace):
     """As much of a run as `close` touches."""
 
     def __init__(self) -> None:
-        quiet = SimpleNamespace(command=lambda _: None, close=lambda: None)
-        super().__init__(driver=quiet, member=SimpleNamespace(leave=None), training=None, _busy=asyncio.Lock())
-        self.written: list[int] = []
+        self.commands: list[str] = []
+        driver = SimpleNamespace(command=self.commands.append, close=lambda: self.commands.append("closed"))
+        member = SimpleNamespace(leave="leave", stop="stop")
+        saving = SimpleNamespace(written=self.wait_for_write, end=self.end)
+        super().__init__(driver=driver, member=member, saving=saving, training=None, failure="", _busy=asyncio.Lock())
+        self.written: list[str] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._parted = asyncio.Event()
         self._write: asyncio.Task[None] | None = None
 
     def spawn(self, work: Any) -> asyncio.Task[None]:
@@ -34,7 +38,14 @@ class Stopping(SimpleNamespace):
     async def write(self) -> None:
         for _ in range(5):
             await asyncio.sleep(0)
-        self.written.append(1)
+        self.written.append("checkpoint")
+
+    async def wait_for_write(self) -> None:
+        if self._write is not None:
+            await asyncio.wait([self._write])
+
+    async def end(self, member: Any, training: Any, for_good: bool) -> None:
+        self.written.append("forgotten" if for_good else "rest")
 
 
 @pytest.mark.asyncio
@@ -44,7 +55,28 @@ async def test_what_is_being_applied_is_written_before_the_end() -> None:
     await asyncio.sleep(0)
     closing = asyncio.create_task(Run.close(cast(Run, run)))
     await asyncio.sleep(0)
+    assert run.commands == ["stop"]  # we are still there, because others may be leaving
+    run._parted.set()
+    await asyncio.sleep(0)
     go_on.set()
     await asyncio.wait_for(closing, 10)
-    assert run.written == [1]
+    assert run.written == ["checkpoint", "rest"]
+    assert run.commands == ["stop", "closed"]
     await asyncio.wait_for(Run.close(cast(Run, run)), 10)  # nothing is left to wait for
+
+
+@pytest.mark.asyncio
+async def test_who_leaves_for_good_waits_for_nobody_and_keeps_nothing() -> None:
+    run = Stopping()
+    await asyncio.wait_for(Run.close(cast(Run, run), for_good=True), 10)
+    assert run.commands == ["leave", "closed"]
+    assert run.written == ["forgotten"]
+
+
+@pytest.mark.asyncio
+async def test_a_run_that_has_failed_here_is_not_kept() -> None:
+    run = Stopping()
+    run.failure = "the disk is full"
+    run._parted.set()
+    await asyncio.wait_for(Run.close(cast(Run, run)), 10)
+    assert run.written == []

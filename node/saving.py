@@ -1,0 +1,85 @@
+"""What a run writes of its state on this node: checkpoints while it goes on, and all of it at a stop if need be."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from shoal.node.checkpoint.about import About
+from shoal.node.checkpoint.keep import Keeper
+from shoal.node.checkpoint.scan import CHECKPOINTS
+from shoal.node.logs import warn
+from shoal.node.manifest import Manifest
+from shoal.node.resting import forget_rest, save_rest
+from shoal.node.run_facts import samples_before
+from shoal.node.run_settings import RunSettings
+from shoal.node.shm import FloatArray
+from shoal.node.state import CommittedState
+from shoal.node.training import Training
+from shoal.protocol.errors import LocalError
+from shoal.protocol.ids import Digest, PeerId
+from shoal.protocol.member import Member
+from shoal.protocol.messages.rounds import Proposal
+from shoal.protocol.rest import Rest
+
+Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+
+
+log = logging.getLogger("shoal.run")
+
+
+class Saving:
+    """One run's files. `spawn` runs a coroutine beside us."""
+
+    def __init__(
+        self, manifest: Manifest, me: PeerId, state: CommittedState, settings: RunSettings, spawn: Spawn
+    ) -> None:
+        self.keeper = Keeper(settings.folder / CHECKPOINTS, settings.keeping, manifest.rounds.last)
+        self._manifest = manifest
+        self._me = me
+        self._state = state
+        self._folder: Path = settings.folder
+        self._spawn = spawn
+        self._write: asyncio.Task[None] | None = None  # of the latest checkpoint, which waits for those before it
+
+    async def checkpoint(self, proposal: Proposal, root: Digest, samples: int, training: Training | None) -> None:
+        """Take what belongs to a round, if it is due, before the next one changes it; it is written beside us."""
+        if not self.keeper.is_due(proposal.round):
+            return
+        lease = self._state.lease(root)
+        moments = await training.moments() if training is not None else None
+        about = self._about(proposal, root, samples, moments)
+        self._write = self._spawn(self.keeper.write(lease, about, moments))
+
+    async def written(self) -> None:
+        """Wait for checkpoints that are under way."""
+        if self._write is not None:
+            await asyncio.wait([self._write])
+
+    async def end(self, member: Member, training: Training | None, for_good: bool) -> None:
+        """We have parted, and nothing changes any more: keep the run if nobody else may, forget it if others go on."""
+        rest = None if for_good else member.rest()
+        if rest is not None:
+            await self._keep(rest, samples_before(self._manifest) + member.history.samples(rest.round), training)
+        elif for_good or member.rounds.departure.has_signed_off:
+            await asyncio.to_thread(forget_rest, self._folder)
+
+    async def _keep(self, rest: Rest, samples: int, training: Training | None) -> None:
+        """`samples` are behind the state. What goes wrong is said."""
+        made_by = rest.made_by
+        moments = await training.moments() if training is not None else None
+        about = self._about(made_by, rest.root, samples, moments) if made_by is not None else None
+        try:
+            with self._state.lease(rest.root) as snapshot:
+                await asyncio.to_thread(save_rest, self._folder, rest, about, snapshot, moments)
+        except LocalError as error:
+            warn(log, "rest-failed", f"{error}; if all members stop the run cannot go on")
+        else:
+            log.info("the run %s is kept here until we are back, after round %d", self._manifest.name, rest.newest)
+
+    def _about(self, proposal: Proposal, root: Digest, samples: int, moments: FloatArray | None) -> About:
+        steps = int(moments[0]) if moments is not None else 0
+        return About.of(self._manifest, proposal, root, samples=samples, peer=self._me, inner_steps=steps)

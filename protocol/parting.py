@@ -1,0 +1,31 @@
+"""Going, but not at once: who had better be the last waits a moment, while it goes on as before.
+
+Those who stop at the same time, because somebody stops all of a run's nodes, must not all sign off. So the first of the
+voters waits to see whether the others do, and keeps its vote then; and whoever has voted waits for the decision. The
+wait is short: in a run that goes on nobody else leaves, and the one that waits must be gone before it is killed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shoal.protocol.effects import Event, Timer, Wake
+
+LONGEST = 1.5  # seconds
+LOOK = 0.05  # seconds between two looks
+
+
+@dataclass(frozen=True, slots=True)
+class Parted(Event):
+    """We have gone: what was to be said has been said, and we are silent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """One member's going."""
+
+    since: float
+
+    def wait(self, now: float) -> Wake | None:
+        """When to look again whether to go; None: now."""
+        return Wake(LOOK, Timer("parting", "look", 0)) if now < self.since + LONGEST else None

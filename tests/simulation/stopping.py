@@ -1,0 +1,105 @@
+"""All members of a run are stopped, at one instant or almost, at any event of a round; then they are started again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from shoal.protocol.ids import PeerId
+from tests.simulation.campaign import build
+from tests.simulation.links import LAN, Link
+from tests.simulation.oracle import Oracle
+from tests.simulation.promises import Violation
+from tests.simulation.swarm import Peer, Shape
+from tests.simulation.world import World
+
+MORE_ROUNDS = 3
+SOON = 60.0  # virtual seconds in which they must commit
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """When all are stopped: at an event of anybody, counted from the first round that all have committed."""
+
+    event: int
+    seed: int = 0
+    peers: int = 3
+    link: Link = LAN
+    min_members: int = 2
+    spread: float = 0.01  # virtual seconds between the first and the last of them
+    lost: bool = False  # whether one of those that signed off never comes back
+
+
+def run_stopping(case: Stopping) -> World[Peer]:
+    """Play it; Violation if the run does not go on."""
+    shape = Shape(start_members=case.peers, min_members=case.min_members)
+    world, oracle = build(case.seed, case.peers, case.link, shape)
+    rng = random.Random(f"stopping {case.seed} {case.event}")
+    try:
+        world.run_until(lambda: all(node.round >= 1 for node in world.nodes()), within=60.0)
+        _wait_for(world, case.event)
+        _stop_all(world, rng, case.spread)
+        names = list(world.disks)
+        rng.shuffle(names)
+        if case.lost:
+            names.remove(_somebody_else(world, oracle))
+        for name in names:
+            world.at(world.now + rng.uniform(0.0, 2.0), partial(world.start, name))
+        world.run(2.0)
+        _go_on(world, oracle.ledger.newest + MORE_ROUNDS)
+        if world.errors:
+            raise Violation("Fair blame", f"an honest peer is blamed: {world.errors[0]}")
+        ledger = oracle.ledger
+        world.run_until(lambda: set(names) <= set(ledger.voters_after(ledger.newest) or ()), within=SOON)
+    except Exception as error:
+        error.add_note(str(case))
+        raise
+    return world
+
+
+def _wait_for(world: World[Peer], event: int) -> None:
+    seen = 0
+
+    def count(_: PeerId) -> None:
+        nonlocal seen
+        seen += 1
+
+    world.watchers.append(count)
+    world.run_until(lambda: seen >= event, within=60.0, every=0.001)
+    world.watchers.remove(count)
+
+
+def _stop_all(world: World[Peer], rng: random.Random, spread: float) -> None:
+    """Who has parted ends."""
+
+    def end(peer: PeerId) -> None:
+        if world.node(peer).has_parted:
+            world.at(world.now, partial(world.kill, peer))
+
+    world.watchers.append(end)
+    for name in world.living():
+        stop: Callable[[], None] = partial(world.command, name, lambda node, now: node.stop(now))
+        world.at(world.now + rng.uniform(0.0, spread), stop)
+    world.run_until(lambda: not world.living(), within=10.0)
+    world.watchers.remove(end)
+
+
+def _somebody_else(world: World[Peer], oracle: Oracle) -> PeerId:
+    """One that keeps nothing which the run may need."""
+    keepers = [peer for peer, disk in world.disks.items() if any(name.startswith("rest-") for name in disk)]
+    others = [peer for peer in world.disks if peer not in keepers]
+    if not keepers or not others:
+        raise Violation("Termination", f"after round {oracle.ledger.newest} the run is kept by {keepers}")
+    return others[0]
+
+
+def _go_on(world: World[Peer], goal: int) -> None:
+    try:
+        world.run_until(lambda: all(node.round >= goal for node in world.nodes()), within=SOON)
+    except Violation:
+        raise
+    except AssertionError:
+        where = {peer: repr(world.node(peer).member.rounds) for peer in world.living()}
+        raise Violation("Termination", f"round {goal} is not committed after {SOON} s: {where}") from None

@@ -1,0 +1,34 @@
+"""All members are stopped at the same time, whenever that is: the run goes on when they are back, or all but one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.links import LAN, WAN, Link
+from tests.simulation.stopping import Stopping, run_stopping
+
+ROUGH = Link(delay=0.01, jitter=0.3, duplicate=0.5)  # messages overtake each other, and every other one comes twice
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["all-return", "one-is-lost"])
+@pytest.mark.parametrize("peers", [2, 3, 5])
+def test_a_run_outlives_the_stop_of_all(peers: int, lost: bool) -> None:
+    """At events of two rounds; a run of two in which one is lost goes on alone."""
+    for event in range(1, 60 * peers, 7 * peers):
+        run_stopping(Stopping(event, peers, peers, min_members=1 if lost and peers == 2 else 2, lost=lost))
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("link", [WAN, ROUGH], ids=["wan", "rough"])
+def test_nor_does_it_matter_how_far_apart_they_are(link: Link, spread: float) -> None:
+    for event in range(1, 200, 40):
+        run_stopping(Stopping(event, link=link, spread=spread))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 9))
+@pytest.mark.parametrize("link", [LAN, WAN, ROUGH], ids=["lan", "wan", "rough"])
+def test_more_seeds_and_events(link: Link, seed: int) -> None:
+    for event in range(seed, 200, 9):
+        run_stopping(Stopping(event, seed, 2 + seed % 4, link, spread=0.2 * (seed % 3)))
+        run_stopping(Stopping(event, seed, 3 + seed % 3, link, spread=0.2 * (seed % 3), lost=True))
