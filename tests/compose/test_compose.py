@@ -1,4 +1,4 @@
-"""The shipped Compose file on a real engine: a swarm that trains, loses a trainer, gets it back, and leaves nothing."""
+"""The shipped Compose file on a real engine: a swarm that trains, loses a trainer, stops, goes on, and leaves nothing."""
 
 from __future__ import annotations
 
@@ -60,9 +60,25 @@ def test_a_swarm_in_containers(stack: Stack) -> None:
     fresh = [*stack.containers("bootstrap"), *stack.containers("trainer")]
     assert not set(fresh) & {bootstrap, *trainers}
     stack.until(lambda: {stack.status(each).get("peer") for each in fresh} == set(names), "the same peers")
+    goes_on(stack, fresh)
+
+    # All are stopped; what their volumes hold is enough to go on.
+    before = max(rounds(stack, each) for each in fresh)
+    stack.compose("down", "--timeout", "45")
+    stack.compose("up", "--detach")
+    back = [*stack.containers("bootstrap"), *stack.containers("trainer")]
+    stack.until(lambda: {stack.status(each).get("peer") for each in back} == set(names), "the same peers")
+    stack.until(lambda: min(rounds(stack, each) for each in back) > before, "rounds beyond those before the stop")
+    goes_on(stack, back)
 
     stack.compose("down", "--volumes", "--timeout", "20")
     assert stack.left() == []
+
+
+def goes_on(stack: Stack, containers: list[str]) -> None:
+    """All of them commit two more rounds."""
+    goal = max(rounds(stack, each) for each in containers) + 2
+    stack.until(lambda: min(rounds(stack, each) for each in containers) >= goal, "two more rounds")
 
 
 def rounds(stack: Stack, container: str) -> int:
