@@ -201,7 +201,7 @@ class Member:
 
     def _part(self, now: float, parting: Parting) -> list[Effect]:
         """Go, unless it is better to wait."""
-        if self.rounds.departure.should_wait and (wait := parting.wait(now)) is not None:
+        if (wait := parting.wait(now, self.rounds.departure.patience)) is not None:
             return [wait]
         return [*self.leave(now), Tell(Parted())]
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from shoal.protocol.effects import Event, Timer, Wake
 
-LONGEST = 1.5  # seconds
 LOOK = 0.05  # seconds between two looks
 
 
@@ -26,6 +25,6 @@ class Parting:
 
     since: float
 
-    def wait(self, now: float) -> Wake | None:
-        """When to look again whether to go; None: now."""
-        return Wake(LOOK, Timer("parting", "look", 0)) if now < self.since + LONGEST else None
+    def wait(self, now: float, patience: float) -> Wake | None:
+        """When to look again whether to go; None: now, as it is as long ago as whoever goes has patience."""
+        return Wake(LOOK, Timer("parting", "look", 0)) if now < self.since + patience else None

@@ -1,4 +1,4 @@
-"""The shipped Compose file on a real engine: a swarm that trains, loses a trainer, stops, goes on, and leaves nothing."""
+"""The shipped Compose file on a real engine: a swarm trains, loses a trainer, stops, goes on, leaves nothing."""
 
 from __future__ import annotations
 

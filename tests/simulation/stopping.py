@@ -29,7 +29,7 @@ class Stopping:
     link: Link = LAN
     min_members: int = 2
     spread: float = 0.01  # virtual seconds between the first and the last of them
-    lost: bool = False  # whether one of those that signed off never comes back
+    lost: bool = False  # whether of those that signed off only one comes back, or none of a run of two
 
 
 def run_stopping(case: Stopping) -> World[Peer]:
@@ -44,7 +44,7 @@ def run_stopping(case: Stopping) -> World[Peer]:
         names = list(world.disks)
         rng.shuffle(names)
         if case.lost:
-            names.remove(_somebody_else(world, oracle))
+            names = _one_besides_the_keepers(world, oracle, names)
         for name in names:
             world.at(world.now + rng.uniform(0.0, 2.0), partial(world.start, name))
         world.run(2.0)
@@ -86,13 +86,12 @@ def _stop_all(world: World[Peer], rng: random.Random, spread: float) -> None:
     world.watchers.remove(end)
 
 
-def _somebody_else(world: World[Peer], oracle: Oracle) -> PeerId:
-    """One that keeps nothing which the run may need."""
-    keepers = [peer for peer, disk in world.disks.items() if any(name.startswith("rest-") for name in disk)]
-    others = [peer for peer in world.disks if peer not in keepers]
-    if not keepers or not others:
-        raise Violation("Termination", f"after round {oracle.ledger.newest} the run is kept by {keepers}")
-    return others[0]
+def _one_besides_the_keepers(world: World[Peer], oracle: Oracle, names: list[PeerId]) -> list[PeerId]:
+    """All that the run needs to be back: who has kept it, and one more of three and more."""
+    keepers = [name for name in names if any(key.startswith("rest-") for key in world.disks[name])]
+    if not keepers:
+        raise Violation("Termination", f"after round {oracle.ledger.newest} nobody has kept the run")
+    return [*keepers, *(name for name in names if name not in keepers)][: max(len(keepers), min(2, len(names) - 1))]
 
 
 def _go_on(world: World[Peer], goal: int) -> None:

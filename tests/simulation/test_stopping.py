@@ -1,4 +1,4 @@
-"""All members are stopped at the same time, whenever that is: the run goes on when they are back, or all but one."""
+"""All members are stopped at the same time, whenever that is: the run goes on when they are back, or some of them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from tests.simulation.links import LAN, WAN, Link
 from tests.simulation.stopping import Stopping, run_stopping
 
 ROUGH = Link(delay=0.01, jitter=0.3, duplicate=0.5)  # messages overtake each other, and every other one comes twice
+LOSSY = Link(delay=0.05, jitter=0.05, loss=0.02)
 
 
-@pytest.mark.parametrize("lost", [False, True], ids=["all-return", "one-is-lost"])
+@pytest.mark.parametrize("lost", [False, True], ids=["all-return", "most-are-lost"])
 @pytest.mark.parametrize("peers", [2, 3, 5])
 def test_a_run_outlives_the_stop_of_all(peers: int, lost: bool) -> None:
     """At events of two rounds; a run of two in which one is lost goes on alone."""
@@ -23,6 +24,11 @@ def test_a_run_outlives_the_stop_of_all(peers: int, lost: bool) -> None:
 def test_nor_does_it_matter_how_far_apart_they_are(link: Link, spread: float) -> None:
     for event in range(1, 200, 40):
         run_stopping(Stopping(event, link=link, spread=spread))
+
+
+def test_who_knows_more_than_the_one_who_goes_last_keeps_it() -> None:
+    """Two have decided a round of which the first voter has heard nothing when it goes: messages are lost."""
+    run_stopping(Stopping(174, 408066, link=LOSSY, spread=0.001))
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from shoal.protocol.effects import Persist, Send
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.estimate import Estimate
 from shoal.protocol.ids import NO_DIGEST, PeerId
-from shoal.protocol.leaving import MAX_STRANGERS, Goodbyes
+from shoal.protocol.leaving import FIRST_WAITS, MAX_STRANGERS, OTHERS_WAIT, Goodbyes
 from shoal.protocol.matchmaking import MAX_ATTEMPT_STEP, Offer, Waiting
 from shoal.protocol.messages.rounds import Ballot, Join, Leave, Proposal, Retry, Roster, VoteRecord
 from shoal.protocol.messages.status import RunStatus
@@ -205,9 +205,9 @@ def test_nor_does_one_say_a_word_whose_only_successor_has_signed_off() -> None:
 def test_the_first_voter_goes_when_it_has_heard_all_the_others_say_goodbye() -> None:
     rounds = _rounds(A, BASE)
     for peer in (C, B):
-        assert rounds.departure.should_wait
+        assert rounds.departure.patience == FIRST_WAITS
         rounds.receive(0.1, peer, _goodbye(ROUND, peer))
-    assert not rounds.departure.should_wait
+    assert not rounds.departure.patience
     assert rounds.departure.must_keep
 
 
@@ -217,22 +217,22 @@ def test_others_wait_only_if_all_before_them_are_gone(me: PeerId, alive: Sequenc
     rounds = _rounds(me, dataclasses.replace(BASE, round=0), record, alive)
     rounds.open(0.0, BASE)
     _standing(rounds, BASE.round)
-    assert rounds.departure.should_wait == waits
+    assert bool(rounds.departure.patience) == waits
 
 
 def test_who_has_voted_waits_for_the_decision_and_keeps_the_bytes() -> None:
     rounds = _rounds(C, BASE, RECORD)
     _standing(rounds, BASE.round)
-    assert rounds.departure.should_wait
+    assert rounds.departure.patience == OTHERS_WAIT
     assert rounds.departure.must_keep
 
 
 def test_who_is_ahead_of_the_one_who_goes_last_waits_for_it() -> None:
     rounds = _rounds(C, BASE)
     _standing(rounds, BASE.round)
-    assert not rounds.departure.should_wait
+    assert not rounds.departure.patience
     _standing(rounds, BASE.round - 1)
-    assert rounds.departure.should_wait
+    assert rounds.departure.patience == OTHERS_WAIT
     assert rounds.departure.must_keep
 
 
