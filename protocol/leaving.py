@@ -34,10 +34,8 @@ from shoal.protocol.wire import encode
 MAX_STRANGERS = 1024  # that do not vote, and whose goodbyes are kept nevertheless
 VOTERS_BYTES, STRANGERS_BYTES = 128 << 20, 16 << 20
 ROUNDS_EACH = 2  # that one member signs off from at once
-FIRST_WAITS, OTHERS_WAIT = (
-    2.0,
-    1.0,
-)  # seconds, at most: whoever else waits must have gone before the first voter gives up
+FIRST_WAITS = 2.0  # seconds, at most
+OTHERS_WAIT = 1.0  # so that they have gone before the first voter gives up
 AHEAD = 2  # rounds: who votes in V + 1 was in the group of V, so it stands on V - 1 at least
 
 
@@ -88,8 +86,8 @@ class Departure:
         The first voter lets all others go first, and hears their LEAVEs: they may be leaving, too, or be gone already.
         What a member has voted for is to be decided, and what is decided to be known to those who stay.
         """
-        others, place = self._present(), self.voters.index
-        if self.keeps_vote and all(place(self.means.me) < place(peer) for peer in others):
+        others = self._present()
+        if self.keeps_vote and not any(peer in others for peer in self.voters[: self.voters.index(self.means.me)]):
             missed = [peer for peer in self.voters if peer not in (self.means.me, *self.left)]
             return FIRST_WAITS if missed else 0.0
         return OTHERS_WAIT if others and (self.is_ahead or self._has_voted) else 0.0

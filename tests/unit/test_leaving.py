@@ -236,6 +236,14 @@ def test_who_is_ahead_of_the_one_who_goes_last_waits_for_it() -> None:
     assert rounds.departure.must_keep
 
 
+def test_a_creator_that_is_back_without_the_state_waits_for_nobody() -> None:
+    """It stands where only it votes; who votes now it does not know, but whoever is there may."""
+    departure = _rounds(A, dataclasses.replace(BASE, round=0, voters=(A,)), RECORD).departure
+    assert departure.successors == [B, C]
+    assert departure.patience == 0.0
+    assert departure.last_words()
+
+
 def test_a_member_without_a_vote_in_the_round_keeps_none() -> None:
     assert not _rounds(C, BASE, dataclasses.replace(RECORD, left=ROUND + 1)).departure.keeps_vote
     assert not _rounds(D, BASE).departure.keeps_vote
