@@ -86,9 +86,7 @@ class Run:
         self.meters = Meters()
         self.outgoing = Outgoing(signer.peer, self.commits, settings.fault)
         self.training: Training | None = None  # None: we keep state and vote, and contribute nothing
-        self.samples = (
-            checkpoint.about.samples if checkpoint is not None else samples_before(manifest)
-        )  # tokens behind it
+        self.samples = samples_before(manifest, checkpoint)  # tokens behind the committed state
         self.saving = Saving(manifest, signer.peer, self.outer.committed, settings, self._spawn)
         self.obstacle = ""  # why we, as leader, cannot close a group
         self.voted_before = 0  # the last round that we have voted in, in an earlier life

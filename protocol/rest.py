@@ -136,8 +136,9 @@ def recall(rest: Rest | None, shelf: Shelf, goodbyes: Goodbyes) -> tuple[Fetched
     return rest.draft
 
 
-def put_back(draft: tuple[Fetched, ...], round: int, shelf: Shelf) -> None:
-    """The round that is opened is `round`: if the draft is of that one, its bytes are held again."""
+def put_back(draft: tuple[Fetched, ...], round: int, shelf: Shelf) -> tuple[Fetched, ...]:
+    """`round` is opened: if the draft is of it, its bytes are held again. Returned is what may still be needed."""
     for each in draft:
         if each.round == round:
             shelf.put(each.chunk, result_hash(each.mask, each.payload), each.mask, each.payload)
+    return tuple(each for each in draft if each.round >= round)

@@ -123,7 +123,7 @@ class Rounds:
         reducer = self._reducer(base.round + 1)
         self.shelf.open(reducer)
         self._means.outbox.open()
-        put_back(self._draft, base.round + 1, self.shelf)
+        self._draft = put_back(self._draft, base.round + 1, self.shelf)
         self._round, self._applying = Round(self._means, base, vote, reducer), None
         self._token += 1
         if (known := self.shelf.decision(base.round + 1)) is not None:  # we have been here before

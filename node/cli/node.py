@@ -102,7 +102,7 @@ def start(
 
 @app.command()
 def stop() -> None:
-    """Stop the node: it leaves its runs, and the others go on."""
+    """Stop the node; its runs go on with the others, or when it is back."""
     from shoal.node import launch
     from shoal.node.home import find_home
 

@@ -57,7 +57,8 @@ def test_the_bytes_of_a_vote_are_held_again_in_its_round() -> None:
     assert [each.payload for each in draft] == list(MEANS)
 
     back = Shelf()
-    put_back(draft, ROUND + 1, back)
+    assert put_back(draft, ROUND - 1, back) == draft
+    assert put_back(draft, ROUND + 1, back) == ()
     assert len(back.missing(value().chunks)) == CHUNKS
-    put_back(draft, ROUND, back)
+    assert put_back(draft, ROUND, back) == draft
     assert back.collect(value().chunks) == MEANS
