@@ -67,9 +67,9 @@ format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# These tests run one after the other: they time something, use every core themselves, or write to the terminal.
+# These run one after the other: they time something, look at the whole machine, use every core, or write to the terminal.
 ALONE := tests/test_architecture.py tests/simulation/test_rounds.py tests/browser tests/compose \
-    $(addprefix tests/integration/test_,death_in_round.py network.py up.py worker.py)
+    $(addprefix tests/integration/test_,death_in_round.py leaks.py network.py resume.py up.py worker.py)
 # All others run side by side.
 TOGETHER := $(ALONE:%=--ignore=%) --numprocesses=auto --maxprocesses=4 --dist=worksteal
 

@@ -8,6 +8,7 @@ are in, or of the same round with another state, is of that other history.
 from __future__ import annotations
 
 import logging
+import shutil
 from pathlib import Path
 
 from shoal.node.checkpoint.about import About
@@ -26,8 +27,12 @@ def set_aside(folder: Path, ours: About) -> None:
             continue
         place = folder.parent / f"set-aside-{other.root[:8]}" / CHECKPOINTS
         place.mkdir(parents=True, exist_ok=True)
-        found.path.rename(place / found.path.name)
-        force(place)
+        if (place / found.path.name).exists():  # the same one was set aside before, from another folder
+            shutil.rmtree(found.path)
+        else:
+            found.path.rename(place / found.path.name)
+        for changed in (place, place.parent, folder.parent, folder):
+            force(changed)
         warn(
             log, "checkpoint-set-aside", f"the checkpoint of round {other.round} is of another history: now in {place}"
         )

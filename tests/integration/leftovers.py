@@ -22,7 +22,7 @@ class Leftovers:
     threads: tuple[str, ...]
     tasks: int  # the kernel's threads: those that Python did not start count as well
     mappings: int  # of shared memory
-    segments: frozenset[str]  # of shared memory that have a name of ours
+    segments: frozenset[str]  # of shared memory that have a name, whoever made them
 
 
 def look() -> Leftovers:
@@ -33,7 +33,7 @@ def look() -> Leftovers:
         threads=tuple(sorted(re.sub(r"\d+$", "", thread.name) for thread in threading.enumerate())),
         tasks=len(os.listdir("/proc/self/task")),
         mappings=sum(bool(SHARED.search(line)) for line in maps),
-        segments=frozenset(name for name in os.listdir("/dev/shm") if "shoal" in name or str(os.getpid()) in name),
+        segments=frozenset(os.listdir("/dev/shm")),
     )
 
 

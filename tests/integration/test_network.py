@@ -341,10 +341,15 @@ async def test_a_peer_that_was_stopped_for_a_while_loses_nothing() -> None:
     a.on_left = lambda peer, run, message, left: sent.append(message.number)  # type: ignore[attr-defined]
     async with running(a), peer_process() as (process, address):
         peer = await a.connect(address)
-        for number in range(64):
-            a.send(peer, RUN, Load(number, payload))  # type: ignore[arg-type]
+
+        def send(numbers: range) -> None:
+            for number in numbers:
+                a.send(peer, RUN, Load(number, payload))  # type: ignore[arg-type]
+
+        send(range(32))
         await eventually(lambda: sent)  # what is stopped is the stream, not its opening
         os.kill(process.pid, signal.SIGSTOP)
+        send(range(32, 64))  # more than all buffers on the way hold
         with pytest.raises(TransportError, match="no answer"):
             await a.call(peer, GetManifest("abc"), timeout=0.2)
         assert len(sent) < 64

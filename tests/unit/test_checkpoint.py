@@ -156,6 +156,9 @@ def test_what_another_history_has_made_is_set_aside_and_ours_is_kept(tmp_path: P
         each.about.round: each.about.root for each in find(tmp_path) if each.about and "set-aside" in str(each.path)
     }
     assert kept == {4: before[4], 6: before[6]}
+    write(folder, 6)
+    write(folder, 5, history=1)  # that of round 6 is there already
+    assert names(folder) == [folder_name(round) for round in (2, 4, 5)]
 
 
 def test_the_newest_are_kept_and_damaged_ones_do_not_count(tmp_path: Path) -> None:
