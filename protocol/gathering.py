@@ -18,6 +18,7 @@ Rules:
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -56,7 +57,8 @@ class Gathering:
         self._signer = means.signer
         self._spread = means.spread
         self._base = base
-        self._called_at: float | None = None
+        self._called_away_at = -math.inf
+        self._has_called = False  # the missing, to hand in
         self._joins: dict[PeerId, Join] = {}
         self._strays: dict[PeerId, Join] = {}  # without what they have prepared: no roster takes them
         self._sure = frozenset((*base.voters, means.me))  # of their place, whatever they bring
@@ -90,7 +92,7 @@ class Gathering:
 
     def restart(self) -> None:
         """Another attempt: the waiting begins anew with the next JOIN."""
-        self.opened_at = self._called_at = None
+        self.opened_at, self._called_away_at, self._has_called = None, -math.inf, False
 
     def peers(self) -> list[PeerId]:
         """Everybody who sent us a JOIN, strays included."""
@@ -162,12 +164,11 @@ class Gathering:
 
     def _call(self, now: float, attempt: int, waited: float, is_stuck: bool) -> int | None:
         too_long = CALL_AWAY * self._spread.deadline()  # without slack: who follows another does not train
-        if is_stuck and waited >= too_long:
-            if self._called_at is None or now - self._called_at >= too_long:
-                self._called_at = now
-                return attempt
-        elif waited >= self.patience() and self._called_at is None:
-            self._called_at = now
+        if is_stuck and waited >= too_long and now - self._called_away_at >= too_long:
+            self._called_away_at = now
+            return attempt
+        if not self._has_called and waited >= self.patience():
+            self._has_called = True
             return HAND_IN
         return None
 

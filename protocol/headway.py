@@ -62,7 +62,7 @@ class Headway:
         return max(self._pace.deadline(), self._gaps[peer].deadline())
 
     def longest_patience(self) -> float:
-        """With whoever is slowest."""
+        """With whoever is slowest, or may be: no less than with a link that nobody knows."""
         return max(self.patience(peer) for peer in self._gaps)
 
     def is_late(self, now: float, peer: PeerId) -> bool:

@@ -27,6 +27,7 @@ from shoal.protocol.certificate import check_chunks
 from shoal.protocol.context import Means
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.rounds import Leave, VoteRecord
+from shoal.protocol.quorum import is_quorum
 from shoal.protocol.signing import Signer, check_signature, signed
 from shoal.protocol.voting import VoteState
 from shoal.protocol.wire import encode
@@ -69,6 +70,11 @@ class Departure:
         return self.means.me in self.voters and (self.voted is None or self.voted.left < self.undecided)
 
     @property
+    def voted_last(self) -> int:
+        """The last round that it has joined; 0: none."""
+        return self.voted.round if self.voted is not None else 0
+
+    @property
     def has_signed_off(self) -> bool:
         """Whether it has left, as far as its last record says."""
         return self.voted is not None and self.voted.left > self.voted.round
@@ -86,35 +92,41 @@ class Departure:
         The first voter lets all others go first, and hears their LEAVEs: they may be leaving, too, or be gone already.
         What a member has voted for is to be decided, and what is decided to be known to those who stay.
         """
-        others = self._present()
-        if self.keeps_vote and not any(peer in others for peer in self.voters[: self.voters.index(self.means.me)]):
+        earlier = self.voters[: self.voters.index(self.means.me)] if self.keeps_vote else ()
+        if self.keeps_vote and not any(peer in self.successors for peer in earlier):
             missed = [peer for peer in self.voters if peer not in (self.means.me, *self.left)]
             return FIRST_WAITS if missed else 0.0
-        return OTHERS_WAIT if others and (self.is_ahead or self._has_voted) else 0.0
+        return OTHERS_WAIT if self._present() and (self.is_ahead or self.has_voted) else 0.0
 
     @property
     def must_keep(self) -> bool:
-        """Whether the run may need what it holds: its vote, or bytes that nobody else may have."""
-        return self.keeps_vote or self.is_ahead or self._has_voted
+        """Whether the run may need what it holds: the state, as who keeps the vote may be killed, or other bytes."""
+        return self.means.me in self.voters or self.is_ahead or self.has_voted
 
     @property
-    def _has_voted(self) -> bool:
+    def has_voted(self) -> bool:
+        """Whether it has prepared a value in the round that is open."""
         return self.vote is not None and self.vote.prepared is not None
+
+    def _can_be_done_without(self) -> bool:
+        if self.undecided < self.voted_last:
+            return bool(self.successors)
+        return is_quorum(self.successors, self.voters, (self.means.me, *self.left))
 
     def _present(self) -> list[PeerId]:
         """The successors, and those who do not answer now."""
         view = self.means.view
-        if self.voted is not None and self.undecided < self.voted.round:
+        if self.undecided < self.voted_last:
             return list(view.alive())
         return [peer for peer in self.voters if peer not in (self.means.me, *self.left) and view.is_alive(peer)]
 
     def last_words(self) -> list[Leave]:
         """Its LEAVEs.
 
-        None, if it has joined no round, or if no other voter is there to decide without it: who goes without a word is
+        None, if it has joined no round, or if those who stay could not decide without it: who goes without a word is
         only missing, and may come back with its vote.
         """
-        if self.voted is None or not self.successors:
+        if self.voted is None or not self._can_be_done_without():
             return []
         last, part = self.voted.round, self.means.part
         votes = [VoteState.resume(round, part, self.voted) for round in (last, last + 1)]

@@ -12,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -25,6 +26,7 @@ from shoal.protocol.gathering import CALL_AWAY, HAND_IN, Gathering
 from shoal.protocol.ids import PeerId
 from shoal.protocol.leaving import leave_of
 from shoal.protocol.messages.rounds import Call, CatchUp, Join, Leave, Noted, Retry, Roster
+from shoal.protocol.milestones import HandIn, Waiting
 from shoal.protocol.roster import Base, check_join
 from shoal.protocol.signing import signed
 from shoal.protocol.voting import VoteState
@@ -50,20 +52,6 @@ class GroupFormed(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class HandIn(Event):
-    """The others wait: contribute what there is."""
-
-    round: int
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting(Event):
-    """We lead, but no group can be closed, and why."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Astray(Event):
     """A quorum of the voters stands on another state than we do."""
 
@@ -86,6 +74,7 @@ class Matchmaking:
         self._join: Join | None = None  # our own, of this attempt
         self._token = base.round << 20  # a timer of an earlier round is stale here
         self._silent = 0
+        self._turned_away_at = -math.inf
         self._reason = ""
         self._has_stepped_aside = False  # we were to lead, and had nothing to hand in
         self.active = False
@@ -146,8 +135,7 @@ class Matchmaking:
         self._join = self._sign_join(self._offer, attempt, self.leader)
         effects: list[Effect] = [Persist(f"vote-{self._part}", self._vote.record()), self._wake(RETRY)]
         if self.leader != self._me:
-            goodbye = [Send(self.leader, leave_of(self._vote, self._signer))] if self._vote.has_left else []
-            return [*effects, *goodbye, Send(self.leader, self._join)]
+            return [*effects, *self._goodbye(self.leader), Send(self.leader, self._join)]
         self._gathering.add(now, self._join)
         return effects + self._close_if_due(now)
 
@@ -155,7 +143,7 @@ class Matchmaking:
         """A JOIN to us as leader; it may come before we are ready ourselves."""
         self.check_join(join)
         if self._vote.is_sealed or self._vote.has_left:
-            return [self._retry(join.peer, join.attempt + 1)]
+            return self._turn_away(now, join)
         if join.attempt < self.attempt:
             return [self._retry(join.peer, self.attempt)]
         is_first = self._gathering.opened_at is None
@@ -246,6 +234,16 @@ class Matchmaking:
         self._has_stepped_aside, self._token = True, self._token + 1
         self._gathering.restart()
         return [self._retry(peer, self.attempt) for peer in self._gathering.below(self.attempt)]
+
+    def _turn_away(self, now: float, join: Join) -> list[Effect]:
+        """We cannot lead. Said once in a while: two like us would send each other on as fast as words travel."""
+        if now - self._turned_away_at < RETRY:
+            return []
+        self._turned_away_at = now
+        return [*self._goodbye(join.peer), self._retry(join.peer, join.attempt + 1)]
+
+    def _goodbye(self, to: PeerId) -> list[Effect]:
+        return [Send(to, leave_of(self._vote, self._signer))] if self._vote.has_left else []
 
     def check_join(self, join: Join) -> None:
         """RemoteError for a JOIN to us that no honest peer sends, in whatever attempt we are."""

@@ -187,8 +187,10 @@ class Member:
         return "syncing" if self.transfer.active else self.rounds.phase
 
     def rest(self) -> Rest | None:
-        """What to keep until we are back, once we have parted; None if others decide, or nothing is decided yet."""
-        if self._stateless or self.history.newest == self._origin.round or not self.rounds.departure.must_keep:
+        """What to keep until we are back, once we have parted; None if we do not vote, or on nothing yet."""
+        departure = self.rounds.departure
+        is_new = self.history.newest == self._origin.round and not departure.has_voted
+        if self._stateless or is_new or not departure.must_keep:
             return None
         decided = self.rounds.shelf.decision
         versions = self._store.versions()

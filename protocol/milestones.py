@@ -33,3 +33,17 @@ class Behind(Event):
 
     peer: PeerId
     round: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandIn(Event):
+    """The others wait: contribute what there is."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting(Event):
+    """We lead, but no group can be closed, and why."""
+
+    reason: str

@@ -41,13 +41,15 @@ class Rest:
     @property
     def origin(self) -> tuple[int, Digest]:
         """What the run began with: a round, and the root of its state."""
+        if not self.chain:
+            return self.round, self.root
         first = self.chain[0].proposal
         return first.round - 1, first.base_root
 
     @property
     def newest(self) -> int:
         """The last round that is decided."""
-        return self.chain[-1].proposal.round
+        return self.chain[-1].proposal.round if self.chain else self.round
 
     @property
     def made_by(self) -> Proposal | None:
@@ -72,7 +74,7 @@ class Rest:
         found = _Sorted()
         for message in messages:
             found.add(message)
-        if found.head is None or not found.chain:
+        if found.head is None:
             raise LocalError("it does not say of which state it is")
         decisions = tuple(found.decision(commit) for commit in found.commits)
         last = max((decision.round for decision in decisions), default=0)

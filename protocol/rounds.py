@@ -276,6 +276,7 @@ class Rounds:
     def _commit(self, decision: Decision, counted: tuple[bool, ...]) -> list[Effect]:
         self._remember_votes()
         self._round, self._applying = None, decision
+        self._draft = tuple(each for each in self._draft if each.round > decision.round)
         self.shelf.decide(decision)
         return [Tell(Committed(decision, counted))]
 

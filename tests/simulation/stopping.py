@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from shoal.protocol.ids import PeerId
+from shoal.protocol.messages.rounds import VoteRecord
+from shoal.protocol.wire import Message
 from tests.simulation.campaign import build
 from tests.simulation.links import LAN, Link
 from tests.simulation.oracle import Oracle
 from tests.simulation.promises import Violation
+from tests.simulation.resting import load_rest, save_rest
 from tests.simulation.swarm import Peer, Shape
 from tests.simulation.world import World
 
@@ -21,7 +24,7 @@ SOON = 60.0  # virtual seconds in which they must commit
 
 @dataclass(frozen=True)
 class Stopping:
-    """When all are stopped: at an event of anybody, counted from the first round that all have committed."""
+    """When all are stopped: at an event of anybody, counted from when all have committed the round `after`."""
 
     event: int
     seed: int = 0
@@ -29,6 +32,9 @@ class Stopping:
     link: Link = LAN
     min_members: int = 2
     spread: float = 0.01  # virtual seconds between the first and the last of them
+    after: int = 1
+    killed: float | None = None  # virtual seconds before the stop at which the first voter is killed; None: it is not
+    cut_short: bool = False  # whether who keeps its vote is killed before it has written anything else
     lost: bool = False  # whether of those that signed off only one comes back, or none of a run of two
 
 
@@ -38,13 +44,18 @@ def run_stopping(case: Stopping) -> World[Peer]:
     world, oracle = build(case.seed, case.peers, case.link, shape)
     rng = random.Random(f"stopping {case.seed} {case.event}")
     try:
-        world.run_until(lambda: all(node.round >= 1 for node in world.nodes()), within=60.0)
+        world.run_until(lambda: all(node.round >= case.after for node in world.nodes()), within=60.0)
         _wait_for(world, case.event)
+        if case.killed is not None:
+            world.kill(next(iter(world.nodes())).member.rounds.departure.voters[0])
+            world.run(case.killed)
         _stop_all(world, rng, case.spread)
+        if case.cut_short and not _others_have_kept(world, oracle.ledger.newest):
+            return world
         names = list(world.disks)
         rng.shuffle(names)
         if case.lost:
-            names = _one_besides_the_keepers(world, oracle, names)
+            names = _one_besides_the_voters(world, oracle, names)
         for name in names:
             world.at(world.now + rng.uniform(0.0, 2.0), partial(world.start, name))
         world.run(2.0)
@@ -57,6 +68,29 @@ def run_stopping(case: Stopping) -> World[Peer]:
         error.add_note(str(case))
         raise
     return world
+
+
+def run_voter_stopping(seed: int, link: Link) -> None:
+    """Whoever votes first is stopped, and all others are killed; Violation if the run does not go on."""
+    world, oracle = build(seed, 3, link, Shape(start_members=3, min_members=2))
+    world.run_until(lambda: all(node.round >= 1 for node in world.nodes()), within=60.0)
+
+    def has_voted(peer: PeerId) -> bool:
+        rounds = world.node(peer).member.rounds
+        return rounds.attempt is not None and rounds.departure.has_voted
+
+    world.run_until(lambda: any(map(has_voted, world.living())), within=60.0, every=0.0005)
+    voter = next(filter(has_voted, world.living()))
+    for other in [peer for peer in world.living() if peer != voter]:
+        world.kill(other)
+    _stop_all(world, random.Random(seed), 0.0)
+    rested = load_rest(world.disks[voter])
+    assert rested is not None
+    assert rested.rest.draft
+    for name in world.disks:
+        world.start(name)
+    world.run(2.0)
+    _go_on(world, oracle.ledger.newest + MORE_ROUNDS)
 
 
 def _wait_for(world: World[Peer], event: int) -> None:
@@ -86,12 +120,27 @@ def _stop_all(world: World[Peer], rng: random.Random, spread: float) -> None:
     world.watchers.remove(end)
 
 
-def _one_besides_the_keepers(world: World[Peer], oracle: Oracle, names: list[PeerId]) -> list[PeerId]:
-    """All that the run needs to be back: who has kept it, and one more of three and more."""
-    keepers = [name for name in names if any(key.startswith("rest-") for key in world.disks[name])]
-    if not keepers:
-        raise Violation("Termination", f"after round {oracle.ledger.newest} nobody has kept the run")
-    return [*keepers, *(name for name in names if name not in keepers)][: max(len(keepers), min(2, len(names) - 1))]
+def _one_besides_the_voters(world: World[Peer], oracle: Oracle, names: list[PeerId]) -> list[PeerId]:
+    """All that the run needs to be back: who has kept its vote, and one more of three and more."""
+    voters = [name for name in names if _keeps_vote(world.disks[name])]
+    if not voters:
+        raise Violation("Termination", f"after round {oracle.ledger.newest} nobody has kept a vote")
+    return [*voters, *(name for name in names if name not in voters)][: max(len(voters), min(2, len(names) - 1))]
+
+
+def _others_have_kept(world: World[Peer], newest: int) -> bool:
+    """Forget what the voters have written. Whether the others know all that is decided: one may have decided alone."""
+    for disk in filter(_keeps_vote, world.disks.values()):
+        save_rest(disk, None, {})
+    kept = [rested.rest.newest for disk in world.disks.values() if (rested := load_rest(disk)) is not None]
+    if not kept:
+        raise Violation("Termination", "nobody but who keeps its vote has kept the run")
+    return newest in kept
+
+
+def _keeps_vote(disk: Mapping[str, Message]) -> bool:
+    record = disk.get("vote-0")
+    return isinstance(record, VoteRecord) and record.left <= record.round
 
 
 def _go_on(world: World[Peer], goal: int) -> None:

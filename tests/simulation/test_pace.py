@@ -9,8 +9,7 @@ import pytest
 
 from shoal.protocol.effects import Effect, Event, Wake
 from shoal.protocol.ids import PeerId
-from shoal.protocol.matchmaking import HandIn
-from shoal.protocol.milestones import Committed
+from shoal.protocol.milestones import Committed, HandIn
 from tests.simulation.campaign import build
 from tests.simulation.links import LAN
 from tests.simulation.swarm import Peer, Shape, peers_named

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.links import LAN, WAN, Link
-from tests.simulation.stopping import Stopping, run_stopping
+from tests.simulation.stopping import Stopping, run_stopping, run_voter_stopping
 
 ROUGH = Link(delay=0.01, jitter=0.3, duplicate=0.5)  # messages overtake each other, and every other one comes twice
 LOSSY = Link(delay=0.05, jitter=0.05, loss=0.02)
@@ -29,6 +29,31 @@ def test_nor_does_it_matter_how_far_apart_they_are(link: Link, spread: float) ->
 def test_who_knows_more_than_the_one_who_goes_last_keeps_it() -> None:
     """Two have decided a round of which the first voter has heard nothing when it goes: messages are lost."""
     run_stopping(Stopping(174, 408066, link=LOSSY, spread=0.001))
+
+
+@pytest.mark.parametrize("peers", [2, 3])
+def test_nor_that_nothing_is_decided_yet(peers: int) -> None:
+    """What the creator has voted for in round 1 may be decided already, and nobody else has its bytes."""
+    for event in range(1, 90 * peers, 9 * peers):
+        run_stopping(Stopping(event, peers=peers, after=0))
+
+
+@pytest.mark.parametrize("killed", [0.1, 0.5])
+def test_who_keeps_the_vote_may_be_killed_instead(killed: float) -> None:
+    """Then only its vote is left of it; the others have kept the state."""
+    for event in range(1, 120, 15):
+        run_stopping(Stopping(event, killed=killed))
+
+
+def test_who_keeps_the_vote_may_be_killed_while_it_writes() -> None:
+    for event in range(1, 120, 12):
+        run_stopping(Stopping(event, cut_short=True))
+
+
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_what_one_has_voted_for_is_there_when_it_is_back(seed: int) -> None:
+    """All others die at the first vote, and the voter is stopped: its value may be decided, so the bytes are needed."""
+    run_voter_stopping(seed, WAN if seed % 2 else LAN)
 
 
 @pytest.mark.slow

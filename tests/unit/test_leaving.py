@@ -18,10 +18,10 @@ from shoal.protocol.errors import RemoteError
 from shoal.protocol.estimate import Estimate
 from shoal.protocol.ids import NO_DIGEST, PeerId
 from shoal.protocol.leaving import FIRST_WAITS, MAX_STRANGERS, OTHERS_WAIT, Goodbyes
-from shoal.protocol.matchmaking import MAX_ATTEMPT_STEP, Offer, Waiting
+from shoal.protocol.matchmaking import MAX_ATTEMPT_STEP, Offer
 from shoal.protocol.messages.rounds import Ballot, Join, Leave, Proposal, Retry, Roster, VoteRecord
 from shoal.protocol.messages.status import RunStatus
-from shoal.protocol.milestones import Behind, Committed
+from shoal.protocol.milestones import Behind, Committed, Waiting
 from shoal.protocol.outbox import Outbox
 from shoal.protocol.quorum import is_quorum
 from shoal.protocol.roster import Base, answers, check_roster, rank
@@ -161,9 +161,9 @@ def test_who_comes_back_takes_part_without_a_vote_where_it_signed_off(after: int
 def test_who_comes_back_does_not_lead_where_it_signed_off() -> None:
     back = _rounds(LEADER, BASE, dataclasses.replace(RECORD, left=ROUND + 1))
     asker = next(peer for peer in PEERS if peer != LEADER)
-    (answer,) = back.receive(0.5, asker, join(asker, LEADER))
-    assert isinstance(answer, Send)
-    assert isinstance(answer.message, Retry)
+    answers = back.receive(0.5, asker, join(asker, LEADER))
+    assert [type(each.message) for each in answers if isinstance(each, Send)] == [Leave, Retry]
+    assert back.receive(0.6, asker, join(asker, LEADER)) == []  # or two like it would send each other on and on
     (joining,) = sent(back.submit(1.0, OFFER, None), Join)
     assert joining.to != LEADER
 

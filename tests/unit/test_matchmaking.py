@@ -16,13 +16,12 @@ from shoal.protocol.matchmaking import (
     SILENCE,
     Astray,
     GroupFormed,
-    HandIn,
     Matchmaking,
     Offer,
-    Waiting,
 )
 from shoal.protocol.messages.rounds import Ballot, Call, CatchUp, Join, Noted, Retry
 from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.milestones import HandIn, Waiting
 from shoal.protocol.outbox import Outbox
 from shoal.protocol.roster import check_roster, rank
 from shoal.protocol.shelf import Shelf
