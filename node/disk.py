@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from shoal.protocol.errors import LocalError, RemoteError
@@ -30,14 +31,8 @@ class Disk:
     def put(self, name: str, record: Message) -> None:
         """Write a record; on return it survives a crash. LocalError, and the old one stays, if that is impossible."""
         path = self._folder / f"{name}{SUFFIX}"
-        fresh = path.with_suffix(".new")
         try:
-            with fresh.open("wb") as file:
-                file.write(encode(record))
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(path)
-            force(self._folder)
+            replace_file(path, [encode(record)])
         except OSError as error:
             raise LocalError(
                 f"cannot write {path}: {error.strerror}; a member must not forget such a record: "
@@ -51,6 +46,17 @@ class Disk:
             force(self._folder)
         except OSError as error:
             raise LocalError(f"cannot remove the record {name} in {self._folder}: {error.strerror}") from error
+
+
+def replace_file(path: Path, pieces: Iterable[bytes]) -> None:
+    """Write a file of these bytes; on return it survives a crash. OSError, and the old one stays, if it fails."""
+    fresh = path.with_suffix(".new")
+    with fresh.open("wb") as file:
+        file.writelines(pieces)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    force(path.parent)
 
 
 def force(path: Path) -> None:
