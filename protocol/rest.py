@@ -76,9 +76,14 @@ class Rest:
             found.add(message)
         if found.head is None:
             raise LocalError("it does not say of which state it is")
+        first, last = found.chain[0].proposal.round, found.chain[-1].proposal.round
+        if [link.proposal.round for link in found.chain] != list(range(first, last + 1)):
+            raise LocalError("its chain of rounds has a gap")
+        if not first - 1 <= found.head.round <= last:
+            raise LocalError(f"its chain does not lead to round {found.head.round}, whose state it names")
         decisions = tuple(found.decision(commit) for commit in found.commits)
-        last = max((decision.round for decision in decisions), default=0)
-        draft = tuple(each for each in found.fetched if each.round > last)
+        newest = max((decision.round for decision in decisions), default=0)
+        draft = tuple(each for each in found.fetched if each.round > newest)
         return cls(found.head.round, found.head.root, tuple(found.chain), decisions, tuple(found.leaves), draft)
 
 

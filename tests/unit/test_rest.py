@@ -9,6 +9,7 @@ import pytest
 from shoal.protocol.certificate import mask_of
 from shoal.protocol.errors import LocalError
 from shoal.protocol.messages.rounds import Fetched
+from shoal.protocol.messages.transfer import Chain
 from shoal.protocol.rest import Rest, draft_of, put_back
 from shoal.protocol.shelf import Decision, Shelf
 from shoal.protocol.voting import NO_BALLOT, VoteState
@@ -40,6 +41,9 @@ def test_it_is_the_same_when_it_was_written_and_read() -> None:
         (lambda words: words[1:], "of which state"),
         (lambda words: [word for word in words if not isinstance(word, Fetched)], "the bytes of round"),
         (lambda words: [*words, vote(C, value())], "holds a Prepared"),
+        (lambda words: [*words, Chain(0, (certificate(),), 2)], "has a gap"),
+        (lambda words: [dataclasses.replace(words[0], round=ROUND + 1), *words[1:]], f"not lead to round {ROUND + 1}"),
+        (lambda words: [dataclasses.replace(words[0], round=BASE.round - 1), *words[1:]], "not lead to round"),
     ],
 )
 def test_one_that_is_not_whole_is_refused(spoil: object, reason: str) -> None:
