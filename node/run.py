@@ -27,7 +27,7 @@ from shoal.node.meters import Meters
 from shoal.node.outer import OuterState, StateStore
 from shoal.node.outgoing import Outgoing
 from shoal.node.records import CommitLog
-from shoal.node.resting import Rested
+from shoal.node.resting import Rested, rest_on
 from shoal.node.run_facts import last_vote, run_facts, samples_before
 from shoal.node.run_settings import RunSettings
 from shoal.node.saving import Saving
@@ -80,8 +80,8 @@ class Run:
         self.author = author
         self.signature = signature
         self.id = manifest.run_id
-        self.rest = rested.rest if rested is not None else None  # what we kept of it in an earlier life
         self.outer = OuterState(manifest, checkpoint.committed() if checkpoint is not None else None)
+        self.rest = rest_on(self.outer.root, rested)  # what we kept of it in an earlier life
         self.commits = CommitLog()
         self.meters = Meters()
         self.outgoing = Outgoing(signer.peer, self.commits, settings.fault)
@@ -140,21 +140,23 @@ class Run:
     async def close(self, for_good: bool = False) -> None:
         """Say goodbye to the others, finish what we are doing and its checkpoint, and end our part.
 
-        If nobody else may be able to go on, the run is kept on disk, unless we leave it `for_good`.
+        If nobody else may be able to go on, the run is kept, unless we leave it `for_good`; LocalError if it cannot be.
         """
         self.driver.command(self.member.leave if for_good else self.member.stop)
         if not for_good:
             await self._parted.wait()
         self.driver.close()
-        async with self._busy:
-            await self.saving.written()
-            if not self.failure:
-                await self.saving.end(self.member, self.training, for_good)
-        if self.training is not None:
-            await self.training.stop()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        try:
+            async with self._busy:
+                await self.saving.written()
+                if not self.failure:
+                    await self.saving.end(self.member, self.training, for_good)
+        finally:
+            if self.training is not None:
+                await self.training.stop()
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _fail(self, error: Exception) -> None:
         """Our own mistake, or a full disk: we are silent from now on, and say so in `status`."""

@@ -11,7 +11,6 @@ from typing import Any
 from shoal.node.checkpoint.about import About
 from shoal.node.checkpoint.keep import Keeper
 from shoal.node.checkpoint.scan import CHECKPOINTS
-from shoal.node.logs import warn
 from shoal.node.manifest import Manifest
 from shoal.node.resting import forget_rest, save_rest
 from shoal.node.run_facts import samples_before
@@ -19,14 +18,15 @@ from shoal.node.run_settings import RunSettings
 from shoal.node.shm import FloatArray
 from shoal.node.state import CommittedState
 from shoal.node.training import Training
+from shoal.protocol.certificate import next_base
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import Digest, PeerId
 from shoal.protocol.member import Member
 from shoal.protocol.messages.rounds import Proposal
 from shoal.protocol.rest import Rest
+from shoal.protocol.roster import Base
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
-
 
 log = logging.getLogger("shoal.run")
 
@@ -51,7 +51,7 @@ class Saving:
             return
         lease = self._state.lease(root)
         moments = await training.moments() if training is not None else None
-        about = self._about(proposal, root, samples, moments)
+        about = self._about(next_base(proposal, root), proposal.members, samples, moments)
         self._write = self._spawn(self.keeper.write(lease, about, moments))
 
     async def written(self) -> None:
@@ -60,26 +60,35 @@ class Saving:
             await asyncio.wait([self._write])
 
     async def end(self, member: Member, training: Training | None, for_good: bool) -> None:
-        """We have parted, and nothing changes any more: keep the run if nobody else may, forget it if others go on."""
+        """We have parted, and nothing changes any more: keep the run if nobody else may, forget it if others go on.
+
+        LocalError if it is to be kept, and cannot be.
+        """
         rest = None if for_good else member.rest()
-        if rest is not None:
-            await self._keep(rest, samples_before(self._manifest) + member.history.samples(rest.round), training)
-        elif for_good or member.rounds.departure.has_signed_off:
+        if rest is not None and not self._is_over(rest):
+            await self._keep(rest, member, training)
+        elif rest is not None or for_good or member.rounds.departure.has_signed_off:
             await asyncio.to_thread(forget_rest, self._folder)
 
-    async def _keep(self, rest: Rest, samples: int, training: Training | None) -> None:
-        """`samples` are behind the state. What goes wrong is said."""
-        made_by = rest.made_by
-        moments = await training.moments() if training is not None else None
-        about = self._about(made_by, rest.root, samples, moments) if made_by is not None else None
+    def _is_over(self, rest: Rest) -> bool:
+        """Whether nothing is to be gone on with: the run's last round is decided, and its state a checkpoint."""
+        last = self._manifest.rounds.last
+        return last is not None and rest.newest >= last and self.keeper.newest >= last
+
+    async def _keep(self, rest: Rest, member: Member, training: Training | None) -> None:
+        if not self._folder.exists():
+            return  # the node's home was removed, which is why it ends: nothing is ours to keep there
+        name, moments = self._manifest.name, await training.moments() if training is not None else None
+        base, members = member.history.base(rest.round, rest.root), rest.made_by.members if rest.made_by else ()
+        samples = samples_before(self._manifest) + member.history.samples(rest.round)
+        about = self._about(base, members, samples, moments) if rest.round else None  # round 0 is made of the seed
         try:
             with self._state.lease(rest.root) as snapshot:
                 await asyncio.to_thread(save_rest, self._folder, rest, about, snapshot, moments)
         except LocalError as error:
-            warn(log, "rest-failed", f"{error}; if all members stop the run cannot go on")
-        else:
-            log.info("the run %s is kept here until we are back, after round %d", self._manifest.name, rest.newest)
+            raise LocalError(f"{error}; if all members of {name} stop, it cannot go on") from error
+        log.info("the run %s is kept here until we are back, after round %d", name, rest.newest)
 
-    def _about(self, proposal: Proposal, root: Digest, samples: int, moments: FloatArray | None) -> About:
+    def _about(self, base: Base, members: tuple[PeerId, ...], samples: int, moments: FloatArray | None) -> About:
         steps = int(moments[0]) if moments is not None else 0
-        return About.of(self._manifest, proposal, root, samples=samples, peer=self._me, inner_steps=steps)
+        return About.of(self._manifest, base, members, samples=samples, peer=self._me, inner_steps=steps)

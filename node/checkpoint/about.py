@@ -16,10 +16,9 @@ from pydantic import Field, ValidationError
 
 from shoal.node.explain import explain
 from shoal.node.manifest import Count, Manifest, Named, Spec, decode_manifest
-from shoal.protocol.certificate import next_base
 from shoal.protocol.errors import LocalError, RemoteError
-from shoal.protocol.ids import Digest, PeerId, RunId
-from shoal.protocol.messages.rounds import Proposal
+from shoal.protocol.ids import PeerId, RunId
+from shoal.protocol.roster import Base
 
 ABOUT = "checkpoint.json"
 MODEL, OUTER, INNER = "model.safetensors", "outer.safetensors", "inner.safetensors"
@@ -55,18 +54,24 @@ class About(Spec):
 
     @classmethod
     def of(
-        cls, manifest: Manifest, proposal: Proposal, root: Digest, *, samples: int, peer: PeerId, inner_steps: int
+        cls,
+        manifest: Manifest,
+        base: Base,
+        members: tuple[PeerId, ...],
+        *,
+        samples: int,
+        peer: PeerId,
+        inner_steps: int,
     ) -> About:
-        """The round that `proposal` committed, as `peer` has applied it just now; the files are still to be written."""
-        base = next_base(proposal, root)
+        """The state `base`, made by these members, as `peer` holds it just now; the files are still to be written."""
         return cls(
             run=manifest.run_id.hex(),
             name=manifest.name,
             round=base.round,
             history=base.history.hex(),
-            root=root.hex(),
+            root=base.root.hex(),
             samples=samples,
-            members=proposal.members,
+            members=members,
             peer=peer,
             inner_steps=inner_steps,
             manifest=manifest.canonical().hex(),

@@ -15,6 +15,7 @@ from shoal.node.moments import moments_size
 from shoal.node.shm import FloatArray
 from shoal.node.state import CommittedState
 from shoal.node.state_shape import StateShape
+from shoal.protocol.certificate import next_base
 from shoal.protocol.ids import Digest, PeerId
 from shoal.protocol.messages.rounds import Proposal
 
@@ -53,7 +54,8 @@ def about(held: CommittedState, inner_steps: int = 7, manifest: Manifest = MANIF
         voters=(ME, OTHER),
         samples=128,
     )
-    return About.of(manifest, proposal, held.current.root, samples=1000, peer=ME, inner_steps=inner_steps)
+    base = next_base(proposal, held.current.root)
+    return About.of(manifest, base, proposal.members, samples=1000, peer=ME, inner_steps=inner_steps)
 
 
 def write(folder: Path, round: int, manifest: Manifest = MANIFEST, history: int = 0) -> Path:

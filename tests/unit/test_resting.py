@@ -3,29 +3,54 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from shoal.node.resting import FOLDER, WORDS, forget_rest, load_rest, save_rest
+from shoal.node import resting
+from shoal.node.checkpoint.about import INNER, MODEL
+from shoal.node.checkpoint.scan import folder_name
+from shoal.node.checkpoint.write import write_checkpoint
+from shoal.node.resting import FOLDER, MESSAGES, Rested, forget_rest, load_rest, rest_on, save_rest
 from shoal.protocol.errors import LocalError
+from shoal.protocol.ids import digest
 from shoal.protocol.rest import Rest
-from tests.unit.checkpoint_kit import about, moments, state
+from tests.unit.checkpoint_kit import MANIFEST, about, moments, state
+from tests.unit.disk_kit import RENAMED, DiskLog
+from tests.unit.rounds_kit import certificate
 from tests.unit.test_rest import REST
 
 HELD = state(REST.newest)
+STATE = folder_name(REST.newest)
 LATER = dataclasses.replace(REST, round=REST.newest, root=HELD.current.root, decisions=(), draft=())
+FIRST = dataclasses.replace(certificate(), proposal=dataclasses.replace(certificate().proposal, round=1))
+SEEDED = dataclasses.replace(LATER, round=0, chain=(FIRST,))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = tmp_path / MANIFEST.run_id.hex()
+    folder.mkdir()
+    return folder
 
 
 def keep(run: Path, rest: Rest = LATER) -> None:
     save_rest(run, rest, about(HELD), HELD.current, moments(HELD))
 
 
-def test_what_is_kept_is_found_with_its_state(tmp_path: Path) -> None:
-    assert load_rest(tmp_path) is None
-    keep(tmp_path)
-    keep(tmp_path)
-    found = load_rest(tmp_path)
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_what_is_kept_is_found_with_its_state(run: Path) -> None:
+    assert load_rest(run) is None
+    keep(run)
+    keep(run)
+    found = load_rest(run)
     assert found is not None
     assert found.rest == LATER
     assert found.checkpoint is not None
@@ -33,38 +58,135 @@ def test_what_is_kept_is_found_with_its_state(tmp_path: Path) -> None:
     assert found.checkpoint.moments is not None
 
 
-def test_a_state_that_the_run_began_with_is_not_written(tmp_path: Path) -> None:
-    keep(tmp_path)
-    save_rest(tmp_path, REST, None, HELD.current, None)
-    assert [path.name for path in (tmp_path / FOLDER).iterdir()] == [WORDS]
-    found = load_rest(tmp_path)
+def test_the_state_that_the_seed_gives_is_not_written(run: Path) -> None:
+    keep(run)
+    save_rest(run, SEEDED, None, HELD.current, None)
+    assert names(run / FOLDER) == [MESSAGES]
+    found = load_rest(run)
     assert found is not None
-    assert (found.rest, found.checkpoint) == (REST, None)
+    assert (found.rest, found.checkpoint) == (SEEDED, None)
 
 
-@pytest.mark.parametrize("file", [WORDS, f"round-{HELD.current.round:08}/model.safetensors"])
-def test_a_damaged_one_is_passed_over_and_stays(file: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    keep(tmp_path)
-    path = tmp_path / FOLDER / file
+def test_a_rest_is_gone_on_from_only_on_its_own_state(caplog: pytest.LogCaptureFixture) -> None:
+    rested = Rested(LATER, None)
+    assert rest_on(LATER.root, None) is None
+    assert rest_on(LATER.root, rested) is LATER
+    assert caplog.text == ""
+    assert rest_on(digest("what another torch makes of the seed"), rested) is None
+    assert "cannot be used" in caplog.text
+
+
+def test_the_messages_are_written_after_their_state(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = DiskLog(monkeypatch)
+    keep(run)
+    folder = run / FOLDER
+    expected = [MODEL, RENAMED, FOLDER, MESSAGES, RENAMED, FOLDER]
+    assert log.order(folder / STATE / MODEL, folder / MESSAGES, folder) == expected
+
+
+@pytest.mark.parametrize("file", [MESSAGES, f"{STATE}/{MODEL}"])
+def test_a_damaged_one_is_passed_over_and_stays(file: str, run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    keep(run)
+    path = run / FOLDER / file
     path.write_bytes(path.read_bytes()[:-1])
-    assert load_rest(tmp_path) is None
+    assert load_rest(run) is None
     assert "cannot be used" in caplog.text
     assert path.exists()
 
 
-def test_words_about_another_state_are_passed_over(tmp_path: Path) -> None:
-    keep(tmp_path, dataclasses.replace(LATER, root=REST.root))
-    assert load_rest(tmp_path) is None
+def test_no_byte_of_the_messages_can_change(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    keep(run)
+    path = run / FOLDER / MESSAGES
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 7):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        assert load_rest(run) is None, at
+    path.write_bytes(whole)
+    assert load_rest(run) is not None
 
 
-def test_it_is_forgotten(tmp_path: Path) -> None:
-    forget_rest(tmp_path)
-    keep(tmp_path)
-    forget_rest(tmp_path)
-    assert list(tmp_path.iterdir()) == []
+def test_messages_about_another_state_are_passed_over(run: Path) -> None:
+    keep(run, dataclasses.replace(LATER, root=REST.root))
+    assert load_rest(run) is None
 
 
-def test_a_disk_that_cannot_take_it_is_named(tmp_path: Path) -> None:
-    (tmp_path / FOLDER).write_text("no folder")
+def test_what_is_of_another_run_is_passed_over(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    keep(run)
+    other = run.with_name("ab" * 32)
+    shutil.copytree(run, other)
+    assert load_rest(other) is None
+    assert "its seal is broken" in caplog.text
+    save_rest(other, LATER, about(HELD), HELD.current, None)
+    assert load_rest(other) is None
+    assert "is another state" in caplog.text
+
+
+def test_it_is_forgotten(run: Path) -> None:
+    forget_rest(run)
+    keep(run)
+    forget_rest(run)
+    assert names(run) == []
+
+
+def test_who_dies_while_it_is_forgotten_leaves_no_messages(
+    run: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(path: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    keep(run)
+    monkeypatch.setattr(shutil, "rmtree", fails)
+    forget_rest(run)
+    assert "cannot remove" in caplog.text
+    assert names(run / FOLDER) == [STATE]
+    caplog.clear()
+    assert load_rest(run) is None
+    assert caplog.text == ""
+
+
+def test_an_older_state_that_cannot_be_removed_costs_only_room(
+    run: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(path: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    write_checkpoint(run / FOLDER, about(state(1)), state(1).current, None)
+    monkeypatch.setattr(resting, "remove", fails)
+    keep(run)
+    assert "cannot remove an older state" in caplog.text
+    assert load_rest(run) is not None
+
+
+def test_a_disk_that_cannot_take_it_is_named(run: Path) -> None:
+    (run / FOLDER).write_text("no folder")
     with pytest.raises(LocalError, match="cannot keep the run"):
-        keep(tmp_path)
+        keep(run)
+
+
+def test_a_folder_that_was_removed_does_not_come_back(run: Path) -> None:
+    run.rmdir()
+    with pytest.raises(LocalError, match="No such file or directory"):
+        keep(run)
+    assert not run.exists()
+
+
+@pytest.mark.parametrize("reason", [errno.ENOSPC, errno.EIO])
+def test_only_on_a_full_disk_it_is_kept_without_moments(
+    reason: int, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(folder: Path, about: Any, snapshot: Any, moments: Any) -> Path:
+        if moments is not None:
+            raise LocalError("cannot write the checkpoint") from OSError(reason, os.strerror(reason))
+        return write_checkpoint(folder, about, snapshot, moments)
+
+    monkeypatch.setattr(resting, "write_checkpoint", write)
+    if reason != errno.ENOSPC:
+        with pytest.raises(LocalError):
+            keep(run)
+        return
+    keep(run)
+    found = load_rest(run)
+    assert found is not None
+    assert found.checkpoint is not None
+    assert found.checkpoint.moments is None
+    assert INNER not in names(run / FOLDER / STATE)

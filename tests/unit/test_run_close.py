@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from shoal.node.run import Run
+from shoal.protocol.errors import LocalError
 
 
 class Stopping(SimpleNamespace):
@@ -21,6 +22,7 @@ class Stopping(SimpleNamespace):
         saving = SimpleNamespace(written=self.wait_for_write, end=self.end)
         super().__init__(driver=driver, member=member, saving=saving, training=None, failure="", _busy=asyncio.Lock())
         self.written: list[str] = []
+        self.full = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._parted = asyncio.Event()
         self._write: asyncio.Task[None] | None = None
@@ -45,6 +47,8 @@ class Stopping(SimpleNamespace):
             await asyncio.wait([self._write])
 
     async def end(self, member: Any, training: Any, for_good: bool) -> None:
+        if self.full:
+            raise LocalError("cannot keep the run")
         self.written.append("forgotten" if for_good else "rest")
 
 
@@ -80,3 +84,14 @@ async def test_a_run_that_has_failed_here_is_not_kept() -> None:
     run._parted.set()
     await asyncio.wait_for(Run.close(cast(Run, run)), 10)
     assert run.written == []
+
+
+@pytest.mark.asyncio
+async def test_a_run_that_cannot_be_kept_ends_all_the_same_and_says_so() -> None:
+    run = Stopping()
+    run.full = True
+    reporting = run.spawn(asyncio.Event().wait())
+    run._parted.set()
+    with pytest.raises(LocalError, match="cannot keep"):
+        await asyncio.wait_for(Run.close(cast(Run, run)), 10)
+    assert reporting.cancelled()
