@@ -65,20 +65,17 @@ class Saving:
         LocalError if it is to be kept, and cannot be.
         """
         rest = None if for_good else member.rest()
-        if rest is not None and not self._is_over(rest):
+        if rest is not None:
             await self._keep(rest, member, training)
-        elif rest is not None or for_good or member.rounds.departure.has_signed_off:
+        elif for_good or member.rounds.departure.has_signed_off:
             await asyncio.to_thread(forget_rest, self._folder)
-
-    def _is_over(self, rest: Rest) -> bool:
-        """Whether nothing is to be gone on with: the run's last round is decided, and its state a checkpoint."""
-        last = self._manifest.rounds.last
-        return last is not None and rest.newest >= last and self.keeper.newest >= last
 
     async def _keep(self, rest: Rest, member: Member, training: Training | None) -> None:
         if not self._folder.exists():
             return  # the node's home was removed, which is why it ends: nothing is ours to keep there
-        name, moments = self._manifest.name, await training.moments() if training is not None else None
+        name, last = self._manifest.name, self._manifest.rounds.last
+        is_finished = last is not None and rest.newest >= last  # then nobody trains on
+        moments = await training.moments() if training is not None and not is_finished else None
         base, members = member.history.base(rest.round, rest.root), rest.made_by.members if rest.made_by else ()
         samples = samples_before(self._manifest) + member.history.samples(rest.round)
         about = self._about(base, members, samples, moments) if rest.round else None  # round 0 is made of the seed

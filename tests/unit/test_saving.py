@@ -22,7 +22,7 @@ from shoal.protocol.errors import LocalError
 from shoal.protocol.history import History
 from shoal.protocol.member import Member
 from shoal.protocol.rest import Rest
-from tests.unit.checkpoint_kit import MANIFEST, ME, about, moments, state
+from tests.unit.checkpoint_kit import MANIFEST, ME, moments, state
 from tests.unit.rounds_kit import BASE, ROUND, SIGNER, certificate
 from tests.unit.test_rest import REST
 
@@ -121,15 +121,15 @@ async def test_it_stays_as_long_as_others_are_not_known_to_go_on(run: Path) -> N
 
 
 @pytest.mark.asyncio
-async def test_of_a_finished_run_nothing_but_its_last_checkpoint_is_kept(tmp_path: Path) -> None:
-    finished = MANIFEST.model_copy(update={"rounds": MANIFEST.rounds.model_copy(update={"last": ROUND})})
-    folder = folder_of(tmp_path, finished)
-    each = saving(folder, finished)
-    await end(each)
-    assert load_rest(folder) is not None  # no checkpoint is there
-    await each.keeper.write(HELD.lease(), about(HELD, manifest=finished), moments(HELD))
-    await end(each)
-    assert not (folder / FOLDER).exists()
+@pytest.mark.parametrize(("last", "trains_on"), [(ROUND, False), (ROUND + 1, True)])
+async def test_a_finished_run_is_found_finished_and_without_moments(tmp_path: Path, last: int, trains_on: bool) -> None:
+    manifest = MANIFEST.model_copy(update={"rounds": MANIFEST.rounds.model_copy(update={"last": last})})
+    folder = folder_of(tmp_path, manifest)
+    await end(saving(folder, manifest))
+    found = load_rest(folder)
+    assert found is not None
+    assert found.checkpoint is not None
+    assert (found.checkpoint.moments is not None) == trains_on
 
 
 @pytest.mark.asyncio
