@@ -26,6 +26,7 @@ from shoal.node.manifest import Manifest
 from shoal.node.meters import Meters
 from shoal.node.outer import OuterState, StateStore
 from shoal.node.outgoing import Outgoing
+from shoal.node.outgrown import unless_outgrown
 from shoal.node.records import CommitLog
 from shoal.node.resting import Rested, rest_on
 from shoal.node.run_facts import last_vote, run_facts, samples_before
@@ -208,6 +209,7 @@ class Run:
             self.meters.committed(record.round_samples, record.seconds, took_part=record.took_part)
             log.info("round %d committed: history %s, state %s", record.round, record.digest[:8], short(snapshot.root))
             await self.saving.checkpoint(proposal, snapshot.root, self.samples, self.training)
+            self.rest = await unless_outgrown(self.rest, proposal.round, self._settings.folder)
         self._begin_round()
 
     async def _install(self, event: StateReceived) -> None:

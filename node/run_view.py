@@ -166,9 +166,13 @@ def meters(run: Run, traffic: Traffic) -> Answer:
 
 
 def is_resting(run: Run) -> bool:
-    """Whether we are back with a run that we had kept while all its nodes were stopped, and nobody else is yet."""
-    kept = run.rest is not None and run.outer.committed.current.round <= run.rest.newest
-    return kept and not run.member.membership.alive()
+    """Whether we are back with a run that we had kept while all its nodes were stopped, and nobody else is yet.
+
+    Who has voted later than in the round that was open then has gone on since, and is alone.
+    """
+    if run.rest is None or run.voted_before > run.rest.newest + 1 or run.member.membership.alive():
+        return False
+    return run.outer.committed.current.round <= run.rest.newest
 
 
 def split(run: Run) -> bool:

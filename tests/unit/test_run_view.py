@@ -11,7 +11,7 @@ import pytest
 from shoal.node.meters import Meters
 from shoal.node.records import CommitLog
 from shoal.node.run import Run
-from shoal.node.run_view import meters, waiting_for
+from shoal.node.run_view import is_resting, meters, waiting_for
 from shoal.protocol.ids import PeerId, RunId
 from shoal.protocol.traffic import Traffic
 
@@ -70,3 +70,23 @@ def test_a_run_is_active_until_its_last_round_and_its_age_counts_from_the_joinin
         shown = meters(run(is_finished=finished, **parts), Traffic())
         assert shown["active"] is not finished
         assert before - 1 <= shown["last_commit"] <= time.time() + 1
+
+
+@pytest.mark.parametrize(
+    ("newest", "voted_before", "alive", "resting"),
+    [
+        (3, 3, [], True),
+        (3, 4, [], True),  # the round that was open when all stopped
+        (4, 4, [], True),  # its last decided round is about to be applied
+        (3, 4, PEERS, False),
+        (2, 3, [], False),  # a later round was committed with others, who are gone again
+        (3, 9, [], False),  # so it was before a crash; the state is lost, and what had been kept is there still
+        (None, 4, [], False),
+    ],
+)
+def test_resting_is_over_once_others_have_been_there(
+    newest: int | None, voted_before: int, alive: list[PeerId], resting: bool
+) -> None:
+    rest = SimpleNamespace(newest=newest) if newest is not None else None
+    member = SimpleNamespace(membership=SimpleNamespace(alive=lambda: alive))
+    assert is_resting(run(rest=rest, voted_before=voted_before, member=member)) is resting
