@@ -86,7 +86,7 @@ class Runs:
                     continue  # it was left meanwhile
                 try:
                     found, joined = self._recall(run, seeds)
-                    rested = await _load_rest(self._home.run_folder(run))
+                    rested = await asyncio.to_thread(_load_rest, self._home.run_folder(run))
                     await self._enter(found, joined.trains, await _load_again(joined.checkpoint), rested)
                     log.info("in run %s again", run)
                 except ShoalError as error:
@@ -102,6 +102,7 @@ class Runs:
         async with self._entering:
             if self.has(manifest.run_id.hex()):
                 raise LocalError(f"this node is in the run '{manifest.name}' already; another seed makes another run")
+            await asyncio.to_thread(_forget_rest, self._home.run_folder(manifest.run_id.hex()))
             signature = sign_manifest(manifest, self._identity.signer(manifest.run_id))
             return await self._enter(Introduction(manifest, self._identity.peer, signature, {}), train, loaded)
 
@@ -111,7 +112,9 @@ class Runs:
         async with self._entering:
             if self.has(run):
                 raise LocalError(f"this node is in the run {run} already")
-            return await self._enter(await find_manifest(run, self._network, self._identity), train, loaded)
+            found = await find_manifest(run, self._network, self._identity)
+            await asyncio.to_thread(_forget_rest, self._home.run_folder(found.manifest.run_id.hex()))
+            return await self._enter(found, train, loaded)
 
     async def leave(self, wanted: str) -> Answer:
         """Say good-bye to a run, and forget it."""
@@ -125,13 +128,24 @@ class Runs:
             if key in self.open:
                 await self.open[key].close(for_good=True)
                 del self.open[key]
+            await asyncio.to_thread(_forget_rest, self._home.run_folder(key))
         return {"run": key, "name": names[key]}
 
     async def close(self) -> None:
-        """Say good-bye to all runs, as the node ends; it will be in them again."""
+        """Say good-bye to all runs, as the node ends; it will be in them again.
+
+        What befalls one keeps no other from being saved. LocalError, when all have ended, if some did not end well.
+        """
         self._closing = True
         async with self._entering:
-            await asyncio.gather(*(run.close() for run in self.open.values()))
+            runs = list(self.open.values())
+            ends = await asyncio.gather(*(run.close() for run in runs), return_exceptions=True)
+        failed = [(run.manifest.name, end) for run, end in zip(runs, ends, strict=True) if end is not None]
+        for name, error in failed:
+            trace = None if isinstance(error, ShoalError) else error
+            log.error("run %s did not end well: %s", name, error, exc_info=trace, extra={"code": "run-not-ended"})
+        if failed:
+            raise LocalError("; ".join(f"the run {name} did not end well: {_words(error)}" for name, error in failed))
 
     # -- inside ---------------------------------------------------------------------------------------------
 
@@ -186,11 +200,22 @@ async def _load_again(checkpoint: str) -> Checkpoint | None:
         return None
 
 
-async def _load_rest(run_folder: Path) -> Rested | None:
-    """What we kept of a run when we stopped; None if others went on with it."""
+def _load_rest(run_folder: Path) -> Rested | None:
+    """In a thread, as it imports torch: what we kept of a run when we stopped; None if others went on with it."""
     from shoal.node.resting import load_rest
 
-    return await asyncio.to_thread(load_rest, run_folder)
+    return load_rest(run_folder)
+
+
+def _forget_rest(run_folder: Path) -> None:
+    """In a thread: we leave a run, or begin with it anew; what we kept in an earlier life must not come up."""
+    from shoal.node.resting import forget_rest
+
+    forget_rest(run_folder)
+
+
+def _words(error: BaseException) -> str:
+    return str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
 
 
 async def _load(checkpoint: str) -> Checkpoint | None:

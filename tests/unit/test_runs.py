@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from shoal.node.home import Home
+from shoal.node.introduction import Introduction
+from shoal.node.manifest import parse_manifest
 from shoal.node.options import NodeSettings
 from shoal.node.remembered import Joined, PeerCache, remember_run, remembered_runs
+from shoal.node.resting import FOLDER
+from shoal.node.run import Run
 from shoal.node.run_view import restoring_row
 from shoal.node.runs import Runs
+from shoal.protocol.errors import LocalError
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId
 from shoal.protocol.network import Network
@@ -54,3 +61,87 @@ async def test_a_run_may_be_left_before_it_is_open_again(home: Home) -> None:
 def test_its_row_says_so(home: Home) -> None:
     row = restoring_row(FIRST)
     assert (row["run"], row["phase"], row["failure"]) == (FIRST, "restoring", None)
+
+
+TEXT = 'name = "ours"\n'
+MANIFEST = parse_manifest(TEXT)
+
+
+def at_rest(home: Home, run: str) -> Path:
+    folder = home.run_folder(run) / FOLDER
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.parametrize("where", ["restoring", "broken", "open"])
+@pytest.mark.asyncio
+async def test_who_leaves_a_run_keeps_nothing_of_it(home: Home, where: str) -> None:
+    ours, others = at_rest(home, FIRST), at_rest(home, SECOND)
+    runs = made(home)
+    if where != "restoring":
+        runs.restoring.remove(FIRST)
+    if where == "broken":
+        runs.broken[FIRST] = "damaged"
+    if where == "open":
+        runs.open[FIRST] = cast(Run, Ending("ours"))
+    await runs.leave(FIRST)
+    assert not ours.exists()
+    assert others.exists()
+
+
+@pytest.mark.parametrize("way", ["create", "join"])
+@pytest.mark.asyncio
+async def test_who_begins_with_a_run_anew_does_not_begin_with_what_was_kept(
+    home: Home, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = MANIFEST.run_id.hex()
+    kept = at_rest(home, key)
+
+    async def found(*_: object) -> Introduction:
+        return Introduction(MANIFEST, PeerId("anna"), b"", {})
+
+    async def enter(self: Runs, *_: object) -> dict[str, Any]:
+        return {"kept": kept.exists()}
+
+    monkeypatch.setattr("shoal.node.runs.find_manifest", found)
+    monkeypatch.setattr(Runs, "_enter", enter)
+    runs = made(home)
+    entered = runs.create(TEXT, train=True) if way == "create" else runs.join(key, train=True)
+    assert await entered == {"kept": False}
+
+
+class Ending(SimpleNamespace):
+    """As much of a run as its end takes; one that fails does so before the others have ended."""
+
+    def __init__(self, name: str, error: Exception | None = None, go_on: asyncio.Event | None = None) -> None:
+        super().__init__(manifest=SimpleNamespace(name=name), has_ended=False)
+        self._error, self._go_on = error, go_on
+
+    async def close(self, for_good: bool = False) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._go_on is not None:
+            await self._go_on.wait()
+        self.has_ended = True
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (LocalError("the disk is full"), "the run bad did not end well: the disk is full"),
+        (KeyError("a bug"), "the run bad did not end well: KeyError: 'a bug'"),
+    ],
+)
+@pytest.mark.asyncio
+async def test_a_run_that_does_not_end_well_keeps_no_other_from_being_saved(
+    home: Home, error: Exception, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    runs, go_on = made(home), asyncio.Event()
+    bad, good = Ending("bad", error), Ending("good", go_on=go_on)
+    runs.open = {FIRST: cast(Run, bad), SECOND: cast(Run, good)}
+    closing = asyncio.create_task(runs.close())
+    asyncio.get_running_loop().call_soon(lambda: asyncio.get_running_loop().call_soon(go_on.set))
+    with pytest.raises(LocalError, match=said):
+        await asyncio.wait_for(closing, 10)
+    assert good.has_ended
+    assert [record.getMessage() for record in caplog.records] == [f"run bad did not end well: {error}"]
