@@ -160,8 +160,9 @@ class Daemon:
         return {entry.peer: entry.addresses for entry in sorted(alive, key=lambda entry: entry.peer not in links)}
 
     def _obstacle(self) -> str | None:
-        """Why we are not where we should be, in one sentence."""
-        unanswered = self._reaching.obstacle() if not self._network.links() else None
+        """Why we are not where we should be, in one sentence. Who is the first to be back misses nobody yet."""
+        is_alone = not self._network.links() and not self._runs.are_at_rest()
+        unanswered = self._reaching.obstacle() if is_alone else None
         if unanswered and self._was_in_runs:
             return f"rejoining: {unanswered}"
         return unanswered if unanswered and self._settings.bootstrap else self._errands.obstacle()

@@ -27,8 +27,6 @@ def verdict(status: Answer) -> Exit:
     if status["state"] == "SPLIT":
         return Exit.SPLIT
     solo = status["state"] == "SOLO"
-    if solo and runs and all(run.get("is_resting") for run in runs):
-        return Exit.OK
     if (solo and status.get("obstacle")) or any(_misses_others(run, solo) for run in runs):
         return Exit.ALONE
     not_yet = any(run.get("phase") == "restoring" for run in runs)
@@ -37,7 +35,7 @@ def verdict(status: Answer) -> Exit:
 
 def _misses_others(run: Answer, solo: bool) -> bool:
     """Somebody was or must be in the run, and is not here: it has begun, is not ours, or only they have its state."""
-    if run["phase"] in ("finished", "restoring"):
+    if run["phase"] in ("finished", "restoring") or run.get("is_resting"):
         return False
     if run["phase"] == "syncing":
         return solo or run["members"] == 1

@@ -1,6 +1,7 @@
-"""What was kept of a run is outgrown when a later round is committed here: others have its state, and we have voted beyond.
+"""What was kept of a run is outgrown when a later round is committed here.
 
-From then on no restart could go on from it, so it would only fill the disk, with a whole state.
+Then others have a later state, and we have voted beyond the one that was kept: no restart could go on from it, and it
+would only fill the disk.
 """
 
 from __future__ import annotations

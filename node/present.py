@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from shoal.node.sentence import advice, headline, label
+from shoal.node.sentence import advice, headline, is_first_back, label
 from shoal.node.text import printable
 
 Answer = dict[str, Any]
@@ -40,7 +40,7 @@ def show_status(status: Answer, page: str) -> None:
         ]
     )
     remedy = advice(status) or ""
-    if remedy or status.get("obstacle"):
+    if remedy or status.get("obstacle") or is_first_back(status):
         print(f"\n{_clean(headline(status))} {remedy}".rstrip())
     if runs := status.get("runs"):
         print()

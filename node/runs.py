@@ -26,6 +26,7 @@ from shoal.node.logs import warn
 from shoal.node.manifest import check_manifest, parse_manifest, sign_manifest
 from shoal.node.options import NodeSettings
 from shoal.node.remembered import Joined, PeerCache, forget_run, recall_run, remember_run, remembered_runs
+from shoal.node.run_view import is_resting
 from shoal.node.service import Answer, find_run
 from shoal.protocol.errors import LocalError, ShoalError
 from shoal.protocol.identity import Identity
@@ -75,6 +76,12 @@ class Runs:
     def has(self, prefix: str) -> bool:
         """Whether we are, or should be, in the run whose id is or begins like that, be it broken."""
         return any(key.startswith(prefix.lower()) for key in [*self.open, *self.restoring, *self.broken])
+
+    def are_at_rest(self) -> bool:
+        """Whether all that we are in is what we kept when all its nodes had stopped, and nobody else is back."""
+        if self.restoring or self.broken or not self.open:
+            return False
+        return all(is_resting(run) for run in self.open.values())
 
     # -- entering and leaving -------------------------------------------------------------------------------
 

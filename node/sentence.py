@@ -22,9 +22,18 @@ def label(run: Answer) -> str:
     return str(run.get("name") or run["run"][:8])
 
 
+def is_first_back(status: Answer) -> bool:
+    """Whether the node is alone with what it kept when all had stopped: nothing is wrong, the others come after it."""
+    runs = status.get("runs", [])
+    alone = status.get("state") == "SOLO" and not status.get("obstacle")
+    return alone and bool(runs) and all(run.get("is_resting") for run in runs)
+
+
 def advice(status: Answer) -> str | None:
     """What to do about a node's state; None if nothing is wrong with it, or the headline says it."""
-    return None if status.get("obstacle") else ADVICE.get(status.get("state", ""))
+    if status.get("obstacle") or is_first_back(status):
+        return None
+    return ADVICE.get(status.get("state", ""))
 
 
 def headline(status: Answer) -> str:
@@ -32,6 +41,9 @@ def headline(status: Answer) -> str:
     if obstacle := status.get("obstacle"):
         return str(obstacle)
     state, runs = str(status.get("state")), status.get("runs", [])
+    if is_first_back(status):
+        kept = " and ".join(f"{label(run)} after round {run['round']}" for run in runs)
+        return f"Keeps {kept} until others are back."
     if state in WRONG:
         return WRONG[state]
     if not runs:

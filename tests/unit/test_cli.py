@@ -232,6 +232,14 @@ def test_what_keeps_a_node_from_the_others_is_said_instead_of_advice(shoal: Shoa
     assert "--bootstrap" not in out
 
 
+def test_the_first_to_be_back_is_well_and_not_told_to_look_for_others(shoal: Shoal, node: FakeService) -> None:
+    node.state, node.news = "SOLO", {"is_resting": True}
+    code, out, _ = shoal("status", "--exit-code")
+    assert code == Exit.OK
+    assert "\nKeeps stdlib after round 3 until others are back.\n" in out
+    assert "--bootstrap" not in out
+
+
 def test_device_and_memory_are_shown(shoal: Shoal, node: FakeService) -> None:
     node.news = {"device": "cuda:0 (NVIDIA H200)", "device_memory": 3 << 30, "worker_memory": 700 << 20}
     _, out, _ = shoal("status")

@@ -36,7 +36,8 @@ FAILED = BEGUN | {"failure": "the disk is full"}
         ("SOLO", None, [JOINED], Exit.ALONE),
         ("SOLO", None, [BEGUN | {"phase": "finished"}], Exit.OK),
         ("SOLO", None, [RESTING], Exit.OK),  # all were stopped, and the others come after us
-        ("SOLO", "rejoining: nobody has answered yet, tried 1 address", [RESTING], Exit.OK),
+        ("SOLO", None, [RESTING | {"phase": "syncing"}], Exit.OK),
+        ("SOLO", "not yet in the run 1f0c8a2e: no such run", [RESTING], Exit.ALONE),
         ("SOLO", None, [RESTING, BEGUN], Exit.ALONE),
         ("SOLO", "rejoining: nobody has answered yet, tried 1 address", [FRESH], Exit.ALONE),
         ("CONNECTED", None, [JOINED], Exit.OK),

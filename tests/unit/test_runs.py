@@ -9,12 +9,13 @@ from typing import Any, cast
 
 import pytest
 
+from shoal.node.daemon import Daemon
 from shoal.node.home import Home
 from shoal.node.introduction import Introduction
 from shoal.node.manifest import parse_manifest
 from shoal.node.options import NodeSettings
 from shoal.node.remembered import Joined, PeerCache, remember_run, remembered_runs
-from shoal.node.resting import FOLDER
+from shoal.node.resting import FOLDER, save_rest
 from shoal.node.run import Run
 from shoal.node.run_view import restoring_row
 from shoal.node.runs import Runs
@@ -145,3 +146,30 @@ async def test_a_run_that_does_not_end_well_keeps_no_other_from_being_saved(
         await asyncio.wait_for(closing, 10)
     assert good.has_ended
     assert [record.getMessage() for record in caplog.records] == [f"run bad did not end well: {error}"]
+
+
+def test_all_are_at_rest_or_none(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.node.runs.is_resting", lambda run: run.manifest.name == "kept")
+    runs = made(home)
+    runs.open = {FIRST: cast(Run, Ending("kept"))}
+    assert not runs.are_at_rest()  # the other one is about to be opened
+    runs.restoring = []
+    assert runs.are_at_rest()
+    runs.open[SECOND] = cast(Run, Ending("lost"))
+    assert not runs.are_at_rest()
+    runs.open = {}
+    assert not runs.are_at_rest()
+
+
+@pytest.mark.parametrize(
+    ("first_back", "obstacle"), [(True, "not yet in the run 1f0c8a2e"), (False, "rejoining: nobody has answered yet")]
+)
+def test_who_is_the_first_to_be_back_misses_nobody_yet(first_back: bool, obstacle: str) -> None:
+    daemon = SimpleNamespace(
+        _network=SimpleNamespace(links=lambda: []),
+        _runs=SimpleNamespace(are_at_rest=lambda: first_back),
+        _reaching=SimpleNamespace(obstacle=lambda: "nobody has answered yet"),
+        _errands=SimpleNamespace(obstacle=lambda: "not yet in the run 1f0c8a2e"),
+        _was_in_runs=True,
+    )
+    assert Daemon._obstacle(cast(Daemon, daemon)) == obstacle

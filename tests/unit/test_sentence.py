@@ -44,3 +44,28 @@ def test_headlines(state: str, peers: int, runs: list[dict[str, Any]], said: str
     status = {"state": state, "peers": peers, "runs": runs}
     assert headline(status) == said
     assert (advice(status) is None) == (state in ("CONNECTED", "IN-ROUND"))
+
+
+RESTING = RUN | {"is_resting": True, "phase": "matching"}
+ALSO = RESTING | {"name": "b", "round": 5}
+
+
+@pytest.mark.parametrize(
+    ("runs", "obstacle", "said"),
+    [
+        ([RESTING], None, "Keeps stdlib after round 3 until others are back."),
+        (
+            [RESTING, RESTING | {"name": "b"}],
+            None,
+            "Keeps stdlib after round 3 and b after round 3 until others are back.",
+        ),
+        ([RESTING, RUN], None, "This node is alone: no other peer is reachable."),
+        ([RESTING], "not yet in the run 1f0c8a2e: no such run", "not yet in the run 1f0c8a2e: no such run"),
+    ],
+)
+def test_the_first_to_be_back_is_told_to_wait_and_not_to_look_for_others(
+    runs: list[dict[str, Any]], obstacle: str | None, said: str
+) -> None:
+    status = {"state": "SOLO", "peers": 0, "runs": runs, "obstacle": obstacle}
+    assert headline(status) == said
+    assert (advice(status) is None) == (RUN not in runs)
