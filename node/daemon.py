@@ -37,6 +37,7 @@ from shoal.protocol.network import Network
 from shoal.protocol.wire import Message
 
 STDERR = 2
+LONGEST_END = 1800.0  # seconds for which the service manager is asked to bear with us
 LOOK_AT_HOME = 2.0  # seconds between two looks whether our home is still there
 NOTE_PEERS = 1.0  # seconds between two looks whether anybody is new, to be noted for our next life
 
@@ -105,7 +106,22 @@ class Daemon:
         finally:
             self._stopping.set()
             await asyncio.to_thread(self._cache.update, self._peers_in_sight())
+            await self._end_runs()
+
+    async def _end_runs(self) -> None:
+        """Leave them, and save what must be: for a large run that takes longer than a service manager waits unasked."""
+        asking = asyncio.create_task(self._ask_for_time())
+        try:
             await self._runs.close()
+        finally:
+            asking.cancel()
+
+    async def _ask_for_time(self) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + LONGEST_END
+        while loop.time() < until:
+            self._manager.still_stopping()
+            await asyncio.sleep(self._manager.pause)
 
     async def _enter_runs(self) -> None:
         """The runs of our last life come first, then what the command line wants."""
@@ -204,6 +220,7 @@ class Daemon:
             "reachability": "unknown",
             "addresses": list(self._network.addresses()),
             "memory": resident_bytes(),
+            "ending": self._stopping.is_set(),
             "runs": [
                 *rows,
                 *map(run_view.restoring_row, self._runs.restoring),

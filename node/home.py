@@ -79,6 +79,11 @@ class Home:
         """Where a run (its id in hex) keeps its files; made if need be."""
         return _make_folder(self.runs / run)
 
+    def kept_runs(self) -> list[str]:
+        """The runs (ids in hex) that are at rest here, see node/resting.py: a file beside the state says of what."""
+        files = [path for path in self.runs.glob("*/rest/*") if path.is_file() and not path.suffix]
+        return sorted({path.parent.parent.name for path in files})
+
     def create(self) -> Home:
         """Make the folders that are missing; LocalError if that is impossible."""
         for folder in (self.root, self.logs, self.runs):

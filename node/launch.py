@@ -3,6 +3,7 @@
 The node is `python -m shoal.node node start --foreground`, whoever starts it: a service manager, `shoal up`,
 or `start_in_background`, which only adds a session of its own and a log file. What ends a node is a request
 by its API; a signal is the fallback, and only ever goes to the process that holds the home's lock just then.
+A node that says that it is ending is waited for however long it takes: it may be saving a large run.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -21,10 +23,11 @@ from shoal.node.exits import Exit
 from shoal.node.home import Home
 from shoal.node.logs import make_way
 from shoal.node.options import NodeSettings
+from shoal.node.sentence import label
 from shoal.protocol.errors import LocalError, ShoalError
 
 START_PATIENCE = 120.0
-STOP_PATIENCE = 30.0  # for each way of asking
+STOP_PATIENCE = 30.0  # for each way of asking, and between two looks whether it is still at it
 POLL = 0.05
 
 
@@ -111,31 +114,56 @@ def foreground_argv(settings: NodeSettings) -> list[str]:
     return argv if settings.train else [*argv, "--no-train"]
 
 
-def stop(home: Home) -> int:
-    """End the home's node and wait until it is gone; its pid. NoDaemon if there is none."""
+def stop(home: Home, say: Callable[[str], object]) -> str:
+    """End the home's node and wait until it is gone; one sentence about that. NoDaemon if there is none.
+
+    `say` is told what is waited for, if that takes long.
+    """
     pid = home.holder()
     if pid is None:
         raise NoDaemon(f"no node runs in {home.root}")
+    names: dict[str, str] = {}
     with suppress(ShoalError):
-        Client(home).stop()
-        if _gone(home, pid):
-            return pid
+        client = Client(home)
+        names = {run["run"]: label(run) for run in client.status()["runs"]}
+        client.stop()
+        if _gone(home, pid, say):
+            return _stopped(home, pid, names)
     if home.holder() == pid:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
-    if _gone(home, pid):
-        return pid
-    raise LocalError(f"the node (pid {pid}) does not end; `kill -9 {pid}` ends it, its state on disk is safe")
+    if _gone(home, pid, say):
+        return _stopped(home, pid, names)
+    raise LocalError(
+        f"the node (pid {pid}) does not end; `kill -9 {pid}` ends it: its key, votes and checkpoints are safe on disk, "
+        f"but a run that it alone keeps is lost then"
+    )
 
 
-def _gone(home: Home, pid: int) -> bool:
+def _stopped(home: Home, pid: int, names: Mapping[str, str]) -> str:
+    kept = " and ".join(names.get(run, run[:8]) for run in home.kept_runs())
+    return f"stopped the node (pid {pid})" + (f"; it keeps {kept} until it is started again" if kept else "")
+
+
+def _gone(home: Home, pid: int, say: Callable[[str], object]) -> bool:
     """Wait until `pid` does not hold the lock any more: the last thing that a node gives up."""
-    deadline = time.monotonic() + STOP_PATIENCE
+    deadline, said = time.monotonic() + STOP_PATIENCE, False
     while home.holder() == pid:
         if time.monotonic() > deadline:
-            return False
+            if not _is_ending(home):
+                return False
+            if not said:
+                say(f"the node (pid {pid}) is still saving its runs; waiting for it (Ctrl-C ends the waiting only)")
+            deadline, said = time.monotonic() + STOP_PATIENCE, True
         time.sleep(POLL)
     return True
+
+
+def _is_ending(home: Home) -> bool:
+    """Whether the node says so; one that hangs, or does not know us, says nothing."""
+    with suppress(ShoalError):
+        return Client(home).status().get("ending") is True
+    return False
 
 
 def _introduce(client: Client, settings: NodeSettings, home: Home) -> str:

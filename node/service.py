@@ -26,10 +26,11 @@ class NodeService(Protocol):
     """
 
     def status(self) -> Answer:
-        """{version, peer, state, peers, obstacle, reachability, addresses, memory, runs}.
+        """{version, peer, state, peers, obstacle, reachability, addresses, memory, ending, runs}.
 
         `state` is "SOLO", "CONNECTED", "IN-ROUND" or "SPLIT", `peers` the number of peers with a connection, `obstacle`
-        a sentence: why the node is not where it should be; `memory` is the daemon's, in bytes.
+        a sentence: why the node is not where it should be; `memory` is the daemon's, in bytes;
+        `ending`: it was asked to stop, and says good-bye to its runs and saves what must be.
         Each of `runs`: {run, name, round, members, digest, loss, step, samples}, and what else is known:
         phase ("failed" if the run has ended on this node, "finished" after its last round), failure (why it failed),
         waiting_for (a sentence: what holds it up), root, trains, is_creator, tokens_per_second, bytes_sent,

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Mapping
 
 DEFAULT_PAUSE = 10.0  # seconds between two words to one who set no watchdog
+EXTENSION = 3 * DEFAULT_PAUSE  # seconds from now, each time that we ask for more of them
 
 
 class ServiceManager:
@@ -38,6 +39,10 @@ class ServiceManager:
     def stopping(self) -> None:
         """We are ending, as we were asked to."""
         self._say("STOPPING=1")
+
+    def still_stopping(self) -> None:
+        """We need more time to end than we were given; `EXTENSION` after the last such word it may kill us."""
+        self._say(f"EXTEND_TIMEOUT_USEC={EXTENSION * 1e6:.0f}")
 
     def _say(self, words: str) -> None:
         if not self._address:

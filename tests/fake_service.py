@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import Callable
 
 from shoal.node.api import serve_api
@@ -30,9 +31,12 @@ class FakeService:
         self.obstacle: str | None = None
         self.news: Answer = {}  # of the run
         self.not_open: list[Answer] = []  # rows of runs that the node is not in
+        self.ending = False
+        self.looks = 0  # at its status, while it is ending
         self._on_stop = on_stop
 
     def status(self) -> Answer:
+        self.looks += self.ending
         run = {
             "run": RUN,
             "name": "stdlib",
@@ -54,6 +58,7 @@ class FakeService:
             "reachability": "public",
             "addresses": [ADDRESS],
             "memory": 64 << 20,
+            "ending": self.ending,
             "runs": [run, *self.not_open],
         }
 
@@ -120,7 +125,10 @@ class FakeService:
 
 
 async def run_fake(settings: NodeSettings) -> None:
-    """In the place of the daemon's `run`; FAKE_NODE=fails: it cannot start, FAKE_NODE=deaf: it will not stop."""
+    """In the place of the daemon's `run`; FAKE_NODE=fails: it cannot start, FAKE_NODE=deaf: it will not stop.
+
+    FAKE_NODE=slow: it ends when it was seen at that three times.
+    """
     mood = os.environ.get("FAKE_NODE", "")
     if mood == "fails":
         raise ExceptionGroup("tasks", [LocalError("the identity key is of another planet")])
@@ -129,4 +137,9 @@ async def run_fake(settings: NodeSettings) -> None:
     home = Home(settings.home)
     async with serve_api(service, home.token(), settings.admin_host, settings.admin_port) as (host, port):
         home.write_daemon(DaemonInfo(os.getpid(), host, port, PEER, logs_here=home.is_log(2)))
+        if mood == "slow":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         await asked.wait()
+        service.ending = True
+        while mood == "slow" and service.looks < 3:
+            await asyncio.sleep(0.01)

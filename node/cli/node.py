@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -106,4 +107,4 @@ def stop() -> None:
     from shoal.node import launch
     from shoal.node.home import find_home
 
-    print(f"stopped the node (pid {launch.stop(find_home())})")
+    print(launch.stop(find_home(), lambda line: print(line, file=sys.stderr, flush=True)))

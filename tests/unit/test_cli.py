@@ -583,6 +583,26 @@ def test_a_node_that_does_not_listen_gets_a_signal(
     assert background.holder() is None
 
 
+def test_a_node_that_is_saving_its_runs_is_waited_for(
+    shoal: Shoal, background: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_NODE", "slow")
+    monkeypatch.setattr(launch, "STOP_PATIENCE", 0.2)
+    shoal("node", "start", "--admin-port", "0")
+    code, out, err = shoal("node", "stop")
+    assert (code, out.startswith("stopped the node (pid ")) == (Exit.OK, True)
+    assert err.count("still saving its runs") == 1
+    assert background.holder() is None
+
+
+def test_who_stops_a_node_is_told_what_it_keeps(shoal: Shoal, background: Home) -> None:
+    shoal("node", "start", "--admin-port", "0")
+    kept = background.run_folder(RUN) / "rest"
+    kept.mkdir()
+    (kept / "words").touch()
+    assert shoal("node", "stop")[1].endswith("; it keeps stdlib until it is started again\n")
+
+
 def test_a_node_that_refuses_us_gets_a_signal(shoal: Shoal, background: Home) -> None:
     shoal("node", "start", "--admin-port", "0")
     (background.root / "token").unlink()  # the next one is not what the node wants to see
@@ -603,5 +623,5 @@ def test_two_starts_at_once_give_one_node(background: Home) -> None:
     assert "already runs" in loser.communicate()[1]
     winner = next(each for each in pair if each is not loser)
     assert winner.poll() is None
-    launch.stop(background)
+    launch.stop(background, print)
     winner.communicate()

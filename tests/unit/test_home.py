@@ -166,3 +166,13 @@ def test_a_broken_daemon_file_is_no_daemon(home: Home, content: str) -> None:
     with home.locked():
         (home.root / "daemon.json").write_text(content)
         assert home.read_daemon() is None
+
+
+def test_runs_at_rest_are_found_by_what_is_said_of_them(home: Home) -> None:
+    kept, failed = (home.run_folder(run * 32) / "rest" for run in ("ab", "0d"))
+    (kept / "round-00000003").mkdir(parents=True)
+    (kept / "words").touch()
+    (failed / "round-00000003").mkdir(parents=True)
+    (failed / "words.new").touch()  # the disk was full
+    home.run_folder("ff" * 32)
+    assert home.kept_runs() == ["ab" * 32]

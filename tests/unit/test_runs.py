@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import pytest
 
-from shoal.node.daemon import Daemon
 from shoal.node.home import Home
 from shoal.node.introduction import Introduction
 from shoal.node.manifest import parse_manifest
@@ -23,6 +22,8 @@ from shoal.protocol.errors import LocalError
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId
 from shoal.protocol.network import Network
+from tests.unit.checkpoint_kit import state
+from tests.unit.test_rest import REST
 
 FIRST, SECOND = "ab" * 32, "0d" * 32
 
@@ -72,6 +73,12 @@ def at_rest(home: Home, run: str) -> Path:
     folder = home.run_folder(run) / FOLDER
     folder.mkdir()
     return folder
+
+
+def test_what_is_kept_of_a_run_is_seen_from_outside(home: Home) -> None:
+    at_rest(home, SECOND)  # the disk was full
+    save_rest(home.run_folder(FIRST), REST, None, state(REST.round).current, None)
+    assert home.kept_runs() == [FIRST]
 
 
 @pytest.mark.parametrize("where", ["restoring", "broken", "open"])
@@ -159,17 +166,3 @@ def test_all_are_at_rest_or_none(home: Home, monkeypatch: pytest.MonkeyPatch) ->
     assert not runs.are_at_rest()
     runs.open = {}
     assert not runs.are_at_rest()
-
-
-@pytest.mark.parametrize(
-    ("first_back", "obstacle"), [(True, "not yet in the run 1f0c8a2e"), (False, "rejoining: nobody has answered yet")]
-)
-def test_who_is_the_first_to_be_back_misses_nobody_yet(first_back: bool, obstacle: str) -> None:
-    daemon = SimpleNamespace(
-        _network=SimpleNamespace(links=lambda: []),
-        _runs=SimpleNamespace(are_at_rest=lambda: first_back),
-        _reaching=SimpleNamespace(obstacle=lambda: "nobody has answered yet"),
-        _errands=SimpleNamespace(obstacle=lambda: "not yet in the run 1f0c8a2e"),
-        _was_in_runs=True,
-    )
-    assert Daemon._obstacle(cast(Daemon, daemon)) == obstacle

@@ -1,0 +1,58 @@
+"""What the daemon says of itself while others are away, and to the service manager while it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from shoal.node import daemon as module
+from shoal.node.daemon import Daemon
+
+
+@pytest.mark.parametrize(
+    ("first_back", "obstacle"), [(True, "not yet in the run 1f0c8a2e"), (False, "rejoining: nobody has answered yet")]
+)
+def test_who_is_the_first_to_be_back_misses_nobody_yet(first_back: bool, obstacle: str) -> None:
+    parts = SimpleNamespace(
+        _network=SimpleNamespace(links=lambda: []),
+        _runs=SimpleNamespace(are_at_rest=lambda: first_back),
+        _reaching=SimpleNamespace(obstacle=lambda: "nobody has answered yet"),
+        _errands=SimpleNamespace(obstacle=lambda: "not yet in the run 1f0c8a2e"),
+        _was_in_runs=True,
+    )
+    assert Daemon._obstacle(cast(Daemon, parts)) == obstacle
+
+
+class Ending(SimpleNamespace):
+    """As much of a daemon as its end takes: it is saved only when more time was asked for three times."""
+
+    def __init__(self) -> None:
+        self.asked, self.has_time = 0, asyncio.Event()
+        manager = SimpleNamespace(still_stopping=self.ask, pause=0.0)
+        super().__init__(_manager=manager, _runs=SimpleNamespace(close=self.has_time.wait))
+
+    def ask(self) -> None:
+        self.asked += 1
+        if self.asked == 3:
+            self.has_time.set()
+
+    async def _ask_for_time(self) -> None:
+        await Daemon._ask_for_time(cast(Daemon, self))
+
+
+@pytest.mark.asyncio
+async def test_more_time_is_asked_for_as_long_as_runs_are_saved_and_no_longer() -> None:
+    ending = Ending()
+    await asyncio.wait_for(Daemon._end_runs(cast(Daemon, ending)), 10)
+    assert ending.asked >= 3
+    await asyncio.sleep(0)  # for the cancelled task to end
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@pytest.mark.asyncio
+async def test_nobody_is_asked_to_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LONGEST_END", 0.01)
+    await asyncio.wait_for(Ending()._ask_for_time(), 10)
