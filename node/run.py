@@ -202,10 +202,8 @@ class Run:
             self.samples += proposal.samples
             self._lane = self._lane_in(proposal.members)
             self.driver.command(lambda now: self.member.applied(now, snapshot.root))
-            driver = self.driver
-            record = self.commits.add(
-                event.decision, self._me, driver.now(), self.outgoing.resent, driver.phases, self.samples
-            )
+            driver, resent = self.driver, self.outgoing.resent
+            record = self.commits.add(event.decision, self._me, driver.now(), resent, driver.phases, self.samples)
             self.meters.committed(record.round_samples, record.seconds, took_part=record.took_part)
             log.info("round %d committed: history %s, state %s", record.round, record.digest[:8], short(snapshot.root))
             await self.saving.checkpoint(proposal, snapshot.root, self.samples, self.training)

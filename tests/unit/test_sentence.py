@@ -54,11 +54,7 @@ ALSO = RESTING | {"name": "b", "round": 5}
     ("runs", "obstacle", "said"),
     [
         ([RESTING], None, "Keeps stdlib after round 3 until others are back."),
-        (
-            [RESTING, RESTING | {"name": "b"}],
-            None,
-            "Keeps stdlib after round 3 and b after round 3 until others are back.",
-        ),
+        ([RESTING, ALSO], None, "Keeps stdlib after round 3 and b after round 5 until others are back."),
         ([RESTING, RUN], None, "This node is alone: no other peer is reachable."),
         ([RESTING], "not yet in the run 1f0c8a2e: no such run", "not yet in the run 1f0c8a2e: no such run"),
     ],
