@@ -1,10 +1,10 @@
-"""A run at rest on this node's disk: what is kept when it stops and nobody else may go on with the run.
+"""A run at rest on this node's disk: what is kept when it stops, so that the run goes on even if all stop.
 
     runs/<id>/rest/round-...   the state, as a checkpoint
                    messages    all else (protocol/rest.py): messages, each after its length, and a seal
 
 The messages name their state: they are written after it, and removed before it. They are replaced as a whole at the
-next such stop, and removed when we stop and others go on. The seal is the BLAKE3 of the run's id and all that is before
+next such stop, and removed once others have gone on. The seal is the BLAKE3 of the run's id and all that is before
 it: integrity, not authorship. What cannot be used is said, and the run entered as if it were not there: others may have
 it.
 """

@@ -1,4 +1,4 @@
-"""A run at rest: what its last voter keeps beside a state when it stops, so that the run goes on when it is back.
+"""A run at rest: what a voter keeps beside a state when it stops, so that the run goes on even if all have stopped.
 
     state of round S      lies elsewhere: it is tensors to some, and facts to others
     chain                 the certificates from the run's first round to now, for those who have to catch up
