@@ -1,0 +1,67 @@
+"""What the DHT core asks of its shell, beside the Wake and Tell of shoal.protocol.effects, and what it tells it.
+
+`now` of every input is in seconds since 1970, because records expire; the shell sees to it that it never goes back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shoal.protocol.effects import Event, Tell, Wake
+from shoal.protocol.ids import PeerId
+from shoal.protocol.messages.dht import Contact, Record
+from shoal.protocol.wire import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Call `to`. The shell hands back `answered(now, number, answer)` or `failed(now, number)`, once, however late.
+
+    The core has deadlines of its own: it goes on without an answer that is late, and takes note when it comes.
+    """
+
+    number: int
+    to: Contact
+    message: Message
+
+
+Effect = Ask | Wake | Tell
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A record, and how many of the replicas that were asked gave this very version or an older one of it."""
+
+    record: Record
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class Got(Event):
+    """The end of a get: the newest version of each entry; what it cost."""
+
+    ticket: int
+    found: tuple[Found, ...]
+    answers: int  # replicas that were heard, with or without a record
+    hops: int
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class Put(Event):
+    """The end of a put: at how many servers the record is held, of how many that were to hold it."""
+
+    ticket: int
+    held: int
+    wanted: int
+    refusals: tuple[str, ...]  # distinct
+    hops: int
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class Blamed(Event):
+    """A peer has said what no honest peer says; the core has forgotten it."""
+
+    peer: PeerId
+    reason: str

@@ -1,0 +1,110 @@
+"""What nodes say to each other as servers and clients of the DHT: calls, their answers, and the records they carry.
+
+A record is put at `COPIES` places of the id space, each following from its key (shoal.dht.keys), so that nodes whose
+ids were ground to lie next to one place do not hold all of it. Requests name the key and the place, and the server
+works out where that is.
+"""
+
+from __future__ import annotations
+
+from shoal.protocol.ids import Digest, PeerId
+from shoal.protocol.wire import Message, message, value
+
+
+@value
+class Contact:
+    """A peer and where it may be reached."""
+
+    peer: PeerId
+    addresses: tuple[str, ...]
+
+
+@message(93)
+class Record(Message):
+    """What `author` says under `key`: the newest sequence wins, nothing outlives `expires`."""
+
+    key: Digest
+    author: PeerId
+    subkey: str  # one author may say several things under one key
+    value: bytes
+    sequence: int
+    expires: int  # seconds since 1970
+    signature: bytes
+
+
+@message(73)
+class Greet(Message):
+    """Call: here I am. `serves`: others may put us into their tables, ask us and store with us."""
+
+    addresses: tuple[str, ...]
+    serves: bool
+
+
+@message(74)
+class Greeted(Message):
+    """Answer to Greet: the same of the one that was greeted, and its clock in seconds since 1970."""
+
+    addresses: tuple[str, ...]
+    serves: bool
+    clock: int
+
+
+@message(75)
+class FindNode(Message):
+    """Call: which servers do you know that are nearest to `target`?"""
+
+    target: Digest
+
+
+@message(76)
+class Nodes(Message):
+    """Answer: at most k servers, nearest first; the one that answers is not among them."""
+
+    closer: tuple[Contact, ...]
+
+
+@message(77)
+class FindRecords(Message):
+    """Call: what do you hold under `key` at its place `copy`? With `subkeys`, of those only; empty: of all."""
+
+    key: Digest
+    copy: int
+    subkeys: tuple[tuple[PeerId, str], ...]
+
+
+@message(78)
+class Records(Message):
+    """Answer: records, freshest first, as many as fit; how many there are; and servers nearer to the place."""
+
+    records: tuple[Record, ...]
+    held: int
+    closer: tuple[Contact, ...]
+
+
+@message(79)
+class Store(Message):
+    """Call: hold these, which belong at the place `copy` of their keys."""
+
+    records: tuple[Record, ...]
+    copy: int
+
+
+@message(80)
+class Stored(Message):
+    """Answer: for each record in turn why it is not held, in words; an empty string where it is."""
+
+    refusals: tuple[str, ...]
+
+
+@message(81)
+class TryMe(Message):
+    """Call: dial me anew at these addresses, and say where that led to me."""
+
+    addresses: tuple[str, ...]
+
+
+@message(82)
+class Reached(Message):
+    """Answer to TryMe: those of the addresses at which the one that asked was found."""
+
+    addresses: tuple[str, ...]
