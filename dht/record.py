@@ -1,0 +1,110 @@
+"""Records: what a peer says under a key, signed by it, until a time that it names.
+
+Rules:
+- A record is checked before it is stored or believed, the cheap checks first. Whoever shows a bad one is blamed for it,
+  not the author in whose name it speaks.
+- Of the versions of one entry the highest `rank` is the newest, and everybody agrees on which that is.
+- Clocks differ by up to MAX_SKEW. So a record that is over may be shown in good faith: `Expired` can be told apart.
+- A signature is checked once for each version, if the signer is one that remembers.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from shoal.protocol.errors import LocalError, RemoteError
+from shoal.protocol.ids import Digest, PeerId, RunId, content_hash, digest
+from shoal.protocol.messages.dht import Record
+from shoal.protocol.signing import Signer, check_signature, signed
+from shoal.protocol.wire import encode
+
+RECORDS = RunId(digest("dht records"))  # the context of the signatures: they mean nothing in any run
+MAX_VALUE = 1024  # bytes
+MAX_SUBKEY = 64  # characters
+MAX_AUTHOR = 64  # characters; the PeerID of an Ed25519 key has 52
+MAX_SIGNATURE = 64  # bytes: Ed25519
+MAX_SEQUENCE = 2**53  # room for microseconds since 1970; nobody who counts gets there
+MAX_LIFE = 24 * 3600  # seconds between now and a record's end
+MAX_SKEW = 300  # seconds by which the clocks of author and reader may differ
+REMEMBERED = 8192  # versions
+
+Slot = tuple[Digest, PeerId, str]
+"""The entry of which a record is a version: key, author and subkey."""
+
+
+class Expired(RemoteError):
+    """The record is over, by our clock. No proof of bad faith."""
+
+
+def slot_of(record: Record) -> Slot:
+    """The entry of which `record` is a version."""
+    return record.key, record.author, record.subkey
+
+
+def rank(record: Record) -> tuple[int, int, bytes]:
+    """Higher is newer: by sequence, then by expiry; two that an author made by mistake, by their hash."""
+    return record.sequence, record.expires, content_hash(encode(record))
+
+
+def make_record(key: Digest, subkey: str, value: bytes, sequence: int, expires: int, signer: Signer) -> Record:
+    """A signed record of our own; LocalError if it is one that nobody would take."""
+    record = Record(key, signer.peer, subkey, value, sequence, expires, b"")
+    if fault := _fault(record):
+        raise LocalError(f"the record {fault}; make it smaller")
+    return signed(record, signer)
+
+
+def check_record(record: Record, now: float, signer: Signer, shown_by: PeerId) -> None:
+    """RemoteError, naming `shown_by`, unless `record` is its author's and may be held now."""
+    if fault := _fault(record):
+        raise RemoteError(f"a record {fault}", shown_by)
+    if record.expires <= now:
+        raise Expired(f"a record expired {now - record.expires:.0f} s ago", shown_by)
+    if record.expires > now + MAX_LIFE + MAX_SKEW:
+        raise RemoteError(f"a record would last {record.expires - now:.0f} s, over {MAX_LIFE}", shown_by)
+    check_signature(record, record.author, signer, shown_by)
+
+
+def _fault(record: Record) -> str | None:
+    """What is wrong with a record at any time, without a look at its signature."""
+    if len(record.value) > MAX_VALUE:
+        return f"has a value of {len(record.value)} bytes, over {MAX_VALUE}"
+    if len(record.subkey) > MAX_SUBKEY:
+        return f"has a subkey of {len(record.subkey)} characters, over {MAX_SUBKEY}"
+    if not 0 < len(record.author) <= MAX_AUTHOR:
+        return "has an author whose name is no PeerID"
+    if len(record.signature) > MAX_SIGNATURE:
+        return f"has a signature of {len(record.signature)} bytes"
+    if record.sequence > MAX_SEQUENCE:
+        return f"has the sequence number {record.sequence}, which nobody gets to by counting"
+    return None
+
+
+class Remembering:
+    """A signer that does not verify again what it found good among the last `most` (about 150 bytes for each)."""
+
+    def __init__(self, signer: Signer, most: int = REMEMBERED) -> None:
+        self._signer, self._most = signer, most
+        self._good: OrderedDict[Digest, None] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"Remembering({len(self._good)} of {self._most})"
+
+    @property
+    def peer(self) -> PeerId:
+        return self._signer.peer
+
+    def sign(self, data: bytes) -> bytes:
+        return self._signer.sign(data)
+
+    def verify(self, author: PeerId, data: bytes, signature: bytes) -> bool:
+        name = digest("dht verified", author.encode(), data, signature)
+        if name in self._good:
+            self._good.move_to_end(name)
+            return True
+        if not self._signer.verify(author, data, signature):
+            return False
+        self._good[name] = None
+        if len(self._good) > self._most:
+            self._good.popitem(last=False)
+        return True
