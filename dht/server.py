@@ -1,0 +1,117 @@
+"""The serving side: answers to FindNode, FindRecords and Store, from whoever asks.
+
+Rules:
+- A request is answered, refused in words, or a RemoteError, before which nothing of ours has changed.
+- What one peer may make us do is bounded, in a burst and over time: questions, where a long answer counts as several,
+  and records to store, each of which may cost the check of a signature. Of peers the last MOST_PEERS are known.
+- A record is refused where we know K servers that are nearer to its place: whoever looks for it asks those. So only
+  somebody who makes up keys that lie near to us can fill our store, and no record lies where nobody finds it. K and
+  not REPLICAS, because others know others than we do, and because records are also kept on the way to their place.
+- A node that does not serve stores nothing, since nobody asks it; it answers questions all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shoal.dht.keys import COPIES, K, node_id, place
+from shoal.dht.record import Expired, check_record
+from shoal.dht.store import RecordStore
+from shoal.protocol.allowance import Allowances
+from shoal.protocol.errors import RemoteError
+from shoal.protocol.ids import Digest, PeerId
+from shoal.protocol.messages.dht import Contact, FindNode, FindRecords, Nodes, Record, Records, Store, Stored
+from shoal.protocol.messages.node import Refused
+from shoal.protocol.signing import Signer
+from shoal.protocol.wire import Message
+
+Closest = Callable[[int, int], tuple[Contact, ...]]
+"""closest(target, count): the servers that we know nearest to `target`, nearest first, without ourselves."""
+
+MAX_STORE = 32  # records in one call
+MAX_WANTED = 64  # subkeys in one call
+ANSWER = 32 << 10  # bytes of records in one answer: eighty entries of a directory
+RECORDS_A_QUESTION = 8  # of an answer, which count as one question more
+QUESTIONS, QUESTIONS_A_SECOND = 1024, 32
+STORES, STORES_A_SECOND = 512, 16
+MOST_PEERS = 1024
+
+
+class Server:
+    """Serves others from `store` and from what `closest` knows; `signer` checks records, best a Remembering one."""
+
+    def __init__(self, signer: Signer, store: RecordStore, closest: Closest, serving: bool) -> None:
+        self.serving = serving  # others may store here; changes as we learn whether they reach us
+        self._signer, self._store, self._closest = signer, store, closest
+        self._own = node_id(signer.peer)
+        self._questions: Allowances[PeerId] = Allowances(QUESTIONS, QUESTIONS_A_SECOND, MOST_PEERS)
+        self._stores: Allowances[PeerId] = Allowances(STORES, STORES_A_SECOND, MOST_PEERS)
+
+    def __repr__(self) -> str:
+        return f"Server({'serving' if self.serving else 'not serving'}, {self._store})"
+
+    def serve(self, now: float, sender: PeerId, message: Message) -> Message:
+        """The answer to a call of `sender`'s; RemoteError, which names it, if that is one that nobody should make."""
+        match message:
+            case FindNode():
+                return self._find_node(now, sender, message)
+            case FindRecords():
+                return self._find_records(now, sender, message)
+            case Store():
+                return self._keep(now, sender, message)
+        raise RemoteError(f"{type(message).__name__} is not asked of a server of the DHT", sender)
+
+    def _find_node(self, now: float, sender: PeerId, call: FindNode) -> Message:
+        if not self._questions.of(sender).take(now):
+            return _TOO_MANY
+        return Nodes(self._closer(call.target, sender))
+
+    def _find_records(self, now: float, sender: PeerId, call: FindRecords) -> Message:
+        if call.copy >= COPIES or len(call.subkeys) > MAX_WANTED:
+            raise RemoteError(f"FindRecords for copy {call.copy} and {len(call.subkeys)} subkeys", sender)
+        allowance = self._questions.of(sender)
+        if not allowance.take(now):
+            return _TOO_MANY
+        records, held = self._store.find(now, call.key, call.subkeys, ANSWER)
+        allowance.owe(now, len(records) / RECORDS_A_QUESTION)
+        return Records(records, held, self._closer(place(call.key, call.copy), sender))
+
+    def _keep(self, now: float, sender: PeerId, call: Store) -> Message:
+        if call.copy >= COPIES or len(call.records) > MAX_STORE:
+            raise RemoteError(f"Store of {len(call.records)} records for copy {call.copy}", sender)
+        if not self.serving:
+            return Refused("this node does not serve: others cannot reach it")
+        if not self._stores.of(sender).take(now, len(call.records)):
+            return _TOO_MANY
+        refusals = self._vetted(now, sender, call.records)
+        far = {key: self._is_far(place(key, call.copy)) for key in dict.fromkeys(each.key for each in call.records)}
+        for number, record in enumerate(call.records):
+            if not refusals[number]:
+                refusals[number] = _FAR if far[record.key] else self._store.put(now, record, call.copy, sender)
+        return Stored(tuple(refusals))
+
+    def _vetted(self, now: float, sender: PeerId, records: tuple[Record, ...]) -> list[str]:
+        """For each record an empty string, or that it has expired, which may be our clock; RemoteError for bad ones."""
+        refusals = []
+        for record in records:
+            try:
+                check_record(record, now, self._signer, sender)
+                refusals.append("")
+            except Expired as error:
+                refusals.append(error.reason)
+        return refusals
+
+    def _closer(self, target: Digest, sender: PeerId) -> tuple[Contact, ...]:
+        """Who asks knows itself."""
+        near = self._closest(int.from_bytes(target, "big"), K + 1)
+        return tuple(contact for contact in near if contact.peer != sender)[:K]
+
+    def _is_far(self, target: Digest) -> bool:
+        """We know K servers that are nearer."""
+        number = int.from_bytes(target, "big")
+        near = self._closest(number, K)
+        return len(near) == K and node_id(near[-1].peer) ^ number < self._own ^ number
+
+
+_TOO_MANY = Refused("too many requests: come back in a while")
+_FAR = "enough servers are nearer to its place"
