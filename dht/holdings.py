@@ -39,7 +39,6 @@ class Entry:
 
 
 Group = dict[Slot, Entry]
-NOTHING: Group = {}
 
 
 class Groups(Generic[G]):
@@ -55,7 +54,7 @@ class Groups(Generic[G]):
 
     def of(self, name: G) -> Group:
         """The entries of a group, oldest first; not to be changed."""
-        return self._groups.get(name, NOTHING)
+        return self._groups.get(name, {})
 
     def largest(self) -> G:
         """The group with most entries; of several, the one that has had as many for longest."""

@@ -3,7 +3,8 @@
 Rules:
 - A request is answered, refused in words, or a RemoteError, before which nothing of ours has changed.
 - What one peer may make us do is bounded, in a burst and over time: questions, where a long answer counts as several,
-  and records to store, each of which may cost the check of a signature. Of peers the last MOST_PEERS are known.
+  and records to store, each of which may cost the check of a signature. Of peers the last MOST_PEERS are known. These
+  tables, with the signatures that a Remembering signer has found good, take less than 4 MiB beside the store.
 - A record is refused where we know K servers that are nearer to its place: whoever looks for it asks those. So only
   somebody who makes up keys that lie near to us can fill our store, and no record lies where nobody finds it. K and
   not REPLICAS, because others know others than we do, and because records are also kept on the way to their place.

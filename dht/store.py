@@ -22,14 +22,18 @@ names have filled takes no new name before some expire. Names cost nothing; that
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
 
 from shoal.dht.holdings import Entry, Group, Holdings
 from shoal.dht.keys import node_id, place
-from shoal.dht.record import Slot, slot_of
+from shoal.dht.record import slot_of
 from shoal.protocol.ids import Digest, PeerId
 from shoal.protocol.messages.dht import Record
+
+T = TypeVar("T")
 
 BYTES_EACH = 4096  # of memory: a record of the greatest size, and its share of every table
 
@@ -83,14 +87,15 @@ class RecordStore:
         """
         self.expire(now)
         under = self._held.keys.of(key)
-        slots: Iterable[Slot] = [(key, *each) for each in dict.fromkeys(subkeys)] or reversed(under)
-        found = [under[slot] for slot in slots if slot in under]
-        return tuple(_fitting(_in_turns(found), budget)), len(found)
+        named = [(key, *each) for each in dict.fromkeys(subkeys)]
+        found = [under[slot] for slot in named if slot in under] if named else list(reversed(under.values()))
+        return tuple(_fitting(_in_turns(found, lambda entry: entry.record.author), budget)), len(found)
 
     def due(self, now: float, period: float, most: int) -> list[tuple[Record, int]]:
         """Records, and for which place, that nobody has stored here for `period`; those that wait longest first.
 
-        Whoever asks republishes them: they are due again a period later.
+        But each account's first before anybody's second, so that a flood keeps nobody's records from going on. Whoever
+        asks republishes them: they are due again a period later.
         """
         self.expire(now)
         waiting = [
@@ -100,9 +105,10 @@ class RecordStore:
             if seen is not None and seen + period <= now
         ]
         waiting.sort(key=lambda each: each[0])
-        for _, entry, copy in waiting[:most]:
+        chosen = list(islice(_in_turns(waiting, lambda each: each[1].account), most))
+        for _, entry, copy in chosen:
             entry.seen[copy] = now
-        return [(entry.record, copy) for _, entry, copy in waiting[:most]]
+        return [(entry.record, copy) for _, entry, copy in chosen]
 
     def expire(self, now: float) -> None:
         """Forget what is over. Looks at all records at most once a second, since records end at whole seconds."""
@@ -116,8 +122,6 @@ class RecordStore:
     # -- a record of an entry that is there, and of one that is not ---------------------------------------------
 
     def _renew(self, held: Entry, record: Record, sender: PeerId) -> str:
-        if sender == record.author and len(self._held.accounts.of(sender)) < self._limits.per_peer:
-            self._held.charge(held, sender)
         new = Entry(record, held.account)
         if new.rank < held.rank:
             return f"a newer version is held, with sequence {held.record.sequence} until {held.record.expires}"
@@ -125,7 +129,12 @@ class RecordStore:
             new.seen, new.distance = held.seen, held.distance
             self._held.remove(held)
             self._add(new)
+        self._charge_author(record, sender)
         return ""
+
+    def _charge_author(self, record: Record, sender: PeerId) -> None:
+        if sender == record.author and len(self._held.accounts.of(sender)) < self._limits.per_peer:
+            self._held.charge(self._held.entries[slot_of(record)], sender)
 
     def _admit(self, record: Record, copy: int, sender: PeerId) -> str:
         new = Entry(record, sender)
@@ -160,49 +169,53 @@ class RecordStore:
         under = held.keys.of(new.record.key)
         here = {slot: entry for slot, entry in held.authors.of(author).items() if slot in under}
         if _full(here, limits.per_author_and_key, losers):
-            yield "its author has no more room under this key", _least(new, here)
+            yield "its author has no more room under this key", _least([new, *here.values()])
         if _full(held.authors.of(author), limits.per_peer, losers):
-            yield "its author has no more room here", _least(new, held.authors.of(author))
+            yield "its author has no more room here", _least([new, *held.authors.of(author).values()])
         if _full(held.accounts.of(new.account), limits.per_peer, losers):
-            yield "who sent it has no more room here", _least(new, held.accounts.of(new.account))
+            yield "who sent it has no more room here", _least([new, *held.accounts.of(new.account).values()])
         if _full(under, limits.per_key, losers):
-            yield "the key is full", self._yields(new, under, Counter(each.account for each in under.values()))
+            yield "the key is full", self._leaves_key(new, under)
         if _full(held.entries, limits.records, losers):
-            yield "the store is full", self._yields_anywhere(new)
+            yield "the store is full", self._leaves_store(new)
 
-    def _yields(self, new: Entry, room: Group, shares: Counter[PeerId]) -> Entry:
-        """Who leaves a full key."""
-        largest, most = max(shares.items(), key=lambda share: share[1])
-        account = largest if most > shares[new.account] + 1 else new.account
-        return _least(new if account == new.account else None, {s: e for s, e in room.items() if e.account == account})
+    def _leaves_key(self, new: Entry, under: Group) -> Entry:
+        shares = Counter(entry.account for entry in under.values())
+        [(largest, most)] = shares.most_common(1)
+        if most > shares[new.account] + 1:
+            return _least(entry for entry in under.values() if entry.account == largest)
+        return _least([new, *(entry for entry in under.values() if entry.account == new.account)])
 
-    def _yields_anywhere(self, new: Entry) -> Entry:
-        """Who leaves a full store."""
+    def _leaves_store(self, new: Entry) -> Entry:
         accounts = self._held.accounts
         own, largest = accounts.of(new.account), accounts.of(accounts.largest())
-        return _least(None, largest) if len(largest) > len(own) + 1 else _least(new, own)
+        return _least(largest.values() if len(largest) > len(own) + 1 else [new, *own.values()])
 
 
 def _full(room: Group, most: int, losers: list[Entry]) -> bool:
     return len(room) - sum(slot_of(each.record) in room for each in losers) >= most
 
 
-def _least(new: Entry | None, group: Group) -> Entry:
-    """Of the entries and the new one the one that is worth least; of equals, the new one."""
-    return min([*([new] if new else []), *group.values()], key=lambda entry: entry.worth)
+def _least(entries: Iterable[Entry]) -> Entry:
+    """The one that is worth least; of equals, the first."""
+    return min(entries, key=lambda entry: entry.worth)
 
 
-def _in_turns(entries: list[Entry]) -> list[Entry]:
-    """In the same order, but each author's second after everybody's first, and so on."""
-    turns: Counter[PeerId] = Counter()
-    numbered = []
-    for entry in entries:
-        numbered.append((turns[entry.record.author], entry))
-        turns[entry.record.author] += 1
-    return [entry for _, entry in sorted(numbered, key=lambda each: each[0])]
+def _in_turns(items: list[T], whose: Callable[[T], PeerId]) -> Iterator[T]:
+    """In the same order, but everybody's second after everybody's first, and so on."""
+    while items:
+        served: set[PeerId] = set()
+        later = []
+        for item in items:
+            if whose(item) in served:
+                later.append(item)
+            else:
+                served.add(whose(item))
+                yield item
+        items = later
 
 
-def _fitting(entries: list[Entry], budget: int) -> Iterator[Record]:
+def _fitting(entries: Iterable[Entry], budget: int) -> Iterator[Record]:
     for entry in entries:
         budget -= entry.size
         if budget < 0:
