@@ -1,0 +1,132 @@
+"""Whatever bytes a stranger sends: an answer that can be sent, or blame and nothing changed; and no forged record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgpack
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from shoal.dht.record import Remembering, check_record
+from shoal.dht.server import Server
+from shoal.dht.store import RecordStore
+from shoal.protocol.errors import RemoteError
+from shoal.protocol.ids import PeerId
+from shoal.protocol.messages.dht import FindNode, FindRecords, Nodes, Record, Records, Store, Stored, TryMe
+from shoal.protocol.messages.node import GetManifest, Refused
+from shoal.protocol.wire import NODE_TAGS, Message, decode, encode
+from tests.unit.dht.record_kit import ALICE, BOB, CAROL, HOUR, KEY, NOW, key_of, signed_record, signer_of
+
+HELD = signed_record(sequence=2)
+NEW = [signed_record(BOB, value=b"new"), signed_record(sequence=3), signed_record(subkey="x", expires=NOW + 1)]
+REAL = [HELD, *NEW, signed_record(sequence=1), signed_record(expires=NOW - 1)]
+CALLS: list[Message] = [
+    FindNode(KEY),
+    FindRecords(KEY, 0, ((ALICE.peer, ""), (BOB.peer, "x"))),
+    FindRecords(KEY, 2, ()),
+    Store(tuple(REAL), 1),
+    Store((NEW[0],), 0),
+    TryMe(("/ip4/192.0.2.1/tcp/4101",)),
+    GetManifest("0123456789"),
+]
+ANSWERS = (Nodes, Records, Stored, Refused)
+SIGNER = Remembering(signer_of(CAROL))
+
+
+def contents(store: RecordStore) -> tuple[int, tuple[Record, ...]]:
+    return len(store), store.find(NOW, KEY, (), 1 << 20)[0]
+
+
+def ask(data: bytes) -> Message | None:
+    """What follows from `data`, with all promises checked; None for blame."""
+    store = RecordStore(CAROL.peer)
+    store.put(NOW, HELD, 0, ALICE.peer)
+    server = Server(SIGNER, store, lambda target, count: (), True)
+    before = contents(store)
+    try:
+        answer = server.serve(NOW, BOB.peer, decode(data, BOB.peer, tags=NODE_TAGS))
+    except RemoteError as error:
+        blamed = error.peer
+    else:
+        assert isinstance(answer, ANSWERS)
+        assert decode(encode(answer), CAROL.peer, tags=NODE_TAGS) == answer
+        for record in contents(store)[1]:
+            check_record(record, NOW, SIGNER, BOB.peer)
+        assert len(store) == len(contents(store)[1])  # what is held is held where it belongs
+        return answer
+    assert blamed == BOB.peer
+    assert contents(store) == before
+    return None
+
+
+def test_the_calls_that_the_fuzzing_starts_from_are_answered() -> None:
+    assert [type(ask(encode(call))) for call in CALLS[:5]] == [Nodes, Records, Records, Stored, Stored]
+    assert [ask(encode(call)) for call in CALLS[5:]] == [None, None]
+
+
+@given(st.binary(max_size=300))
+def test_random_bytes_are_blamed(data: bytes) -> None:
+    assert ask(data) is None
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    """A call with a few bytes changed, put in or left out."""
+    data = bytearray(encode(draw(st.sampled_from(CALLS))))
+    for _ in range(draw(st.integers(1, 3))):
+        start = draw(st.integers(0, len(data) - 1))
+        end = min(len(data), start + draw(st.integers(0, 3)))
+        data[start:end] = draw(st.binary(max_size=3))
+    return bytes(data)
+
+
+@given(damaged())
+@settings(max_examples=400)
+def test_a_damaged_call_is_answered_or_blamed(data: bytes) -> None:
+    ask(data)
+
+
+number = st.integers(0, 2**63 - 1) | st.integers(0, 4)
+text = st.text(max_size=70)
+peer = text | st.sampled_from([ALICE.peer, BOB.peer])
+key = st.sampled_from([KEY, key_of("other")]) | st.binary(min_size=32, max_size=32)
+made_up = st.builds(
+    Record,
+    key=key,
+    author=peer,
+    subkey=text,
+    value=st.binary(max_size=40),
+    sequence=number,
+    expires=st.integers(NOW - 1, NOW + HOUR) | number,
+    signature=st.binary(max_size=65),
+)
+
+
+@given(st.lists(made_up | st.sampled_from(REAL), max_size=40), number)
+def test_a_store_with_one_made_up_record_changes_nothing(records: list[Record], copy: int) -> None:
+    answer = ask(encode(Store(tuple(records), copy)))
+    in_words = isinstance(answer, Stored) and len(answer.refusals) == len(records)
+    assert in_words if answer else (copy > 2 or len(records) > 32 or any(record not in REAL for record in records))
+    live = [record for record in records if record not in REAL and record.expires > NOW]
+    assert not (answer and live)
+
+
+@given(key, number, st.lists(st.tuples(peer, text), max_size=70))
+@example(KEY, 0, [(PeerId(""), "")])
+def test_a_question_of_any_shape_is_answered_or_blamed(key: Any, copy: int, subkeys: list[tuple[PeerId, str]]) -> None:
+    answer = ask(encode(FindRecords(key, copy, tuple(subkeys))))
+    assert (answer is None) == (copy > 2 or len(subkeys) > 64)
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 2**64 - 1) | st.floats() | st.text(max_size=9) | st.binary(max_size=33),
+    lambda inner: st.lists(inner, max_size=7),
+    max_leaves=25,
+)
+
+
+@given(st.sampled_from(NODE_TAGS), st.lists(ANYTHING, max_size=7))
+@settings(max_examples=150)
+def test_any_fields_under_a_known_tag_are_answered_or_blamed(tag: int, fields: list[Any]) -> None:
+    ask(msgpack.packb([tag, *fields]))
