@@ -12,7 +12,7 @@ Who goes when there is no room:
 - Where an author, or an account, has reached its own limit, a record of its own: the farthest from us, of equally far
   ones the one that ends soonest. If that is the new one, it is refused.
 - Where a key, or the whole store, is full: a record, chosen in the same way, of the account that has most in it; but
-  never in favour of an account that would then have as many. Such a one displaces its own, or is refused.
+  never so that it is left with fewer than the new one's account, which then displaces its own, or is refused.
 
 So an account that keeps to an equal share of a full key or store loses nothing to the others, and one with a single
 record never loses it, whatever a flood of new names brings. The price: a key or a store that single records of as many

@@ -23,7 +23,7 @@ def test_every_link_leads_somewhere(document: Path) -> None:
 def test_every_source_file_is_on_the_map() -> None:
     chart = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("## Where is what")[2]
     named = set(re.findall(r"`([a-z_0-9]+)/?`", chart))
-    parts = [path for name in ("protocol", "node") for path in (ROOT / name).iterdir()]
+    parts = [path for name in ("protocol", "dht", "node") for path in (ROOT / name).iterdir()]
     there = {path.stem for path in parts if (path.suffix == ".py" or (path / "__init__.py").exists())}
     assert named == there - {"__init__", "__main__"}
 
