@@ -69,8 +69,14 @@ class Client:
     def create_run(self, manifest_toml: str, train: bool, checkpoint: str = "") -> Answer:
         return self._post("/v1/runs", {"manifest": manifest_toml, "train": train, "checkpoint": checkpoint})
 
-    def join_run(self, run: str, train: bool, checkpoint: str = "") -> Answer:
-        return self._post(f"/v1/runs/{_quote(run)}/join", {"train": train, "checkpoint": checkpoint})
+    def run_link(self, run: str) -> Answer:
+        return self._get_object(f"/v1/runs/{_quote(run)}/link")
+
+    def preview_run(self, link: str) -> Answer:
+        return self._post("/v1/preview", {"link": link})
+
+    def join_run(self, link: str, train: bool, checkpoint: str = "") -> Answer:
+        return self._post("/v1/join", {"link": link, "train": train, "checkpoint": checkpoint})
 
     def leave_run(self, run: str) -> Answer:
         return self._post(f"/v1/runs/{_quote(run)}/leave", {})

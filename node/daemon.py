@@ -255,9 +255,17 @@ class Daemon:
         """See NodeService."""
         return await self._runs.create(manifest_toml, train, checkpoint)
 
-    async def join_run(self, run: str, train: bool, checkpoint: str = "") -> Answer:
+    def run_link(self, run: str) -> Answer:
         """See NodeService."""
-        return await self._runs.join(run, train, checkpoint)
+        return self._runs.link(run)
+
+    async def preview_run(self, link: str) -> Answer:
+        """See NodeService."""
+        return await self._runs.preview(link)
+
+    async def join_run(self, link: str, train: bool, checkpoint: str = "") -> Answer:
+        """See NodeService."""
+        return await self._runs.join(link, train, checkpoint)
 
     async def leave_run(self, run: str) -> Answer:
         """See NodeService."""

@@ -12,9 +12,10 @@ import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from shoal.node.introduction import wanted
 from shoal.node.logs import warn
 from shoal.node.manifest import load_manifest
-from shoal.node.options import NodeSettings, is_run_id
+from shoal.node.options import NodeSettings, names_a_run
 from shoal.node.runs import Runs
 from shoal.node.service import Answer
 from shoal.protocol.errors import ShoalError
@@ -30,7 +31,7 @@ class Errands:
     def __init__(self, settings: NodeSettings, runs: Runs) -> None:
         self._runs = runs
         self._train = settings.train
-        self._joins = [run.lower() if is_run_id(run) else _id_of(Path(run)) for run in settings.join]
+        self._joins = {_named(each): each if names_a_run(each) else _named(each) for each in settings.join}
         self._create = settings.create
         self._created = _id_of(settings.create) if settings.create else ""
         self._open: dict[str, str] = {}  # what is still to be done, and why it is not done yet
@@ -41,8 +42,8 @@ class Errands:
             if self._create is not None:
                 text = self._create.read_text(encoding="utf-8")
                 group.create_task(self._see_to(self._created, lambda: self._runs.create(text, self._train)))
-            for run in self._joins:
-                group.create_task(self._see_to(run, lambda run=run: self._runs.join(run, self._train)))  # type: ignore[misc]
+            for run, link in self._joins.items():
+                group.create_task(self._see_to(run, lambda link=link: self._runs.join(link, self._train)))  # type: ignore[misc]
 
     def obstacle(self) -> str | None:
         """Which run we are not in yet, and why; None if that is none."""
@@ -61,6 +62,11 @@ class Errands:
                 await asyncio.sleep(pause)
                 pause = min(RETRY_MOST, 2 * pause)
         self._open.pop(run, None)
+
+
+def _named(text: str) -> str:
+    """The run that is to be joined, by its link, id or manifest: the id in hex, or the begin of it."""
+    return wanted(text)[0] if names_a_run(text) else _id_of(Path(text))
 
 
 def _id_of(manifest: Path) -> str:

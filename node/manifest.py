@@ -34,6 +34,10 @@ HexDigest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 Named = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
+class NewerProtocol(LocalError):
+    """The run speaks a later protocol than this program: nobody's mistake, and nothing to do but to upgrade."""
+
+
 class Spec(BaseModel):
     """Base of the manifest's tables: frozen, strict about types, closed to unknown keys."""
 
@@ -198,11 +202,16 @@ def parse_manifest(text: str, origin: str = "manifest") -> Manifest:
 
 
 def decode_manifest(data: bytes, run: RunId, sender: PeerId | None = None) -> Manifest:
-    """The manifest in canonical bytes from a peer; RemoteError unless it is the one that `run` names."""
+    """The manifest in canonical bytes from a peer; RemoteError unless it is the one that `run` names.
+
+    NewerProtocol if it is that one, but for a later version of Shoal.
+    """
     if len(data) > MAX_MANIFEST or hashlib.sha256(data).digest() != run:
         raise RemoteError("the manifest it sent is not the one that the run id names", sender)
     try:
-        manifest = Manifest.model_validate(_tuples(msgpack.unpackb(data, strict_map_key=True)))
+        table = _tuples(msgpack.unpackb(data, strict_map_key=True))
+        _check_protocol(table)
+        manifest = Manifest.model_validate(table)
     except ValidationError as error:
         reason = explain(error, Manifest)
         raise RemoteError(f"this version does not understand the run's manifest: {reason}", sender) from error
@@ -211,6 +220,15 @@ def decode_manifest(data: bytes, run: RunId, sender: PeerId | None = None) -> Ma
     if manifest.canonical() != data:
         raise RemoteError("the manifest it sent is not in canonical form", sender)
     return manifest
+
+
+def _check_protocol(table: Any) -> None:
+    """First of all: what a later version has added would only look like mistakes."""
+    protocol = table.get("protocol") if isinstance(table, dict) else None
+    if type(protocol) is int and protocol > PROTOCOL:
+        raise NewerProtocol(
+            f"the run speaks protocol {protocol}, and this version of Shoal {PROTOCOL}: upgrade Shoal on this machine"
+        )
 
 
 def sign_manifest(manifest: Manifest, signer: Signer) -> bytes:

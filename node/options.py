@@ -33,6 +33,21 @@ def is_run_id(text: str, *, whole: bool = False) -> bool:
     return re.fullmatch(r"[0-9a-fA-F]{64}" if whole else r"[0-9a-fA-F]{8,64}", text) is not None
 
 
+def names_a_run(text: str) -> bool:
+    """Whether `text` is a run's link, or its id or the begin of that; UsageError for a link that is none."""
+    if is_run_id(text):
+        return True
+    from shoal.dht.link import looks_like_link, parse_link
+
+    if not looks_like_link(text):
+        return False
+    try:
+        parse_link(text)
+    except LocalError as error:
+        raise UsageError(str(error)) from error
+    return True
+
+
 def default_threads() -> int:
     """1 on small machines: on two cores, two workers of two threads ran twenty times slower than of one."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -52,7 +67,7 @@ class NodeSettings:
     threads: int = field(default_factory=default_threads)  # of a worker
     data: tuple[Path, ...] = ()  # local files and folders, for runs about text of one's own
     create: Path | None = None  # a manifest: be in its run, and found it if we are not
-    join: tuple[str, ...] = ()  # be in these runs: an id, the begin of one, or the run's manifest
+    join: tuple[str, ...] = ()  # be in these runs: a link, an id, the begin of one, or the run's manifest
     train: bool = True  # in the runs of `create` and `join`
     checkpoint_every: int = CHECKPOINT_EVERY  # rounds; 0: never
     checkpoint_keep: int = CHECKPOINT_KEEP
@@ -74,8 +89,9 @@ class NodeSettings:
             _require(self.create.is_file(), f"--create {self.create} is not a file: name a run's manifest")
         for run in self.join:
             _require(
-                is_run_id(run) or Path(run).is_file(),
-                f"--join {run} is neither a run's id (64 hex characters, or the first 8 or more) nor its manifest",
+                names_a_run(run) or Path(run).is_file(),
+                f"--join {run} is neither a run's link (shoal:...), nor its id (64 hex characters, or the first 8 or "
+                "more), nor its manifest",
             )
 
 

@@ -28,7 +28,7 @@ def show_json(answer: Any) -> None:
 
 def show_status(status: Answer, page: str) -> None:
     """The node, where its page is, what is wrong with it, its runs."""
-    _show_pairs(
+    show_pairs(
         [
             ("peer", status.get("peer")),
             ("state", status.get("state")),
@@ -41,7 +41,7 @@ def show_status(status: Answer, page: str) -> None:
     )
     remedy = advice(status) or ""
     if remedy or status.get("obstacle") or is_first_back(status):
-        print(f"\n{_clean(headline(status))} {remedy}".rstrip())
+        print(f"\n{clean(headline(status))} {remedy}".rstrip())
     if runs := status.get("runs"):
         print()
         show_runs(runs)
@@ -56,9 +56,9 @@ def show_runs(runs: list[Answer]) -> None:
     _show_table(RUN_COLUMNS, [_run_row(run) for run in runs])
     for run in runs:
         if run.get("failure"):
-            print(f"{_clean(label(run))} has failed on this node: {_clean(run['failure'])}")
+            print(f"{clean(label(run))} has failed on this node: {clean(run['failure'])}")
         elif run.get("waiting_for"):
-            print(f"{_clean(label(run))}: {_clean(run['waiting_for'])}")
+            print(f"{clean(label(run))}: {clean(run['waiting_for'])}")
 
 
 def show_checkpoints(rows: list[Answer]) -> None:
@@ -71,7 +71,7 @@ def show_checkpoints(rows: list[Answer]) -> None:
         _show_table(CHECKPOINT_COLUMNS, [_checkpoint_row(row) for row in whole])
     for row in rows:
         if row["problem"]:
-            print(f"{_clean(row['path'])} is damaged: {_clean(row['problem'])}")
+            print(f"{clean(row['path'])} is damaged: {clean(row['problem'])}")
 
 
 def _show_workers(runs: list[Answer]) -> None:
@@ -101,10 +101,10 @@ def show_peers(peers: list[Answer]) -> None:
 
 def show_run(run: Answer) -> None:
     """A run's manifest, members and last rounds."""
-    _show_pairs([("run", run.get("run")), ("name", run.get("name")), ("author", run.get("author"))])
+    show_pairs([("run", run.get("run")), ("name", run.get("name")), ("author", run.get("author"))])
     for key, value in run.get("manifest", {}).items():
         if isinstance(value, dict):
-            print(f"{_clean(key)}: " + ", ".join(f"{_clean(k)}={_clean(v)}" for k, v in value.items()))
+            print(f"{clean(key)}: " + ", ".join(f"{clean(k)}={clean(v)}" for k, v in value.items()))
     if members := run.get("members"):
         columns = tuple(members[0])
         print()
@@ -170,7 +170,7 @@ def _short(value: Any) -> Any:
     return value[:8] if isinstance(value, str) else value
 
 
-def _clean(value: Any) -> str:
+def clean(value: Any) -> str:
     """Text that cannot steer the terminal; what is unknown is a dash."""
     plain = {None: "-", True: "yes", False: "no"}
     text = plain[value] if value is None or isinstance(value, bool) else str(value)
@@ -179,12 +179,13 @@ def _clean(value: Any) -> str:
     return printable(text)
 
 
-def _show_pairs(pairs: Sequence[tuple[str, Any]]) -> None:
+def show_pairs(pairs: Sequence[tuple[str, Any]]) -> None:
+    """Names and what they stand for, one under the other."""
     _show_table((), [[name, value] for name, value in pairs])
 
 
 def _show_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    lines = [[_clean(cell) for cell in row] for row in rows]
+    lines = [[clean(cell) for cell in row] for row in rows]
     if is_terminal():
         _show_rich(columns, lines)
         return

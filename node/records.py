@@ -17,6 +17,7 @@ from shoal.protocol.ids import PeerId
 from shoal.protocol.shelf import Decision
 
 KEPT = 10_000  # rounds
+PACED = 10  # of them, the last: what is said of the run's pace
 DETAILED = 500  # of them, the last: with phases, and who was waited for
 
 
@@ -59,6 +60,12 @@ class CommitLog:
     def last_commit(self) -> float:
         """When the last round was applied here, or, before the first one, when we joined: seconds of the clock."""
         return self.records[-1].applied_at if self.records else self._joined_at
+
+    @property
+    def pace(self) -> float:
+        """Seconds from one round to the next, over the last ones; 0.0 while there are too few."""
+        last = self.records[-PACED:]
+        return max(0.0, last[-1].applied_at - last[0].applied_at) / (len(last) - 1) if len(last) > 1 else 0.0
 
     def submitted(self, now: float, tokens: int = 0, loss: float | None = None) -> None:
         """We are ready for the current round, with so many tokens and this mean loss."""

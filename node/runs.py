@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal.node.checkpoint.lineage import going_on
+from shoal.node.description import describe
 from shoal.node.faults import FaultTrigger
 from shoal.node.home import Home
-from shoal.node.introduction import Introduction, find_manifest
+from shoal.node.introduction import Introduction, Providers, find_manifest, link_to, nobody, wanted
 from shoal.node.logs import warn
 from shoal.node.manifest import check_manifest, parse_manifest, sign_manifest
 from shoal.node.options import NodeSettings
@@ -56,6 +57,7 @@ class Runs:
         self.open: dict[str, Run] = {}
         self.restoring = remembered_runs(home)  # runs of our last life that are not open yet
         self.broken: dict[str, str] = {}  # runs that could not be opened again, and why
+        self.providers: Providers = nobody  # who is said to know runs that our peers do not
         self._settings = settings
         self._home = home
         self._identity = identity
@@ -113,13 +115,17 @@ class Runs:
             signature = sign_manifest(manifest, self._identity.signer(manifest.run_id))
             return await self._enter(Introduction(manifest, self._identity.peer, signature, {}), train, loaded)
 
-    async def join(self, run: str, train: bool, checkpoint: str = "") -> Answer:
-        """Become a member of a run that a connected peer knows; with the checkpoint that it goes on from, at once."""
+    async def preview(self, link: str) -> Answer:
+        """What joining a run would mean, from its link or id; nothing is joined, and nothing kept."""
+        found = await self._find(link)
+        data = tuple(path.absolute() for path in self._settings.data)
+        return await asyncio.to_thread(describe, found, data)
+
+    async def join(self, link: str, train: bool, checkpoint: str = "") -> Answer:
+        """Become a member of a run, from its link or id; with the checkpoint that it goes on from, at once."""
         loaded = await _load(checkpoint)
         async with self._entering:
-            if self.has(run):
-                raise LocalError(f"this node is in the run {run} already")
-            found = await find_manifest(run, self._network, self._identity)
+            found = await self._find(link)
             await asyncio.to_thread(_forget_rest, self._home.run_folder(found.manifest.run_id.hex()))
             return await self._enter(found, train, loaded)
 
@@ -154,7 +160,19 @@ class Runs:
         if failed:
             raise LocalError("; ".join(f"the run {name} did not end well: {_words(error)}" for name, error in failed))
 
+    def link(self, wanted: str) -> Answer:
+        """The link by which others join a run of ours, as of now."""
+        run = self.find(wanted)
+        return {"run": run.id.hex(), "name": run.manifest.name, "link": link_to(run, self._network.addresses())}
+
     # -- inside ---------------------------------------------------------------------------------------------
+
+    async def _find(self, link: str) -> Introduction:
+        """The introduction to a run that we are not in."""
+        run, addresses = wanted(link)
+        if self.has(run):
+            raise LocalError(f"this node is in the run {run} already")
+        return await find_manifest(run, self._network, self._identity, addresses, self.providers)
 
     def _recall(self, run: str, seeds: Sequence[PeerId]) -> tuple[Introduction, Joined]:
         """What we had been told of a run, and how we were in it."""
@@ -182,7 +200,7 @@ class Runs:
         run.start(list(found.members))
         self.open[key] = run
         log.info("in run %s (%s)", key, manifest.name)
-        return {"run": key, "name": manifest.name}
+        return self.link(key)
 
     def _build(self, found: Introduction, train: bool, checkpoint: Checkpoint | None, rested: Rested | None) -> Run:
         """In a thread: importing torch alone takes seconds, and the network must not wait for it."""

@@ -63,12 +63,25 @@ class NodeService(Protocol):
         """What was counted of each run since this node joined it: see `run_view.meters`."""
         ...
 
-    async def create_run(self, manifest_toml: str, train: bool, checkpoint: str = "") -> Answer:
-        """Sign the manifest, found its run and join it: {run, name}. From a checkpoint's folder, it goes on there."""
+    def run_link(self, run: str) -> Answer:
+        """{run, name, link}: the link by which others join, with addresses of members that are there now."""
         ...
 
-    async def join_run(self, run: str, train: bool, checkpoint: str = "") -> Answer:
-        """Fetch the manifest from a peer and join: {run, name}. Here `run` is an id or a prefix of one.
+    async def preview_run(self, link: str) -> Answer:
+        """What joining a run would mean; nothing is joined. `link` is a run's link, its id or a prefix of that.
+
+        {run, name, author, manifest, parameters, state, memory: {node, worker}, traffic: {sent, received}, data: {here,
+        words}, round, members, pace}: bytes, `traffic` those of a round and `state` those to download first; the last
+        three are what the one says who told us, `pace` in seconds from round to round, None if it is not known.
+        """
+        ...
+
+    async def create_run(self, manifest_toml: str, train: bool, checkpoint: str = "") -> Answer:
+        """Sign the manifest, found its run and join it: as `run_link`. From a checkpoint's folder, it goes on there."""
+        ...
+
+    async def join_run(self, link: str, train: bool, checkpoint: str = "") -> Answer:
+        """Fetch the manifest and join: as `run_link`. `link` as in `preview_run`.
 
         With the checkpoint that the run goes on from there is nothing to download.
         """

@@ -17,7 +17,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Start and s
 @app.command()
 def start(
     foreground: Annotated[
-        bool, typer.Option("--foreground", envvar="SHOAL_FOREGROUND", help="Stay in this terminal.")
+        bool, typer.Option("--foreground/--background", envvar="SHOAL_FOREGROUND", help="Stay in this terminal.")
     ] = False,
     port: Annotated[
         int, typer.Option(envvar="SHOAL_PORT", help="For other peers (TCP); this one and the next. 0: any.")
@@ -69,7 +69,7 @@ def start(
         typer.Option(
             envvar="SHOAL_JOIN",
             metavar="RUN",
-            help="Be in this run (its id, or its manifest): join it as soon as a peer knows it; may be repeated.",
+            help="Be in this run (its link, id or manifest): join it as soon as a peer knows it; may be repeated.",
         ),
     ] = None,
     no_train: NoTrain = False,
@@ -91,7 +91,7 @@ def start(
         checkpoint_every=checkpoint_every,
         checkpoint_keep=checkpoint_keep,
         create=create.absolute() if create else None,
-        join=tuple(run if options.is_run_id(run) else str(Path(run).absolute()) for run in join or ()),
+        join=tuple(run if options.names_a_run(run) else str(Path(run).absolute()) for run in join or ()),
         train=not no_train,
     )
     if foreground:

@@ -1,4 +1,4 @@
-"""Commands about runs: found one, join one, leave one, look at one."""
+"""Commands about runs: found one, join one from its link, leave one, look at one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ MAX_MANIFEST = 64 << 10
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Create, join, leave and look at runs.")
 Run = Annotated[str, typer.Argument(help="The run's id, the first 8 characters of it or more, or its name.")]
-
+Wanted = Annotated[
+    str,
+    typer.Argument(metavar="LINK", help="The run's link in quotes, its id, or the first 8 characters of that or more."),
+]
+Qr = Annotated[
+    bool | None,
+    typer.Option("--qr/--no-qr", envvar="SHOAL_QR", help="The link as a QR code; by default in a terminal."),
+]
 
 From = Annotated[
     Path | None,
@@ -28,33 +35,64 @@ def create(
     manifest: Annotated[Path, typer.Argument(help="The run's manifest, a TOML file.")],
     checkpoint: From = None,
     no_train: NoTrain = False,
+    qr: Qr = None,
     as_json: Json = False,
 ) -> None:
-    """Create a run from a manifest, and join it; from a checkpoint it goes on, as a new lineage."""
+    """Create a run from a manifest, join it, and print its link; from a checkpoint it goes on, as a new lineage."""
+    from shoal.node import present
     from shoal.node.client import Client
     from shoal.node.home import find_home
 
     text = _read_manifest(manifest)
     answer = Client(find_home()).create_run(text, not no_train, _absolute(checkpoint))
-    _say(answer, f"created run {answer['name']}; others join it with `shoal run join {answer['run']}`", as_json)
+    if as_json:
+        present.show_json(answer)
+        return
+    print(f"created run {answer['name']}; on another machine:\n")
+    _show_link(answer, qr)
+
+
+@app.command()
+def link(run: Run, qr: Qr = None, as_json: Json = False) -> None:
+    """Print a run's link: whoever has it can join, while any of the members in it is there."""
+    from shoal.node import present
+    from shoal.node.client import Client
+    from shoal.node.home import find_home
+
+    answer = Client(find_home()).run_link(run)
+    if as_json:
+        present.show_json(answer)
+    elif present.is_terminal():
+        _show_link(answer, qr)
+    else:
+        print(answer["link"])
+        _draw(answer, qr)
+
+
+@app.command()
+def preview(run: Wanted, as_json: Json = False) -> None:
+    """Show what joining a run would mean, and join nothing."""
+    from shoal.node import present
+    from shoal.node.cli import joining
+    from shoal.node.preview import show_preview
+
+    answer = joining.look(run)
+    present.show_json(answer) if as_json else show_preview(answer)
 
 
 @app.command()
 def join(
-    run: Annotated[str, typer.Argument(help="The run's id, or the first 8 characters of it or more.")],
+    run: Wanted,
+    yes: Annotated[bool, typer.Option("--yes", "-y", envvar="SHOAL_YES", help="Join without being asked.")] = False,
     checkpoint: From = None,
     no_train: NoTrain = False,
     as_json: Json = False,
 ) -> None:
-    """Join a run that a peer of this node is in."""
-    from shoal.node.client import Client
-    from shoal.node.home import find_home
-    from shoal.node.options import UsageError, is_run_id
+    """Show what a run is, ask, and join it; without a node, one is started in the background."""
+    from shoal.node.cli import joining
 
-    if not is_run_id(run):
-        raise UsageError(f"'{run}' is not a run id: give its 64 hex characters, or the first 8 or more of them")
-    answer = Client(find_home()).join_run(run.lower(), not no_train, _absolute(checkpoint))
-    _say(answer, f"joined run {answer['name']} ({answer['run']})", as_json)
+    answer = joining.join(run, not no_train, _absolute(checkpoint), yes, as_json)
+    _say(answer, f"joined run {answer['name']} ({answer['run'][:8]}); `shoal status` says how it goes", as_json)
 
 
 @app.command()
@@ -89,8 +127,20 @@ def show(run: Run, as_json: Json = False) -> None:
     present.show_json(answer) if as_json else present.show_run(answer)
 
 
+def _show_link(answer: dict[str, Any], qr: bool | None) -> None:
+    """As it is typed on another machine: in quotes, because a shell would take & and ? for its own."""
+    print(f"shoal run join '{answer['link']}'")
+    _draw(answer, qr)
+
+
+def _draw(answer: dict[str, Any], qr: bool | None) -> None:
+    from shoal.node.qr import show
+
+    show(answer["link"], qr)
+
+
 def _say(answer: dict[str, Any], sentence: str, as_json: bool) -> None:
-    """What was done: the node's answer, {run, name}, for programs; a sentence for people."""
+    """What was done: the node's answer for programs; a sentence for people."""
     from shoal.node import present
 
     present.show_json(answer) if as_json else print(sentence)

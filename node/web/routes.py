@@ -25,6 +25,9 @@ class Routes:
             web.post("/v1/runs", self._create_run),
             web.get("/v1/runs/{run}", self._run_details),
             web.get("/v1/runs/{run}/rounds", self._rounds),
+            web.get("/v1/runs/{run}/link", self._run_link),
+            web.post("/v1/preview", self._preview_run),
+            web.post("/v1/join", self._join_by_link),
             web.post("/v1/runs/{run}/join", self._join_run),
             web.post("/v1/runs/{run}/leave", self._leave_run),
             web.post("/v1/runs/{run}/save", self._save_state),
@@ -53,6 +56,18 @@ class Routes:
         body = await read_body(request, {"manifest": str, "train": bool}, {"checkpoint": str})
         created = await self._service.create_run(body["manifest"], body["train"], body.get("checkpoint", ""))
         return web.json_response(created)
+
+    async def _run_link(self, request: web.Request) -> web.Response:
+        return web.json_response(self._service.run_link(request.match_info["run"]))
+
+    async def _preview_run(self, request: web.Request) -> web.Response:
+        body = await read_body(request, {"link": str})
+        return web.json_response(await self._service.preview_run(body["link"]))
+
+    async def _join_by_link(self, request: web.Request) -> web.Response:
+        body = await read_body(request, {"link": str, "train": bool}, {"checkpoint": str})
+        joined = await self._service.join_run(body["link"], body["train"], body.get("checkpoint", ""))
+        return web.json_response(joined)
 
     async def _join_run(self, request: web.Request) -> web.Response:
         body = await read_body(request, {"train": bool}, {"checkpoint": str})

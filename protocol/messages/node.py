@@ -15,12 +15,15 @@ class GetManifest(Message):
 
 @message(71)
 class ManifestIs(Message):
-    """Answer: the canonical manifest, its author and the author's signature; empty if unknown."""
+    """Answer: the canonical manifest, its author and the author's signature; and how the run goes, as we see it."""
 
     manifest: bytes
     author: PeerId
     signature: bytes
     members: tuple[tuple[PeerId, tuple[str, ...]], ...]  # some members and their addresses
+    present: int  # members in all
+    round: int  # the last committed one
+    pace: float  # seconds from one round to the next; 0: not known yet
 
 
 @message(72)

@@ -1,0 +1,152 @@
+"""Run links: what a person hands to another so that it joins a run.
+
+    shoal:<run id>?p=<multiaddr>&p=<multiaddr>...          at most 300 characters
+
+The id is the hash of the run's manifest, so a link cannot lead into another run, whoever answers at its addresses. They
+are where to begin and no more: any node will do that knows the run, or others. Hence a link leaves out their PeerIDs
+(whose 52 characters each make room for two more peers), but those of relays; it is read with and without.
+
+What a link has beside ids and addresses is for later versions and ignored, unless it says by `v=` that it must be
+understood. A link comes from anywhere: all of it is checked here, once, before anybody is dialled.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from urllib.parse import quote, unquote
+
+from shoal.protocol.errors import LocalError
+from shoal.protocol.ids import RunId
+
+SCHEME = "shoal:"
+VERSION = 1
+MAX_LINK = 300  # characters
+MAX_ADDRESSES = 5  # that we put into one: more make the QR code larger, and no start likelier
+AROUND = " \t\r\n<>()\"'`“”‘’«».,;"  # what chats and sentences put around a link
+SHOWN = 60  # characters of what is wrong
+NAMES = ("dns", "dns4", "dns6")
+DOCUMENTATION = [ip_network(each) for each in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32")]
+INTERNET, LAN, LOOPBACK = range(3)
+
+
+@dataclass(frozen=True, slots=True)
+class RunLink:
+    """A run, and where those may be that know it."""
+
+    run: RunId
+    addresses: tuple[str, ...] = ()
+
+
+def parse_link(text: str) -> RunLink:
+    """The link in a text; LocalError, in one sentence, if there is none."""
+    link = text.strip(AROUND)
+    if not looks_like_link(text):
+        raise LocalError(
+            f"'{_shown(link)}' is no link to a run: one begins with {SCHEME}, as `shoal run link` prints it"
+        )
+    if len(link) > MAX_LINK:
+        raise LocalError(f"a link to a run has at most {MAX_LINK} characters, and this one {len(link)}")
+    run, _, query = link[len(SCHEME) :].partition("?")
+    values = _values(query)
+    if newer := [version for version in values.get("v", []) if version != str(VERSION)]:
+        raise LocalError(
+            f"the link was made by a newer Shoal (it is of version '{_shown(newer[0])}', this one reads {VERSION}): "
+            "upgrade Shoal on this machine"
+        )
+    if not re.fullmatch(r"[0-9a-fA-F]{64}", run):
+        raise LocalError(
+            f"the link is not whole: after {SCHEME} come the 64 hex characters of a run's id, not '{_shown(run)}'"
+        )
+    addresses = tuple(dict.fromkeys(values.get("p", [])))
+    for address in addresses:
+        if not is_address(address):
+            raise LocalError(f"the link has '{_shown(address)}' for an address: one looks like /ip4/192.0.2.7/tcp/4101")
+    return RunLink(RunId(bytes.fromhex(run)), addresses)
+
+
+def looks_like_link(text: str) -> bool:
+    """Whether somebody meant this to be a link to a run, whole or not."""
+    return text.strip(AROUND)[: len(SCHEME)].lower() == SCHEME
+
+
+def format_link(run: RunId, addresses: Sequence[str]) -> str:
+    """The link to a run by the best of `addresses`, those of one peer side by side, as many as fit."""
+    link, separator, taken = SCHEME + run.hex(), "?", 0
+    for address in choose(addresses):
+        part = f"{separator}p={quote(address, safe='/:')}"
+        if taken < MAX_ADDRESSES and len(link) + len(part) <= MAX_LINK:
+            link, separator, taken = link + part, "&", taken + 1
+    return link
+
+
+def choose(addresses: Sequence[str]) -> list[str]:
+    """`addresses` without PeerIDs, best first: each peer's best, then each one's second best, and so on.
+
+    The internet comes before the LAN; the loopback is for swarms that are nowhere else.
+    """
+    scopes = {address: scope(address) for address in addresses if is_address(address)}
+    least = LAN if any(each < LOOPBACK for each in scopes.values()) else LOOPBACK
+    peers: dict[str, list[str]] = {}
+    for address in sorted(scopes, key=scopes.__getitem__):
+        if scopes[address] <= least:
+            peers.setdefault(_peer(address), []).append(address)
+    ranked = [(turn, scopes[address], address) for each in peers.values() for turn, address in enumerate(each)]
+    return list(dict.fromkeys(_short(address) for _, _, address in sorted(ranked, key=lambda each: each[:2])))
+
+
+def is_address(text: str) -> bool:
+    """Whether this is a multiaddr that a node may have: a host, a port, and perhaps who is there."""
+    start, kind, host, *rest = [*text.split("/"), "", "", ""]
+    segments = re.fullmatch(r"(/[A-Za-z0-9._:-]+){4,}", text)
+    if start or segments is None or rest[0] not in ("tcp", "udp") or not _is_port(rest[1]):
+        return False
+    found = _ip(host)
+    return kind in NAMES if found is None else kind == f"ip{found.version}"
+
+
+def scope(address: str) -> int:
+    """From where an address can be dialled: INTERNET, LAN or LOOPBACK. Documentation networks play the internet."""
+    host = address.split("/")[2]
+    found = _ip(host)
+    if found is None:
+        return LOOPBACK if host == "localhost" else LAN if host.endswith(".local") else INTERNET
+    if found.is_loopback or found.is_unspecified:
+        return LOOPBACK
+    return INTERNET if found.is_global or any(found in network for network in DOCUMENTATION) else LAN
+
+
+def _values(query: str) -> dict[str, list[str]]:
+    """The parameters of a link, each with its values."""
+    found: dict[str, list[str]] = {}
+    for part in query.partition("#")[0].split("&"):
+        name, _, value = part.partition("=")
+        found.setdefault(name, []).append(unquote(value))
+    return found
+
+
+def _peer(address: str) -> str:
+    """Whose address it is: the PeerID at its end, or at least the host."""
+    return address.rpartition("/p2p/")[2] if "/p2p/" in address else address.split("/")[2]
+
+
+def _short(address: str) -> str:
+    return address if "/p2p-circuit" in address else address.partition("/p2p/")[0]
+
+
+def _ip(host: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 5 and 0 < int(text) < 65_536
+
+
+def _shown(text: str) -> str:
+    """The begin of something that is wrong."""
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

@@ -1,0 +1,66 @@
+"""What joining a run would mean, on one screen: for a person who is about to decide."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shoal.node.present import clean, show_pairs, size
+
+Answer = dict[str, Any]
+DAY = 86_400
+CODECS = {"fp32": "in full", "int8": "in 8 bits"}
+
+
+def show_preview(preview: Answer) -> None:
+    """Print it; `preview` is the node's answer."""
+    print(f"{clean(preview['name'])}, run {preview['run'][:8]}, signed by {clean(preview['author'])}\n")
+    manifest = preview["manifest"]
+    show_pairs(
+        [
+            ("model", _model(manifest["model"], preview["parameters"])),
+            ("data", preview["data"]["words"]),
+            ("method", _method(manifest["method"], manifest["codec"])),
+            ("rounds", _rounds(preview)),
+            ("memory", _memory(preview["memory"])),
+            ("traffic", _traffic(preview)),
+        ]
+    )
+
+
+def _model(model: Answer, parameters: int) -> str:
+    shape = f"{model['layers']} layers of {model['dim']}, {model['vocab']:,} tokens, context {model['context']:,}"
+    return f"{model['name']} with {parameters:,} parameters: {shape}"
+
+
+def _method(method: Answer, codec: Answer) -> str:
+    there, back = CODECS[codec["scatter"]], CODECS[codec["gather"]]
+    means = there if there == back else f"{there}, the mean {back}"
+    steps = f"{method['inner_steps']:,} steps of {method['batch']:,} sequences alone"
+    return f"{method['name']}: {steps}, then an average; changes are sent {means}"
+
+
+def _rounds(preview: Answer) -> str:
+    last = preview["manifest"]["rounds"]["last"]
+    done = f"{preview['round']:,} of {last:,} done" if last else f"{preview['round']:,} done, and no last one"
+    members = f"{preview['members']:,} member{'s' if preview['members'] != 1 else ''}"
+    pace = f"; about one every {_duration(preview['pace'])}" if preview["pace"] else ""
+    return f"{done}; {members}{pace}"
+
+
+def _memory(memory: Answer) -> str:
+    node, worker = memory["node"], memory["worker"]
+    return f"about {size(node + worker)}: {size(node)} for the node, {size(worker)} to train, partly on a GPU if used"
+
+
+def _traffic(preview: Answer) -> str:
+    sent = preview["traffic"]["sent"]
+    daily = f", {size(sent * DAY / preview['pace'])} a day" if preview["pace"] else ""
+    return f"about {size(sent)} a round{daily}, each way; first {size(preview['state'])} to catch up"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"

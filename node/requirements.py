@@ -1,0 +1,68 @@
+"""What being in a run costs a machine: memory and traffic, estimated from the manifest before anything is joined.
+
+Pure arithmetic over the sizes of the parts, each said where it is counted. Estimates, and rather high: a person decides
+by them whether a machine will do. They were compared with what daemons and workers really held and sent:
+
+MEASURED
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shoal.node.manifest import Manifest, ModelSpec
+
+MIB = 1 << 20
+FLOAT = 4  # bytes
+INT8_VALUE = 1 + 4 / 1024  # bytes: a code, and its share of the block's magnitude
+NODE_BASE = 250 * MIB  # a daemon in a run of no parameters: Python, torch, libp2p
+WORKER_BASE = 330 * MIB  # a worker with torch, and the text
+NODE_VECTORS = 11  # of the model's size: two versions of two; three shared with the worker; encodings and sums
+WORKER_VECTORS = 9  # parameters, gradients, two moments, what is shared, a copy to start from
+KEPT_ROUNDS = 3  # whose bytes a daemon keeps, for those who catch up
+
+
+@dataclass(frozen=True, slots=True)
+class Requirements:
+    """Bytes."""
+
+    node_memory: int
+    worker_memory: int  # on a GPU, most of it is there
+    state: int  # downloaded by who comes new
+    sent: int  # in a round, of so many members as there are
+    received: int
+
+
+def requirements(manifest: Manifest, members: int) -> Requirements:
+    """Of a member that trains; `members` are those of a round, with us."""
+    count = parameters(manifest.model)
+    values = [value_bytes(manifest.codec.scatter), value_bytes(manifest.codec.gather)]
+    payload = int(count * sum(values) * (members - 1) / max(1, members))  # all but our own share, there and back
+    return Requirements(
+        NODE_BASE + int(count * (NODE_VECTORS * FLOAT + KEPT_ROUNDS * values[1])),
+        WORKER_BASE + count * WORKER_VECTORS * FLOAT + activations(manifest),
+        2 * count * FLOAT,  # parameters and outer momentum
+        payload,
+        payload,
+    )
+
+
+def parameters(spec: ModelSpec) -> int:
+    """How many the model has."""
+    kv = spec.dim // spec.heads * spec.kv_heads
+    attention = 2 * spec.dim * spec.dim + 2 * spec.dim * kv
+    layer = attention + 3 * spec.dim * spec.hidden + 2 * spec.dim
+    return spec.vocab * spec.dim * (1 if spec.tied else 2) + spec.layers * layer + spec.dim
+
+
+def activations(manifest: Manifest) -> int:
+    """What a step of `batch` sequences holds between forward and backward, without recomputation."""
+    spec, method = manifest.model, manifest.method
+    tokens = method.batch * spec.context
+    layer = 12 * spec.dim + 5 * spec.hidden  # norms, projections, rotations and residuals; the gated MLP
+    return FLOAT * tokens * (spec.layers * layer + 3 * spec.vocab)  # logits, their softmax, its gradient
+
+
+def value_bytes(codec: str) -> float:
+    """Bytes on the wire for one number."""
+    return INT8_VALUE if codec == "int8" else FLOAT
