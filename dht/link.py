@@ -148,5 +148,6 @@ def _is_port(text: str) -> bool:
 
 
 def _shown(text: str) -> str:
-    """The begin of something that is wrong."""
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+    """The begin of something that is wrong, on one line."""
+    plain = "".join(letter if letter.isprintable() else "?" for letter in text[:SHOWN])
+    return plain if len(text) <= SHOWN else f"{plain}..."

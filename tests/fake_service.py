@@ -8,7 +8,10 @@ import signal
 from collections.abc import Callable
 
 from shoal.node.api import serve_api
+from shoal.node.description import describe
 from shoal.node.home import DaemonInfo, Home
+from shoal.node.introduction import Introduction
+from shoal.node.manifest import Manifest
 from shoal.node.meters import Meters
 from shoal.node.options import NodeSettings
 from shoal.node.service import Answer, find_run
@@ -19,7 +22,10 @@ from shoal.protocol.ids import PeerId
 
 PEER = "12D3KooWFakeFakeFakeFakeFakeFakeFakeFakeFakeFakeFake"
 RUN = "ab" * 32
+MANIFEST = Manifest(name="stdlib")
 ADDRESS = f"/ip4/127.0.0.1/tcp/4101/p2p/{PEER}"
+LINK = f"shoal:{RUN}?p=/ip4/192.0.2.7/tcp/4101&p=/ip4/192.0.2.8/tcp/4101"
+ENTERED = {"run": RUN, "name": "stdlib", "link": LINK}
 
 
 class FakeService:
@@ -33,6 +39,7 @@ class FakeService:
         self.not_open: list[Answer] = []  # rows of runs that the node is not in
         self.ending = False
         self.looks = 0  # at its status, while it is ending
+        self.missing = ""  # why this machine does not have the data of other runs
         self._on_stop = on_stop
 
     def status(self) -> Answer:
@@ -99,17 +106,26 @@ class FakeService:
         if "typo" in manifest_toml:
             raise LocalError("manifest: unknown key 'typo'; the nearest known key is 'model'")
         self.calls.append(("create", manifest_toml, train, *([checkpoint] if checkpoint else [])))
-        return {"run": RUN, "name": "stdlib"}
+        return ENTERED
 
-    async def join_run(self, run: str, train: bool, checkpoint: str = "") -> Answer:
-        if run.startswith("bad0"):
+    def run_link(self, run: str) -> Answer:
+        find_run(run, {RUN: "stdlib"})
+        return ENTERED
+
+    async def preview_run(self, link: str) -> Answer:
+        if link.startswith("bad0"):
             raise RemoteError("the manifest it sent is not the one that the run id names", PeerId("mallory"))
-        if run.startswith("dead"):
+        if link.startswith("dead"):
             raise TransportError("no peer answered")
-        if run.startswith("b09"):
+        if link.startswith("b09"):
             raise ZeroDivisionError("a bug")
-        self.calls.append(("join", run, train, *([checkpoint] if checkpoint else [])))
-        return {"run": RUN, "name": "stdlib"}
+        self.calls.append(("preview", link))
+        found = Introduction(MANIFEST, PeerId("evil\x1b[2Jpeer"), b"", {}, 4, 14, 12.0)
+        return describe(found, ()) | ({"data": {"here": False, "words": self.missing}} if self.missing else {})
+
+    async def join_run(self, link: str, train: bool, checkpoint: str = "") -> Answer:
+        self.calls.append(("join", link, train, *([checkpoint] if checkpoint else [])))
+        return ENTERED
 
     async def leave_run(self, run: str) -> Answer:
         self.calls.append(("leave", find_run(run, {RUN: "stdlib"})))

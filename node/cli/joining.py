@@ -95,12 +95,13 @@ def _link(text: str) -> str:
 
 def _check_that_somebody_answers(yes: bool, as_json: bool) -> None:
     from shoal.node.options import UsageError
+    from shoal.node.present import is_terminal
 
     if yes:
         return
     if as_json:
         raise UsageError("--json asks no questions: say --yes to join, or look first with `shoal run preview`")
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not (sys.stdin.isatty() and is_terminal()):
         raise UsageError("nobody is here to say yes: say --yes to join, or look first with `shoal run preview`")
 
 

@@ -402,7 +402,7 @@ async def test_a_call_that_fails_says_whose_fault_it_is(caplog: pytest.LogCaptur
         with pytest.raises(TransportError, match="no answer"):
             await a.call(b.peer, GetManifest("slow"), timeout=0.05)
         with pytest.raises(LocalError, match="over the limit"):
-            await a.call(b.peer, ManifestIs(bytes(MAX_CONTROL_FRAME), b.peer, b"", ()))
+            await a.call(b.peer, ManifestIs(bytes(MAX_CONTROL_FRAME), b.peer, b"", (), 0, 0, 0.0))
 
 
 @pytest.mark.asyncio

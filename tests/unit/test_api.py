@@ -16,7 +16,7 @@ from shoal.node.api import MAX_BODY, serve_api
 from shoal.node.service import UnknownRun, find_run
 from shoal.node.version import shoal_version
 from shoal.protocol.errors import LocalError
-from tests.fake_service import PEER, RUN, FakeService
+from tests.fake_service import ENTERED, LINK, PEER, RUN, FakeService
 
 TOKEN = "right-token"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -78,12 +78,19 @@ async def test_the_last_rounds_alone(call: Caller) -> None:
 async def test_writes(call: Caller) -> None:
     assert (await call("POST", "/v1/runs", {"manifest": "name='a'", "train": False}))[0] == 200
     assert (await call("POST", f"/v1/runs/{RUN}/join", {"train": True}))[0] == 200
+    assert (await call("POST", "/v1/preview", {"link": LINK}))[1]["name"] == "stdlib"
+    joined = await call("POST", "/v1/join", {"link": LINK, "train": False, "checkpoint": "/round"})
+    assert joined == (200, ENTERED)
+    assert (await call("GET", "/v1/runs/stdlib/link")) == (200, ENTERED)
+    assert (await call("GET", "/v1/runs/ffffffff/link"))[0] == 404
     assert (await call("POST", "/v1/runs/stdlib/leave", {}))[0] == 200
     assert (await call("POST", "/v1/runs/stdlib/save", {"path": "/x/state.safetensors"}))[1]["round"] == 3
     assert (await call("POST", "/v1/stop", {}))[0] == 202
     assert call.service.calls == [
         ("create", "name='a'", False),
         ("join", RUN, True),
+        ("preview", LINK),
+        ("join", LINK, False, "/round"),
         ("leave", RUN),
         ("save", "stdlib", "/x/state.safetensors"),
         ("stop",),
@@ -121,7 +128,7 @@ async def test_any_other_name_needs_the_token(call: Caller) -> None:
     [("bad00000", 502, "peer"), ("dead0000", 502, "network"), ("b09b09b0", 500, "node")],
 )
 async def test_an_error_says_whose_fault_it_is(call: Caller, run: str, status: int, blame: str) -> None:
-    code, answer = await call("POST", f"/v1/runs/{run}/join", {"train": True})
+    code, answer = await call("POST", "/v1/preview", {"link": run})
     assert (code, answer["blame"]) == (status, blame)
     assert "ZeroDivision" not in answer["error"]
 

@@ -28,7 +28,7 @@ from shoal.node.cli.app import app
 from shoal.node.exits import HELP, Exit
 from shoal.node.home import DaemonInfo, Home, find_home
 from shoal.node.options import NodeSettings, UpOptions, UsageError
-from tests.fake_service import ADDRESS, PEER, RUN, FakeService
+from tests.fake_service import ADDRESS, ENTERED, LINK, PEER, RUN, FakeService
 
 HEAVY = {"torch", "libp2p", "pydantic", "aiohttp", "numpy", "rich", "cryptography", "trio"}
 FAKE_DAEMON = Path(__file__).parents[1] / "fake_daemon.py"
@@ -251,10 +251,11 @@ def test_runs_are_created_joined_and_left(shoal: Shoal, node: FakeService, tmp_p
     (tmp_path / "run.toml").write_text("name = 'a'")
     code, out, _ = shoal("run", "create", str(tmp_path / "run.toml"), "--no-train")
     assert code == Exit.OK
-    assert f"shoal run join {RUN}" in out
-    assert shoal("run", "join", "ABCDEF01")[0] == Exit.OK
+    assert out == f"created run stdlib; on another machine:\n\nshoal run join '{LINK}'\n"
+    assert shoal("run", "join", "ABCDEF01", "--yes")[0] == Exit.OK
     assert shoal("run", "leave", "stdlib")[0] == Exit.OK
-    assert node.calls == [("create", "name = 'a'", False), ("join", "abcdef01", True), ("leave", RUN)]
+    joined = [("preview", "ABCDEF01"), ("join", "ABCDEF01", True)]
+    assert node.calls == [("create", "name = 'a'", False), *joined, ("leave", RUN)]
 
 
 def test_a_run_goes_on_from_a_checkpoint(
@@ -263,9 +264,9 @@ def test_a_run_goes_on_from_a_checkpoint(
     monkeypatch.chdir(tmp_path)  # the node is elsewhere: it is told the whole path
     Path("run.toml").write_text("name = 'a'")
     assert shoal("run", "create", "run.toml", "--from", "round-00000004")[0] == Exit.OK
-    assert shoal("run", "join", RUN, "--from", "round-00000004")[0] == Exit.OK
+    assert shoal("run", "join", RUN, "--yes", "--from", "round-00000004")[0] == Exit.OK
     path = str(tmp_path / "round-00000004")
-    assert node.calls == [("create", "name = 'a'", True, path), ("join", RUN, True, path)]
+    assert node.calls == [("create", "name = 'a'", True, path), ("preview", RUN), ("join", RUN, True, path)]
 
 
 @pytest.mark.parametrize("flag", ["--peers=3", "--kill-at=2", "--join-at=2", "--manifest=m.toml", "--seed=1"])
@@ -277,10 +278,11 @@ def test_what_an_earlier_play_has_settled_is_not_chosen_again(shoal: Shoal, tmp_
 
 def test_what_was_done_to_a_run_as_json(shoal: Shoal, node: FakeService, tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text("name = 'a'")
-    for command in (["create", str(tmp_path / "run.toml")], ["join", RUN], ["leave", RUN]):
+    for command in (["create", str(tmp_path / "run.toml")], ["link", "stdlib"], ["join", LINK, "--yes"]):
         code, out, err = shoal("run", *command, "--json")
         assert (code, err) == (Exit.OK, "")
-        assert json.loads(out) == {"run": RUN, "name": "stdlib"}
+        assert json.loads(out) == ENTERED
+    assert json.loads(shoal("run", "leave", RUN, "--json")[1]) == {"run": RUN, "name": "stdlib"}
 
 
 @pytest.mark.parametrize(
@@ -305,12 +307,14 @@ def test_what_holds_a_run_up_is_said_in_a_sentence(
         ("dead0000", Exit.FAILED, "the network failed: no peer answered"),
         ("b09b09b0", Exit.FAILED, "its log has the details"),
         ("short", Exit.USAGE, "64 hex characters"),
+        (f"shoal:{RUN[:9]}", Exit.USAGE, "the link is not whole"),
+        (f"shoal:{RUN}?v=2", Exit.USAGE, "upgrade Shoal"),
     ],
 )
 def test_an_error_is_one_sentence_with_the_culprit(
     shoal: Shoal, node: FakeService, run: str, code: Exit, said: str
 ) -> None:
-    got, out, err = shoal("run", "join", run)
+    got, out, err = shoal("run", "join", run, "--yes")
     assert (got, out) == (code, "")
     assert said in err
     assert err.count("\n") == 1
@@ -396,7 +400,7 @@ def test_the_childs_command_line_says_the_same(shoal: Shoal, monkeypatch: pytest
     seen: list[NodeSettings] = []
     monkeypatch.setattr(launch, "run_here", seen.append)
     data = (Path("/"), FAKE_DAEMON)
-    runs = (RUN, str(FAKE_DAEMON))
+    runs = (RUN, LINK, str(FAKE_DAEMON))
     asked = NodeSettings(find_home().root, 1234, "127.0.0.1", "::1", 0, (ADDRESS,), 3, data, FAKE_DAEMON, runs, False)
     argv = launch.foreground_argv(asked)
     assert shoal(*argv[argv.index("shoal.node") + 1 :])[0] == Exit.OK
@@ -413,6 +417,7 @@ def test_the_childs_command_line_says_the_same(shoal: Shoal, monkeypatch: pytest
         (["--bootstrap", "192.0.2.7:4101"], "/tcp/4101"),
         (["--create", "/nowhere.toml"], "--create"),
         (["--join", "/nowhere.toml"], "--join"),
+        (["--join", "shoal:abc"], "the link is not whole"),
     ],
 )
 def test_settings_that_make_no_sense_are_2(shoal: Shoal, arguments: list[str], said: str) -> None:

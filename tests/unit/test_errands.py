@@ -10,6 +10,7 @@ import pytest
 
 from shoal.node import errands
 from shoal.node.errands import Errands
+from shoal.node.introduction import wanted
 from shoal.node.manifest import parse_manifest
 from shoal.node.options import NodeSettings
 from shoal.node.runs import Runs
@@ -18,6 +19,7 @@ from shoal.protocol.errors import LocalError
 
 TEXT = 'name = "ours"\n'
 RUN = parse_manifest(TEXT).run_id.hex()
+LINK = f"shoal:{RUN}?p=/ip4/192.0.2.7/tcp/4101"
 
 
 class FakeRuns:
@@ -41,7 +43,7 @@ class FakeRuns:
         if len(self.calls) <= self.failures:
             raise LocalError("this node knows no other")
         await self.answer.wait()
-        self.entered.append(run)
+        self.entered.append(wanted(run)[0])
         return {}
 
 
@@ -66,12 +68,12 @@ async def test_a_run_is_created_once(tmp_path: Path, manifest: Path) -> None:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("by_manifest", [True, False])
-async def test_a_run_is_joined_as_soon_as_somebody_knows_it(tmp_path: Path, manifest: Path, by_manifest: bool) -> None:
-    wanted = str(manifest) if by_manifest else RUN[:8].upper()
+@pytest.mark.parametrize("way", ["manifest", "id", "link"])
+async def test_a_run_is_joined_as_soon_as_somebody_knows_it(tmp_path: Path, manifest: Path, way: str) -> None:
+    words = {"manifest": str(manifest), "id": RUN[:8].upper(), "link": LINK}[way]
     runs = FakeRuns(failures=2)
     runs.answer.clear()
-    work = Errands(NodeSettings(tmp_path, join=(wanted,)), cast(Runs, runs))
+    work = Errands(NodeSettings(tmp_path, join=(words,)), cast(Runs, runs))
     assert work.obstacle() is None
     working = asyncio.create_task(work.run())
     async with asyncio.timeout(10):
@@ -83,9 +85,15 @@ async def test_a_run_is_joined_as_soon_as_somebody_knows_it(tmp_path: Path, mani
         assert work.obstacle() == f"not yet in the run {RUN[:8]}: entering it now", "what was is told for what is"
         runs.answer.set()
         await working
-    assert len(runs.calls) == 3
-    assert RUN.startswith(runs.entered[0])
+    assert runs.calls == [({"manifest": RUN, "id": RUN[:8].upper(), "link": LINK}[way], True)] * 3
     assert work.obstacle() is None
+
+
+@pytest.mark.asyncio
+async def test_a_run_by_its_link_that_we_are_in_is_not_joined_again(tmp_path: Path) -> None:
+    runs = FakeRuns(entered=(RUN,))
+    await asyncio.wait_for(Errands(NodeSettings(tmp_path, join=(LINK,)), cast(Runs, runs)).run(), 10)
+    assert runs.calls == []
 
 
 def test_a_bad_manifest_is_said_before_anything_is_done(tmp_path: Path, manifest: Path) -> None:

@@ -141,7 +141,7 @@ def test_verify_says_no_to_garbage(author: str, data: bytes, signature: bytes) -
 
 def test_a_message_is_signed_and_checked() -> None:
     author, reader = identity(), identity(b"b" * 32).signer(None)
-    unsigned = ManifestIs(manifest=b"m", author=author.peer, members=(), signature=b"")
+    unsigned = ManifestIs(manifest=b"m", author=author.peer, members=(), signature=b"", present=1, round=0, pace=0.0)
     message = signed(unsigned, author.signer(None))
     check_signature(message, author.peer, reader)
     with pytest.raises(RemoteError, match="forged"):

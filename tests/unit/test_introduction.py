@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import hashlib
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import cast
+from typing import TypeVar, cast
 
+import msgpack
 import pytest
 
-from shoal.node.introduction import MEMBERS_TOLD, find_manifest, introduce
-from shoal.node.manifest import MAX_MANIFEST, Manifest, sign_manifest
+from shoal.node.introduction import MEMBERS_TOLD, find_manifest, introduce, link_to, wanted
+from shoal.node.manifest import MAX_MANIFEST, PROTOCOL, Manifest, NewerProtocol, sign_manifest
 from shoal.node.run import Run
 from shoal.node.service import UnknownRun
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.identity import Identity
-from shoal.protocol.ids import PeerId
+from shoal.protocol.ids import PeerId, RunId
+from shoal.protocol.messages.dht import Contact
 from shoal.protocol.messages.node import GetManifest, ManifestIs, Refused
 from shoal.protocol.network import Network
 from shoal.protocol.vetting import MAX_ADDRESS, MAX_ADDRESSES
@@ -29,33 +33,78 @@ ANNA, BERT, CARL = (Identity.generate().peer for _ in range(3))
 
 def good(*members: tuple[PeerId, tuple[str, ...]]) -> ManifestIs:
     signature = sign_manifest(MANIFEST, AUTHOR.signer(MANIFEST.run_id))
-    return ManifestIs(MANIFEST.canonical(), AUTHOR.peer, signature, members)
+    return ManifestIs(MANIFEST.canonical(), AUTHOR.peer, signature, members, 3, 14, 2.5)
 
 
-def network(answers: Mapping[PeerId, Message | Exception]) -> Network:
+FORGED = ManifestIs(MANIFEST.canonical(), AUTHOR.peer, b"x" * 64, (), 1, 0, 0.0)
+OTHER = Manifest(name="another")
+WRONG = ManifestIs(OTHER.canonical(), AUTHOR.peer, b"", (), 1, 0, 0.0)
+TAMPERED = ManifestIs(MANIFEST.canonical()[:-1] + b"x", AUTHOR.peer, b"", (), 1, 0, 0.0)
+
+
+class Silence:
+    """An answer, or a connection, that never comes."""
+
+
+SILENCE = Silence()
+
+
+class World:
+    """A network: peers that are connected, and such as are behind addresses. It notes who was asked."""
+
+    def __init__(
+        self,
+        answers: Mapping[PeerId, Message | Exception | Silence],
+        doors: Mapping[str, PeerId | Exception | Silence] | None = None,
+        connected: tuple[PeerId, ...] | None = None,
+        run: str = RUN[:8],
+    ) -> None:
+        self._answers, self._doors, self._run = answers, doors or {}, run
+        self._links = [SimpleNamespace(peer=peer) for peer in (connected if connected is not None else answers)]
+        self.asked: list[PeerId] = []
+        self.remembered: dict[PeerId, tuple[str, ...]] = {}
+
+    def links(self) -> list[SimpleNamespace]:
+        return self._links
+
+    async def connect(self, address: str) -> PeerId:
+        return await _happens(self._doors[address])
+
+    async def call(self, peer: PeerId, message: Message) -> Message:
+        assert message == GetManifest(self._run)
+        self.asked.append(peer)
+        return await _happens(self._answers[peer])
+
+    def remember(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
+        self.remembered[peer] = addresses
+
+
+T = TypeVar("T")
+
+
+async def _happens(what: T | Exception | Silence) -> T:
+    if isinstance(what, Silence):
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError
+    if isinstance(what, Exception):
+        raise what
+    return what
+
+
+def network(answers: Mapping[PeerId, Message | Exception | Silence]) -> Network:
     """One that is connected with the peers that answer."""
-
-    async def call(peer: PeerId, message: Message) -> Message:
-        assert message == GetManifest(RUN[:8])
-        answer = answers[peer]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    links = [SimpleNamespace(peer=peer) for peer in answers]
-    return cast(Network, SimpleNamespace(links=lambda: links, call=call))
+    return cast(Network, World(answers))
 
 
 @pytest.mark.asyncio
 async def test_bad_answers_do_not_keep_us_from_a_good_one() -> None:
-    other = Manifest(name="another")
-    forged = ManifestIs(MANIFEST.canonical(), AUTHOR.peer, b"x" * 64, ())
-    wrong = ManifestIs(other.canonical(), AUTHOR.peer, b"", ())
     members = [(ME.peer, ("/ip4/192.0.2.1/tcp/1",)), (BERT, ("/ip4/192.0.2.2/tcp/1",)), (CARL, ())]
-    answers: dict[PeerId, Message | Exception] = {
-        PeerId("mute"): TransportError("no answer"),
-        PeerId("forger"): forged,
-        PeerId("mixer"): wrong,
+    answers: dict[PeerId, Message | Exception | Silence] = {
+        PeerId("gone"): TransportError("no answer"),
+        PeerId("mute"): SILENCE,
+        PeerId("forger"): FORGED,
+        PeerId("mixer"): WRONG,
+        PeerId("meddler"): TAMPERED,
         ANNA: Refused("no such run here"),
         BERT: good(*members),
     }
@@ -63,17 +112,93 @@ async def test_bad_answers_do_not_keep_us_from_a_good_one() -> None:
     assert (found.manifest, found.author) == (MANIFEST, AUTHOR.peer)
     assert found.members == {BERT: ("/ip4/192.0.2.2/tcp/1",), CARL: ()}
     assert next(iter(found.members)) == BERT
+    assert (found.present, found.round, found.pace) == (3, 14, 2.5)
 
 
 @pytest.mark.asyncio
 async def test_without_a_good_answer_the_bad_one_is_told() -> None:
-    with pytest.raises(UnknownRun, match="none of the 2 connected peers"):
+    with pytest.raises(UnknownRun, match="none of the 2 peers that answered"):
         await find_manifest(RUN[:8], network({ANNA: Refused("no"), BERT: Refused("no")}), ME)
-    forged = ManifestIs(MANIFEST.canonical(), AUTHOR.peer, b"x" * 64, ())
-    with pytest.raises(RemoteError, match="forged or missing"):
-        await find_manifest(RUN[:8], network({ANNA: Refused("no"), BERT: forged}), ME)
+    gone = TransportError("no answer from CARL")
+    with pytest.raises(TransportError, match="no answer from CARL; others do not know it"):
+        await find_manifest(RUN[:8], network({CARL: gone, BERT: Refused("no")}), ME)
     with pytest.raises(LocalError, match="--bootstrap"):
         await find_manifest(RUN[:8], network({}), ME)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("lie", "complaint"),
+    [
+        (FORGED, "forged or missing"),
+        (WRONG, "another run's manifest"),
+        (TAMPERED, "tampered with"),
+        (dataclasses.replace(good(), author=CARL), "forged or missing"),
+        (dataclasses.replace(good(), pace=-1.0), "a round takes -1 seconds"),
+        (dataclasses.replace(good(), pace=1e12), r"a round takes 1e\+12 seconds"),
+    ],
+)
+async def test_who_tells_a_lie_is_named_and_not_the_author(lie: ManifestIs, complaint: str) -> None:
+    with pytest.raises(RemoteError, match=complaint) as refusal:
+        await find_manifest(RUN[:8], network({ANNA: Refused("no"), BERT: lie}), ME)
+    assert refusal.value.peer == BERT
+
+
+@pytest.mark.asyncio
+async def test_a_run_of_a_newer_protocol_says_upgrade() -> None:
+    table = {**msgpack.unpackb(MANIFEST.canonical()), "protocol": PROTOCOL + 1, "invented": {"later": True}}
+    newer = msgpack.packb(table)
+    run = hashlib.sha256(newer).hexdigest()
+    world = World({BERT: dataclasses.replace(good(), manifest=newer), ANNA: SILENCE}, run=run)
+    with pytest.raises(NewerProtocol, match=r"speaks protocol 2.*upgrade"):
+        await find_manifest(run, cast(Network, world), ME)
+
+
+HERE, THERE, HOLE = (f"/ip4/192.0.2.{host}/tcp/4101" for host in (1, 2, 3))
+
+
+@pytest.mark.asyncio
+async def test_addresses_of_a_link_are_tried_side_by_side_and_nobody_is_asked_twice() -> None:
+    doors = {HOLE: SILENCE, HERE: TransportError("refused"), THERE: BERT}
+    world = World({BERT: good(), ANNA: Refused("no")}, doors, connected=(ANNA,))
+    async with asyncio.timeout(5):
+        found = await find_manifest(RUN[:8], cast(Network, world), ME, [HOLE, HERE, THERE, THERE])
+    assert next(iter(found.members)) == BERT
+    assert sorted(world.asked) == sorted([ANNA, BERT])
+    assert world.remembered == {}, "who only looks keeps nothing"
+
+
+@pytest.mark.asyncio
+async def test_every_address_that_failed_is_named() -> None:
+    doors = {HERE: TransportError("refused"), THERE: LocalError("this node itself")}
+    with pytest.raises(TransportError, match=f"{HERE}: refused; {THERE}: this node itself"):
+        await find_manifest(RUN[:8], cast(Network, World({}, doors)), ME, [HERE, THERE])
+
+
+@pytest.mark.asyncio
+async def test_providers_are_looked_for_once_somebody_has_not_helped() -> None:
+    looked: list[RunId] = []
+
+    async def providers(run: RunId) -> list[Contact]:
+        looked.append(run)
+        return [Contact(CARL, (f"{HERE}/p2p/{CARL}", THERE)), Contact(ANNA, ())]
+
+    doors = {f"{HERE}/p2p/{CARL}": CARL}
+    world = World({CARL: good(), ANNA: Refused("no"), BERT: SILENCE}, doors, connected=(ANNA, BERT), run=RUN)
+    async with asyncio.timeout(5):
+        found = await find_manifest(RUN, cast(Network, world), ME, (), providers)
+    assert next(iter(found.members)) == CARL
+    assert looked == [MANIFEST.run_id]
+    world = World({ANNA: good()}, run=RUN)
+    await find_manifest(RUN, cast(Network, world), ME, (), providers)
+    assert len(looked) == 1
+
+
+def test_what_a_person_names_a_run_by() -> None:
+    assert wanted(RUN[:8].upper()) == (RUN[:8], ())
+    assert wanted(f"shoal:{RUN}?p={HERE}") == (RUN, (HERE,))
+    with pytest.raises(LocalError, match="no link to a run"):
+        wanted("short")
 
 
 @pytest.mark.asyncio
@@ -109,17 +234,22 @@ async def test_a_manifest_that_is_too_large_is_not_even_hashed() -> None:
 def run_of(manifest: Manifest) -> Run:
     entry = SimpleNamespace(addresses=("/ip4/192.0.2.2/tcp/1",))
     membership = SimpleNamespace(alive=lambda: [BERT], entry=lambda peer: entry)
-    member = SimpleNamespace(me=ANNA, membership=membership)
-    return cast(
-        Run,
-        SimpleNamespace(id=manifest.run_id, manifest=manifest, author=AUTHOR.peer, signature=b"sig", member=member),
-    )
+    made = SimpleNamespace(id=manifest.run_id, manifest=manifest, author=AUTHOR.peer, signature=b"sig")
+    made.member = SimpleNamespace(me=ANNA, membership=membership)
+    made.outer = SimpleNamespace(committed=SimpleNamespace(current=SimpleNamespace(round=7)))
+    made.commits = SimpleNamespace(pace=1.5)
+    return cast(Run, made)
 
 
 def test_we_introduce_newcomers_to_a_run_that_we_are_in() -> None:
     answer = introduce(GetManifest(RUN[:8]), [run_of(MANIFEST), run_of(Manifest(name="another"))], ("here",))
     members = ((ANNA, ("here",)), (BERT, ("/ip4/192.0.2.2/tcp/1",)))
-    assert answer == ManifestIs(MANIFEST.canonical(), AUTHOR.peer, b"sig", members)
+    assert answer == ManifestIs(MANIFEST.canonical(), AUTHOR.peer, b"sig", members, 2, 7, 1.5)
+
+
+def test_a_link_leads_to_us_and_to_the_others() -> None:
+    link = link_to(run_of(MANIFEST), (f"{HERE}/p2p/{ANNA}", "/ip4/127.0.0.1/tcp/4101"))
+    assert link == f"shoal:{RUN}?p={HERE}&p=/ip4/192.0.2.2/tcp/1"
 
 
 @pytest.mark.parametrize("prefix", ["", RUN[:7], "0123456789"])

@@ -1,0 +1,117 @@
+"""Joining from one link: whoever has it, and reaches any member in it, is in the run; its first member is not needed.
+
+No node here is told an address but by a link, or by what it has seen in an earlier life.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from shoal.dht.link import format_link, parse_link
+from shoal.node.up.processes import Children
+from shoal.protocol.errors import LocalError, TransportError
+from shoal.protocol.ids import RunId
+from tests.integration.nodes import RealNode, until
+from tests.integration.test_node import MANIFEST
+
+
+@pytest.fixture
+def children() -> Iterator[Children]:
+    with Children() as started:
+        yield started
+
+
+@pytest.fixture
+def hole() -> Iterator[str]:
+    """An address at which connections are taken, and nobody ever says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"/ip4/127.0.0.1/tcp/{listener.getsockname()[1]}"
+
+
+def kill(node: RealNode) -> None:
+    os.kill(node.pid, signal.SIGKILL)
+    until(lambda: not node.is_running, "the death", node.words)
+
+
+def has_noted(node: RealNode, other: RealNode) -> Callable[[], bool]:
+    peer = other.client.status()["peer"]
+    return lambda: node.home.peers.exists() and peer in node.home.peers.read_text()
+
+
+def test_a_run_outlives_the_one_that_its_first_link_led_to(children: Children, tmp_path: Path, hole: str) -> None:
+    a, b, c, d = nodes = [RealNode(tmp_path / name) for name in "abcd"]
+
+    def words() -> str:
+        return "\n".join(f"{node.folder.name}: {node.row()}\n{node.words()}" for node in nodes)
+
+    for node in (a, b, c):
+        node.launch(children)
+    for node in (a, b, c):
+        node.ready()
+    created = a.client.create_run(MANIFEST, False)
+    run, link = str(created["run"]), str(created["link"])
+    assert len(link) <= 300
+    broken = format_link(RunId(bytes.fromhex(run)), [hole, "/ip4/127.0.0.1/tcp/1", *parse_link(link).addresses])
+    b.client.join_run(broken, True)  # what does not answer delays nobody
+    c.client.join_run(link, True)
+    until(lambda: min(node.round() for node in (a, b, c)) >= 1, "a round with all three", words)
+    until(lambda: len(c.client.peers()) == 2, "c to know both", words)
+
+    kill(a)
+    before = c.round()
+    fresh = str(c.client.run_link(run[:8])["link"])
+    assert all(port_of(node) in fresh for node in (b, c))
+    d.start(children)
+    preview = d.client.preview_run(fresh)
+    assert (preview["name"], preview["data"]["here"]) == ("tiny", True)
+    assert preview["members"] in (2, 3)
+    assert preview["round"] >= 1
+    assert preview["pace"] is None or preview["pace"] > 0
+    assert d.client.runs() == []
+    assert list(d.home.runs.iterdir()) == [], "who only looks keeps nothing"
+    d.client.join_run(fresh, True)
+    until(lambda: d.round() > before, "the run to go on, with d", words)
+
+    until(has_noted(b, c), "a note of where the others are", words)
+    kill(b)
+    b.start(children)  # told nothing
+    before = c.round()
+    until(lambda: b.round() > before, "b to be back by its cache alone", words)
+    assert all("Traceback" not in node.words() for node in nodes)
+
+
+def port_of(node: RealNode) -> str:
+    return node.address.partition("/p2p/")[0]
+
+
+def test_a_link_on_the_command_line_is_tried_until_somebody_answers(children: Children, tmp_path: Path) -> None:
+    a, b = RealNode(tmp_path / "a").start(children), RealNode(tmp_path / "b")
+    link = str(a.client.create_run(MANIFEST, False)["link"])
+    where = int(port_of(a).rpartition("/")[2])
+    a.client.stop()
+    until(lambda: not a.is_running, "the end", a.words)
+    b.start(children, join=(link,), train=False)
+    until(lambda: "nobody has told us" in str(b.client.status()["obstacle"]), "b to say so", b.words)
+    a.start(children, port=where)
+    until(lambda: b.row().get("members") == 2, "b in the run", b.words)
+
+
+def test_what_leads_nowhere_is_one_sentence_and_leaves_nothing(children: Children, tmp_path: Path) -> None:
+    a, b = (RealNode(tmp_path / name).start(children) for name in "ab")
+    other = format_link(RunId(bytes(32)), a.client.status()["addresses"])
+    for ask in (b.client.preview_run, lambda link: b.client.join_run(link, True)):
+        with pytest.raises(LocalError, match="the peer that answered is in a run 0000"):
+            ask(other)
+        with pytest.raises(TransportError, match=r"/ip4/127\.0\.0\.1/tcp/1: "):
+            ask(f"shoal:{'0' * 64}?p=/ip4/127.0.0.1/tcp/1&p=/ip4/127.0.0.1/tcp/2")
+        with pytest.raises(LocalError, match="is not whole"):
+            ask("shoal:0000")
+    assert b.client.runs() == []
+    assert list(b.home.runs.iterdir()) == []
+    assert "Traceback" not in b.words()

@@ -1,0 +1,147 @@
+"""`shoal run link`, `preview` and `join`: a stranger's run is shown and asked about before anything is joined."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from shoal.node import present
+from shoal.node.exits import Exit
+from shoal.node.home import Home
+from shoal.node.qr import draw
+from tests.fake_service import LINK, RUN, FakeService
+from tests.unit.test_cli import Shoal, background, node, shoal
+
+Says = Callable[[str], None]
+__all__ = ["background", "node", "shoal"]  # fixtures
+
+
+class Person(io.StringIO):
+    """Somebody at the keyboard."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def says(monkeypatch: pytest.MonkeyPatch) -> Says:
+    """A person at a terminal, and what they type."""
+
+    def sit_down(line: str) -> None:
+        monkeypatch.setattr(sys, "stdin", Person(line))
+        monkeypatch.setattr(present, "is_terminal", lambda: True)
+        monkeypatch.setenv("NO_COLOR", "1")
+
+    return sit_down
+
+
+@pytest.mark.parametrize("line", ["y\n", "Yes\n", " y"])
+def test_who_says_yes_has_seen_what_it_is(shoal: Shoal, node: FakeService, says: Says, line: str) -> None:
+    says(line)
+    code, out, err = shoal("run", "join", LINK)
+    assert (code, err) == (Exit.OK, "")
+    for words in ("stdlib, run ", "signed by evil?[2Jpeer", "parameters", "standard library", "memory", "traffic"):
+        assert words in out[: out.index("Join? [y/N] ")]
+    assert out.endswith(f"Join? [y/N] joined run stdlib ({RUN[:8]}); `shoal status` says how it goes\n")
+    assert node.calls == [("preview", LINK), ("join", LINK, True)]
+
+
+@pytest.mark.parametrize("line", ["n\n", "\n", "", "yesterday\n"])
+def test_anything_else_is_no(shoal: Shoal, node: FakeService, says: Says, line: str) -> None:
+    says(line)
+    code, _, err = shoal("run", "join", LINK)
+    assert (code, err) == (Exit.FAILED, "shoal: not joined\n")
+    assert node.calls == [("preview", LINK)]
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_where_nobody_can_say_yes_nothing_is_done(shoal: Shoal, node: FakeService, flags: list[str]) -> None:
+    code, out, err = shoal("run", "join", LINK, *flags)
+    assert (code, out) == (Exit.USAGE, "")
+    assert "--yes" in err
+    assert err.count("\n") == 1
+    assert node.calls == []
+
+
+def test_who_said_yes_before_is_shown_it_all_the_same(shoal: Shoal, node: FakeService) -> None:
+    _, out, _ = shoal("run", "join", f"  <{LINK}>\n", "--yes", "--no-train")
+    assert "traffic" in out
+    assert "Join?" not in out
+    assert node.calls[1][2] is False
+
+
+def test_who_lacks_the_data_is_told_before_it_joins(shoal: Shoal, node: FakeService) -> None:
+    node.missing = "text files with the digest 01234567, which this node was not given: start it with --data PATH"
+    code, _, err = shoal("run", "join", LINK, "--yes")
+    assert code == Exit.FAILED
+    assert "--data PATH" in err
+    assert "--no-train" in err
+    assert node.calls == [("preview", LINK)]
+    assert shoal("run", "join", LINK, "--yes", "--no-train")[0] == Exit.OK
+
+
+def test_a_program_gets_the_link_and_nothing_else(shoal: Shoal, node: FakeService) -> None:
+    assert shoal("run", "link", "stdlib") == (Exit.OK, f"{LINK}\n", "")
+    assert shoal("run", "link", "stdlib", "--qr")[1].splitlines() == [LINK, "", *draw(LINK)]
+    assert shoal("run", "link", "nothing")[0] == Exit.FAILED
+
+
+def test_a_person_gets_the_link_as_a_shell_takes_it(
+    shoal: Shoal, node: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(present, "is_terminal", lambda: True)
+    assert shoal("run", "link", "stdlib", "--no-qr")[1] == f"shoal run join '{LINK}'\n"
+
+
+def test_a_preview_joins_nothing(shoal: Shoal, node: FakeService) -> None:
+    assert "traffic" in shoal("run", "preview", LINK)[1]
+    assert '"parameters": ' in shoal("run", "preview", LINK, "--json")[1]
+    assert node.calls == [("preview", LINK)] * 2
+
+
+@pytest.fixture
+def _any_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOAL_ADMIN_PORT", "0")  # a node that is started for us knows the variables, too
+    monkeypatch.setenv("SHOAL_FOREGROUND", "1")  # and stays out of this terminal
+
+
+@pytest.mark.usefixtures("_any_port")
+def test_where_no_node_runs_one_is_started_and_stays(shoal: Shoal, background: Home) -> None:
+    code, out, err = shoal("run", "join", LINK, "--yes")
+    assert code == Exit.OK
+    assert f"started a node in the background (pid {background.holder()})" in err
+    assert "joined run stdlib" in out
+    assert background.holder() is not None
+    assert shoal("run", "preview", LINK)[2] == ""
+    assert shoal("node", "stop")[0] == Exit.OK
+
+
+@pytest.mark.usefixtures("_any_port")
+def test_a_node_that_was_started_for_nothing_is_stopped_again(
+    shoal: Shoal, background: Home, says: Says, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert shoal("run", "preview", LINK)[0] == Exit.OK
+    assert background.holder() is None
+    assert shoal("run", "join", "dead0000", "--yes")[0] == Exit.FAILED
+    assert background.holder() is None
+    says("n\n")
+    code, _, err = shoal("run", "join", LINK)
+    assert (code, err.endswith("shoal: not joined\n")) == (Exit.FAILED, True)
+    assert background.holder() is None
+
+
+def test_a_node_that_cannot_be_started_says_why(
+    shoal: Shoal, background: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_NODE", "fails")
+    code, out, err = shoal("run", "join", LINK, "--yes")
+    assert (code, out) == (Exit.FAILED, "")
+    assert err.startswith("shoal: the node did not start: the identity key is of another planet")
+    monkeypatch.setenv("SHOAL_PORT", "none")
+    code, out, err = shoal("run", "join", LINK, "--yes")
+    assert (code, out) == (Exit.USAGE, "")
+    assert "Traceback" not in err
+    assert background.holder() is None

@@ -1,0 +1,153 @@
+"""What a person is shown before joining: all that the decision needs, on one screen; and the QR code of a link."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from shoal.node import qr
+from shoal.node.corpus import files_corpus
+from shoal.node.description import data_at_hand, describe
+from shoal.node.introduction import Introduction
+from shoal.node.manifest import DataSpec, Manifest, load_manifest
+from shoal.node.preview import show_preview
+from shoal.node.service import Answer
+from shoal.protocol.ids import PeerId
+
+STDLIB = load_manifest(Path(__file__).parents[2] / "examples/stdlib.toml")
+AUTHOR = PeerId("12D3KooWAuthor")
+LINK = f"shoal:{STDLIB.run_id.hex()}?p=/ip4/192.0.2.7/tcp/4101&p=/ip4/192.0.2.8/tcp/4101"
+
+
+def described(manifest: Manifest = STDLIB, present: int = 4, round: int = 14, pace: float = 12.0) -> Answer:
+    return describe(Introduction(manifest, AUTHOR, b"", {}, present, round, pace), ())
+
+
+def test_the_screen_says_what_is_run_and_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    show_preview(described())
+    assert capsys.readouterr().out == SCREEN.format(run=STDLIB.run_id.hex()[:8])
+
+
+SCREEN = """\
+stdlib, run {run}, signed by 12D3KooWAuthor
+
+model    llama with 820,352 parameters: 4 layers of 128, 256 tokens, context 128
+data     the sources of Python's standard library, which are here
+method   diloco: 20 steps of 8 sequences alone, then an average; changes are sent in full
+rounds   14 done, and no last one; 4 members; about one every 12 s
+memory   about 892.7 MiB: 447.6 MiB for the node, 445.2 MiB to train, partly on a GPU if used
+traffic  about 5.0 MiB a round, 35.2 GiB a day, each way; first 6.3 MiB to catch up
+"""
+
+
+def test_what_is_not_known_is_not_said(capsys: pytest.CaptureFixture[str]) -> None:
+    rounds = STDLIB.rounds.model_copy(update={"last": 2000})
+    codec = STDLIB.codec.model_copy(update={"scatter": "int8"})
+    show_preview(described(STDLIB.model_copy(update={"rounds": rounds, "codec": codec}), 1, 0, 0.0))
+    out = capsys.readouterr().out
+    assert "0 of 2,000 done; 1 member\n" in out
+    assert "sent in 8 bits, the mean in full\n" in out
+    assert "a day" not in out
+
+
+@pytest.mark.parametrize(("pace", "words"), [(0.5, "0.5 s"), (90, "90 s"), (600, "10 min"), (7200, "2 h")])
+def test_a_pace_is_said_as_people_say_it(capsys: pytest.CaptureFixture[str], pace: float, words: str) -> None:
+    show_preview(described(pace=pace))
+    assert f"about one every {words}\n" in capsys.readouterr().out
+
+
+def test_whether_the_data_are_here(tmp_path: Path) -> None:
+    (tmp_path / "ours.txt").write_text("text " * 1000)
+    digest = files_corpus([tmp_path]).digest.hex()
+    named, own = DataSpec(name="files", digest=digest), DataSpec(name="files")
+    assert data_at_hand(DataSpec(), ())[0]
+    assert data_at_hand(named, [tmp_path])[0]
+    assert data_at_hand(own, [tmp_path])[0]
+    for spec in (named, own):
+        here, words = data_at_hand(spec, ())
+        assert (here, "--data PATH" in words) == (False, True)
+    (tmp_path / "ours.txt").write_text("other text " * 1000)
+    here, words = data_at_hand(named, [tmp_path])
+    assert (here, "are others" in words) == (False, True)
+    (tmp_path / "ours.txt").unlink()
+    here, words = data_at_hand(named, [tmp_path])
+    assert (here, "no text in" in words) == (False, True)
+
+
+# -- the code -----------------------------------------------------------------------------------------------
+
+
+def modules(lines: list[str]) -> list[str]:
+    """The picture that a scanner sees: rows of dark (#) and light (.) modules."""
+    upper, lower = {" ": "#", "▀": ".", "▄": "#", "█": "."}, {" ": "#", "▀": "#", "▄": ".", "█": "."}
+    return ["".join(half[letter] for letter in line) for line in lines for half in (upper, lower)]
+
+
+def test_a_code_has_a_light_margin_and_three_eyes() -> None:
+    lines = qr.draw(LINK)
+    picture = modules(lines)[: len(lines[0])]  # it is square: what is below fills the last line
+    assert {len(line) for line in lines} == {len(picture[0])}
+    assert all(set(row) == {"."} for row in picture[: qr.QUIET])
+    assert all(row.startswith("..") and row.endswith("..") for row in picture)
+    eye = ["#######", "#.....#", "#.###.#", "#.###.#", "#.###.#", "#.....#", "#######"]
+    size = len(picture[0]) - 2 * qr.QUIET
+    for top, left in ((0, 0), (0, size - 7), (size - 7, 0)):
+        found = [row[qr.QUIET + left :][:7] for row in picture[qr.QUIET + top :][:7]]
+        assert found == eye
+
+
+def test_the_longest_link_has_a_code_that_fits_a_wide_terminal() -> None:
+    assert len(qr.draw("shoal:" + "x" * 294)[0]) <= 80
+
+
+class Terminal(io.TextIOWrapper):
+    """A screen of 80 columns."""
+
+    def __init__(self, encoding: str = "utf-8") -> None:
+        super().__init__(io.BytesIO(), encoding)
+
+    def isatty(self) -> bool:
+        return True
+
+    def text(self) -> str:
+        self.flush()
+        return self.buffer.getvalue().decode(self.encoding)  # type: ignore[attr-defined, no-any-return]
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, screen: io.TextIOWrapper, wanted: bool | None, columns: int = 80) -> None:
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setattr(qr.shutil, "get_terminal_size", lambda: os.terminal_size((columns, 24)))
+    qr.show(LINK, wanted)
+
+
+def test_a_terminal_gets_a_code_in_colours_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    screen = Terminal()
+    shown(monkeypatch, screen, None)
+    lines = screen.text().splitlines()[1:]
+    assert [line.removeprefix("\x1b[97;40m").removesuffix("\x1b[0m") for line in lines] == qr.draw(LINK)
+    monkeypatch.setenv("NO_COLOR", "1")
+    screen = Terminal()
+    shown(monkeypatch, screen, True)
+    assert screen.text().splitlines()[1:] == qr.draw(LINK)
+
+
+def test_there_is_no_code_where_it_is_not_wanted_or_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    for screen, wanted, columns in (
+        (Terminal(), False, 80),
+        (Terminal(), None, 40),
+        (Terminal("ascii"), None, 80),
+        (Terminal("ascii"), True, 80),
+    ):
+        shown(monkeypatch, screen, wanted, columns)
+        assert screen.text() == ""
+    file = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", file)
+    qr.show(LINK, None)
+    assert file.getvalue() == ""
+    qr.show(LINK, True)
+    assert file.getvalue().splitlines()[1:] == qr.draw(LINK)

@@ -1,0 +1,52 @@
+"""What a run needs is near what was measured, and counts the model to the last parameter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shoal.node.layout import Layout
+from shoal.node.manifest import CodecSpec, Manifest, ModelSpec, load_manifest
+from shoal.node.model import skeleton
+from shoal.node.requirements import MIB, parameters, requirements
+
+STDLIB = load_manifest(Path(__file__).parents[2] / "examples/stdlib.toml")
+LARGER = ModelSpec(dim=512, layers=8, heads=8, kv_heads=4, hidden=1408, context=64)
+BIG = Manifest(name="big", model=LARGER, method={"inner_steps": 2, "batch": 4}, codec={"scatter": "int8"})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        STDLIB.model,
+        LARGER,
+        LARGER.model_copy(update={"tied": False}),
+        ModelSpec(vocab=7, dim=32, layers=1, heads=4, kv_heads=1, hidden=8),
+    ],
+)
+def test_parameters_are_counted_as_the_model_has_them(spec: ModelSpec) -> None:
+    assert parameters(spec) == Layout.of(skeleton(spec)).size
+
+
+@pytest.mark.parametrize(
+    ("manifest", "node", "worker", "sent"),
+    [(STDLIB, 441, 439, 3_281_408 / MIB), (BIG, 1464, 1304, 59_378_208 / MIB)],
+)
+def test_estimates_are_near_what_two_members_really_used(
+    manifest: Manifest, node: float, worker: float, sent: float
+) -> None:
+    needs = requirements(manifest, members=2)
+    assert needs.node_memory / MIB == pytest.approx(node, rel=0.1)
+    assert needs.worker_memory / MIB == pytest.approx(worker, rel=0.1)
+    assert needs.sent / MIB == pytest.approx(sent, rel=0.01)
+    assert needs.received == needs.sent
+
+
+def test_traffic_approaches_twice_the_model_and_less_with_a_codec() -> None:
+    count = parameters(STDLIB.model)
+    assert requirements(STDLIB, 1).sent == 0
+    assert requirements(STDLIB, 4).sent == 6 * count  # 6.0 bytes per parameter: as `shoal up` counts with four
+    assert requirements(STDLIB, 10_000).sent == pytest.approx(8 * count, rel=0.001)
+    small = STDLIB.model_copy(update={"codec": CodecSpec(scatter="int8", gather="int8")})
+    assert requirements(small, 10_000).sent == pytest.approx(2 * count, rel=0.01)
