@@ -50,14 +50,15 @@ class Errands:
         return next((f"not yet in the run {run[:8]}: {why}" for run, why in self._open.items()), None)
 
     async def _see_to(self, run: str, enter: Callable[[], Awaitable[Answer]]) -> None:
-        pause = RETRY_FIRST
+        pause, said = RETRY_FIRST, ""
         while not self._runs.has(run):
             self._open[run] = "entering it now"  # which takes a while, once somebody has answered
             try:
                 await enter()
             except ShoalError as error:
                 self._open[run] = str(error)
-                if pause > RETRY_FIRST:  # the first time, nobody could have answered yet
+                if pause > RETRY_FIRST and said != str(error):  # the first time, nobody could have answered yet
+                    said = str(error)
                     warn(log, "run-not-entered", f"not yet in the run {run[:8]}: {error}; trying again")
                 await asyncio.sleep(pause)
                 pause = min(RETRY_MOST, 2 * pause)

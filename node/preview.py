@@ -33,7 +33,7 @@ def _model(model: Answer, parameters: int) -> str:
 
 
 def _method(method: Answer, codec: Answer) -> str:
-    there, back = CODECS[codec["scatter"]], CODECS[codec["gather"]]
+    there, back = (CODECS.get(codec[way], codec[way]) for way in ("scatter", "gather"))
     means = there if there == back else f"{there}, the mean {back}"
     steps = f"{method['inner_steps']:,} steps of {method['batch']:,} sequences alone"
     return f"{method['name']}: {steps}, then an average; changes are sent {means}"
@@ -41,7 +41,8 @@ def _method(method: Answer, codec: Answer) -> str:
 
 def _rounds(preview: Answer) -> str:
     last = preview["manifest"]["rounds"]["last"]
-    done = f"{preview['round']:,} of {last:,} done" if last else f"{preview['round']:,} done, and no last one"
+    count = f"{preview['round']:,}" if preview["round"] else "none"
+    done = f"{count} of {last:,} done" if last else f"{count} done, and no last one"
     members = f"{preview['members']:,} member{'s' if preview['members'] != 1 else ''}"
     pace = f"; about one every {_duration(preview['pace'])}" if preview["pace"] else ""
     return f"{done}; {members}{pace}"
@@ -49,13 +50,21 @@ def _rounds(preview: Answer) -> str:
 
 def _memory(memory: Answer) -> str:
     node, worker = memory["node"], memory["worker"]
-    return f"about {size(node + worker)}: {size(node)} for the node, {size(worker)} to train, partly on a GPU if used"
+    whole = f"about {_about(node + worker)}"
+    return f"{whole}: {_about(node)} for the node, {_about(worker)} to train, partly on a GPU if used"
 
 
 def _traffic(preview: Answer) -> str:
     sent = preview["traffic"]["sent"]
-    daily = f", {size(sent * DAY / preview['pace'])} a day" if preview["pace"] else ""
-    return f"about {size(sent)} a round{daily}, each way; first {size(preview['state'])} to catch up"
+    daily = f", {_about(sent * DAY / preview['pace'])} a day" if preview["pace"] else ""
+    return f"about {_about(sent)} a round{daily}, each way; {_about(preview['state'])} to begin with"
+
+
+def _about(count: float) -> str:
+    """A number of bytes with two digits that count."""
+    amount, unit = str(size(count)).split(" ")
+    whole = float(amount)
+    return f"{whole:.1f} {unit}" if whole < 10 else f"{round(whole, -1 if whole >= 100 else 0):.0f} {unit}"
 
 
 def _duration(seconds: float) -> str:

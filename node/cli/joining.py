@@ -1,7 +1,7 @@
 """Joining a run from the command line: look at it, ask, join.
 
 Whoever joins a stranger's run is shown what it is and asked, so a program has to say --yes. Where no node runs, one is
-started in the background; if nothing comes of it all, that one is stopped again.
+started in the background, also for who creates a run; if nothing comes of it all, that one is stopped again.
 """
 
 from __future__ import annotations
@@ -83,8 +83,10 @@ def _start() -> None:
 
 
 def _link(text: str) -> str:
+    """What the person named, if it can be a run; UsageError if not."""
     from shoal.node.options import UsageError, names_a_run
 
+    text = text.strip()
     if not names_a_run(text):
         raise UsageError(
             f"'{text[:80]}' names no run: give its link (shoal:..., in quotes), or its id (64 hex characters, or the "

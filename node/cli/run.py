@@ -40,11 +40,11 @@ def create(
 ) -> None:
     """Create a run from a manifest, join it, and print its link; from a checkpoint it goes on, as a new lineage."""
     from shoal.node import present
-    from shoal.node.client import Client
-    from shoal.node.home import find_home
+    from shoal.node.cli.joining import node_at_hand
 
     text = _read_manifest(manifest)
-    answer = Client(find_home()).create_run(text, not no_train, _absolute(checkpoint))
+    with node_at_hand() as client:
+        answer = client.create_run(text, not no_train, _absolute(checkpoint))
     if as_json:
         present.show_json(answer)
         return

@@ -33,16 +33,9 @@ class RealNode:
         return self.launch(children, bootstrap, fault, **settings).ready()
 
     def launch(self, children: Children, bootstrap: str | None = None, fault: str = "", **more: Any) -> RealNode:
-        """Start the process; `more` are settings beyond the usual ones."""
-        settings = NodeSettings(
-            home=self.home.root,
-            port=0,
-            listen_host="127.0.0.1",
-            admin_port=0,
-            bootstrap=(bootstrap,) if bootstrap else (),
-            threads=1,
-            **more,
-        )
+        """Start the process; `more` are settings beyond the usual ones, or in their place."""
+        usual: dict[str, Any] = {"port": 0, "listen_host": "127.0.0.1", "admin_port": 0, "threads": 1}
+        settings = NodeSettings(home=self.home.root, bootstrap=(bootstrap,) if bootstrap else (), **(usual | more))
         environ = {"SHOAL_HOME": str(self.home.root), FAULT_VARIABLE: fault}
         self.child = children.start(foreground_argv(settings), self.log, environ)
         return self

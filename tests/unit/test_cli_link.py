@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -117,6 +118,17 @@ def test_where_no_node_runs_one_is_started_and_stays(shoal: Shoal, background: H
     assert background.holder() is not None
     assert shoal("run", "preview", LINK)[2] == ""
     assert shoal("node", "stop")[0] == Exit.OK
+
+
+@pytest.mark.usefixtures("_any_port")
+def test_a_run_is_created_without_a_node_too(shoal: Shoal, background: Home, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("typo = 'a'")
+    assert shoal("run", "create", str(tmp_path / "run.toml"))[0] == Exit.FAILED
+    assert background.holder() is None
+    (tmp_path / "run.toml").write_text("name = 'a'")
+    code, out, err = shoal("run", "create", str(tmp_path / "run.toml"))
+    assert (code, LINK in out) == (Exit.OK, True)
+    assert f"(pid {background.holder()})" in err
 
 
 @pytest.mark.usefixtures("_any_port")

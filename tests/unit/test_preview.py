@@ -39,8 +39,8 @@ model    llama with 820,352 parameters: 4 layers of 128, 256 tokens, context 128
 data     the sources of Python's standard library, which are here
 method   diloco: 20 steps of 8 sequences alone, then an average; changes are sent in full
 rounds   14 done, and no last one; 4 members; about one every 12 s
-memory   about 892.7 MiB: 447.6 MiB for the node, 445.2 MiB to train, partly on a GPU if used
-traffic  about 5.0 MiB a round, 35.2 GiB a day, each way; first 6.3 MiB to catch up
+memory   about 890 MiB: 450 MiB for the node, 450 MiB to train, partly on a GPU if used
+traffic  about 5.0 MiB a round, 35 GiB a day, each way; 6.3 MiB to begin with
 """
 
 
@@ -49,7 +49,7 @@ def test_what_is_not_known_is_not_said(capsys: pytest.CaptureFixture[str]) -> No
     codec = STDLIB.codec.model_copy(update={"scatter": "int8"})
     show_preview(described(STDLIB.model_copy(update={"rounds": rounds, "codec": codec}), 1, 0, 0.0))
     out = capsys.readouterr().out
-    assert "0 of 2,000 done; 1 member\n" in out
+    assert "none of 2,000 done; 1 member\n" in out
     assert "sent in 8 bits, the mean in full\n" in out
     assert "a day" not in out
 
