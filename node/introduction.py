@@ -177,8 +177,8 @@ class _Inquiry:
         if self._liar is not None:
             return self._liar
         if not self._unreached:
-            who = f"the {self._refused} peers that answered are" if self._refused > 1 else "the peer that answered is"
-            return UnknownRun(f"none of {who} in a run {self._run}")
+            who = f"none of the {self._refused} peers that answered is" if self._refused > 1 else "who answered is not"
+            return UnknownRun(f"{who} in a run {self._run}")
         words, more = "; ".join(self._unreached[:SAID]), len(self._unreached) - SAID
         words += (f"; and {more} more" if more > 0 else "") + ("; others do not know it" if self._refused else "")
         return TransportError(f"nobody has told us of the run {self._run[:8]}: {words}")

@@ -124,8 +124,9 @@ class Runs:
     async def join(self, link: str, train: bool, checkpoint: str = "") -> Answer:
         """Become a member of a run, from its link or id; with the checkpoint that it goes on from, at once."""
         loaded = await _load(checkpoint)
+        found = await self._find(link)  # which may take long: others may be entered meanwhile, or all be left
         async with self._entering:
-            found = await self._find(link)
+            self._check_is_new(found.manifest.run_id.hex())
             await asyncio.to_thread(_forget_rest, self._home.run_folder(found.manifest.run_id.hex()))
             return await self._enter(found, train, loaded)
 
@@ -170,9 +171,12 @@ class Runs:
     async def _find(self, link: str) -> Introduction:
         """The introduction to a run that we are not in."""
         run, addresses = wanted(link)
+        self._check_is_new(run)
+        return await find_manifest(run, self._network, self._identity, addresses, self.providers)
+
+    def _check_is_new(self, run: str) -> None:
         if self.has(run):
             raise LocalError(f"this node is in the run {run} already")
-        return await find_manifest(run, self._network, self._identity, addresses, self.providers)
 
     def _recall(self, run: str, seeds: Sequence[PeerId]) -> tuple[Introduction, Joined]:
         """What we had been told of a run, and how we were in it."""

@@ -97,6 +97,46 @@ async def test_who_leaves_a_run_keeps_nothing_of_it(home: Home, where: str) -> N
     assert others.exists()
 
 
+HERE = "/ip4/192.0.2.7/tcp/4101"
+LINK = f"shoal:{MANIFEST.run_id.hex()}?p={HERE}"
+
+
+@pytest.mark.asyncio
+async def test_a_preview_asks_where_the_link_leads_and_keeps_nothing(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    async def found(*arguments: object) -> Introduction:
+        asked.extend(arguments)
+        return Introduction(MANIFEST, PeerId("anna"), b"", {PeerId("anna"): (HERE,)}, 3, 14, 2.0)
+
+    monkeypatch.setattr("shoal.node.runs.find_manifest", found)
+    runs = made(home)
+    before = sorted(home.root.rglob("*"))
+    answer = await runs.preview(LINK)
+    assert (answer["name"], answer["members"], answer["round"], answer["pace"]) == ("ours", 3, 14, 2.0)
+    assert (asked[0], asked[3], asked[4]) == (MANIFEST.run_id.hex(), (HERE,), runs.providers)
+    assert sorted(home.root.rglob("*")) == before
+    assert runs.open == {}
+
+
+@pytest.mark.asyncio
+async def test_a_run_that_was_entered_while_we_asked_for_it_is_not_entered_twice(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = made(home)
+
+    async def found(*_: object) -> Introduction:
+        runs.broken[MANIFEST.run_id.hex()] = "be it broken"
+        return Introduction(MANIFEST, PeerId("anna"), b"", {})
+
+    monkeypatch.setattr("shoal.node.runs.find_manifest", found)
+    for _ in range(2):  # the second time it is known before anybody is asked
+        with pytest.raises(LocalError, match="already"):
+            await runs.join(LINK, train=True)
+
+
 @pytest.mark.parametrize("way", ["create", "join"])
 @pytest.mark.asyncio
 async def test_who_begins_with_a_run_anew_does_not_begin_with_what_was_kept(
