@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from shoal.dht.link import format_link, parse_link
+from shoal.node.client import Answer
 from shoal.node.up.processes import Children
 from shoal.protocol.errors import LocalError, TransportError
 from shoal.protocol.ids import RunId
@@ -111,7 +112,8 @@ def test_a_link_on_the_command_line_is_tried_until_somebody_answers(children: Ch
 def test_what_leads_nowhere_is_one_sentence_and_leaves_nothing(children: Children, tmp_path: Path) -> None:
     a, b = (RealNode(tmp_path / name).start(children) for name in "ab")
     other = format_link(RunId(bytes(32)), a.client.status()["addresses"])
-    for ask in (b.client.preview_run, lambda link: b.client.join_run(link, True)):
+    asks: list[Callable[[str], Answer]] = [b.client.preview_run, lambda link: b.client.join_run(link, True)]
+    for ask in asks:
         with pytest.raises(LocalError, match="who answered is not in a run 0000"):
             ask(other)
         with pytest.raises(TransportError, match=r"/ip4/127\.0\.0\.1/tcp/1: "):

@@ -159,7 +159,7 @@ HERE, THERE, HOLE = (f"/ip4/192.0.2.{host}/tcp/4101" for host in (1, 2, 3))
 
 @pytest.mark.asyncio
 async def test_addresses_of_a_link_are_tried_side_by_side_and_nobody_is_asked_twice() -> None:
-    doors = {HOLE: SILENCE, HERE: TransportError("refused"), THERE: BERT}
+    doors: dict[str, PeerId | Exception | Silence] = {HOLE: SILENCE, HERE: TransportError("refused"), THERE: BERT}
     world = World({BERT: good(), ANNA: Refused("no")}, doors, connected=(ANNA,))
     async with asyncio.timeout(5):
         found = await find_manifest(RUN[:8], cast(Network, world), ME, [HOLE, HERE, THERE, THERE])

@@ -108,19 +108,20 @@ class Terminal(io.TextIOWrapper):
     """A screen of 80 columns."""
 
     def __init__(self, encoding: str = "utf-8") -> None:
-        super().__init__(io.BytesIO(), encoding)
+        self.shown = io.BytesIO()
+        super().__init__(self.shown, encoding)
 
     def isatty(self) -> bool:
         return True
 
     def text(self) -> str:
         self.flush()
-        return self.buffer.getvalue().decode(self.encoding)  # type: ignore[attr-defined, no-any-return]
+        return self.shown.getvalue().decode(self.encoding)
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, screen: io.TextIOWrapper, wanted: bool | None, columns: int = 80) -> None:
     monkeypatch.setattr(sys, "stdout", screen)
-    monkeypatch.setattr(qr.shutil, "get_terminal_size", lambda: os.terminal_size((columns, 24)))
+    monkeypatch.setattr("shoal.node.qr.shutil.get_terminal_size", lambda: os.terminal_size((columns, 24)))
     qr.show(LINK, wanted)
 
 

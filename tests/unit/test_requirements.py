@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from shoal.node.layout import Layout
-from shoal.node.manifest import CodecSpec, Manifest, ModelSpec, load_manifest
+from shoal.node.manifest import CodecSpec, Manifest, MethodSpec, ModelSpec, load_manifest
 from shoal.node.model import skeleton
 from shoal.node.requirements import MIB, parameters, requirements
 
 STDLIB = load_manifest(Path(__file__).parents[2] / "examples/stdlib.toml")
 LARGER = ModelSpec(dim=512, layers=8, heads=8, kv_heads=4, hidden=1408, context=64)
-BIG = Manifest(name="big", model=LARGER, method={"inner_steps": 2, "batch": 4}, codec={"scatter": "int8"})  # type: ignore[arg-type]
+BIG = Manifest(name="big", model=LARGER, method=MethodSpec(inner_steps=2, batch=4), codec=CodecSpec(scatter="int8"))
 
 
 @pytest.mark.parametrize(
