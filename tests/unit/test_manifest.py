@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from shoal.node.manifest import (
     MAX_MANIFEST,
     Manifest,
+    NewerProtocol,
     check_manifest,
     decode_manifest,
     load_manifest,
@@ -157,7 +158,7 @@ def nested(depth: int) -> bytes:
         msgpack.packb({"name": "test"}),  # canonical form leaves no default out
         msgpack.packb(dict(reversed(MANIFEST.model_dump(mode="json").items()))),
         msgpack.packb({**MANIFEST.model_dump(mode="json"), "extra": 1}),
-        msgpack.packb({**MANIFEST.model_dump(mode="json"), "protocol": 2}),
+        msgpack.packb({**MANIFEST.model_dump(mode="json"), "protocol": 0}),
         msgpack.packb({"\x1b[2J" * 9_000: 2}),
         msgpack.packb({1: 2}),
         msgpack.packb(msgpack.Timestamp(1)),
@@ -169,6 +170,12 @@ def test_bytes_that_are_no_canonical_manifest_name_their_sender(data: bytes) -> 
         decode_manifest(data, run_of(data), PeerId("mallory"))
     assert caught.value.peer == "mallory"
     assert len(str(caught.value)) < 300
+
+
+def test_a_manifest_of_a_newer_protocol_is_nobodys_fault() -> None:
+    data = msgpack.packb({"protocol": 2, "name": ["of another shape"], "new": 1})
+    with pytest.raises(NewerProtocol, match=r"the run speaks protocol 2, and this version of Shoal 1: upgrade"):
+        decode_manifest(data, RunId(hashlib.sha256(data).digest()), PeerId("mallory"))
 
 
 def test_another_run_id_is_refused() -> None:
