@@ -98,6 +98,7 @@ def port_of(node: RealNode) -> str:
     return node.address.partition("/p2p/")[0]
 
 
+@pytest.mark.slow
 def test_a_link_on_the_command_line_is_tried_until_somebody_answers(children: Children, tmp_path: Path) -> None:
     a, b = RealNode(tmp_path / "a").start(children), RealNode(tmp_path / "b")
     link = str(a.client.create_run(MANIFEST, False)["link"])
