@@ -24,6 +24,7 @@ class Candidates:
         self._vote = vote
         self._view = view
         self._leaves: dict[PeerId, Leave] = {}
+        self._passed_on = (0, 0)  # in which attempt, and how many
 
     def sign_off(self, leaves: Iterable[Leave]) -> None:
         """Some have signed off from this round."""
@@ -32,6 +33,11 @@ class Candidates:
     def leaves(self) -> tuple[Leave, ...]:
         """Those who have signed off, in an order that all share."""
         return tuple(self._leaves[peer] for peer in sorted(self._leaves))
+
+    def pass_on(self, attempt: int) -> tuple[Leave, ...]:
+        """What the leader of `attempt` may not have heard, as it was away then: once, and again if there is more."""
+        before, self._passed_on = self._passed_on, (attempt, len(self._leaves))
+        return self.leaves() if self._passed_on != before else ()
 
     def after_leaves(self, below: int) -> int:
         """The first attempt in which all leaves count whose promises are for attempts below this one."""

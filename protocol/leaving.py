@@ -14,8 +14,9 @@ those who go at once the first in the order of the voters goes last. It waits a 
 (`parting`), and with them it can decide alone when it is back.
 
 So it does not matter when a LEAVE arrives, how often, or in what order: it means one round of its author, and says
-always the same. Who comes back says it again, and takes part without a vote; from V + 2 on, of which no LEAVE speaks,
-it is a newcomer like any other.
+always the same. Whoever has heard it passes it on to the leader that it follows, which may have been away when it was
+said. Who comes back says it again, and takes part without a vote; from V + 2 on, of which no LEAVE speaks, it is a
+newcomer like any other.
 """
 
 from __future__ import annotations
@@ -175,6 +176,10 @@ class Goodbyes:
             check_chunks(value.proposal, value.chunks, means.policy.chunks, leave.peer)
         check_signature(leave, leave.peer, means.signer)
         self._put(leave.peer, self._with(leave))
+
+    def has(self, leave: Leave) -> bool:
+        """Whether it is kept already: others pass on what they have heard."""
+        return self._leaves.get(leave.peer, {}).get(leave.round) == leave
 
     def of(self, round: int) -> tuple[Leave, ...]:
         """Who has signed off from `round`."""

@@ -214,7 +214,8 @@ class Matchmaking:
         if is_wedged or self.candidates.may_replace(self.leader):
             return self.enter(now, self.attempt + 1)
         self._silent = min(self._silent + 1, SILENCE)
-        return [Send(self.leader, self._join), self._wake(RETRY * (1 + self._silent / 2))]
+        leaves = [Send(self.leader, leave) for leave in self.candidates.pass_on(self.attempt)]
+        return [*leaves, Send(self.leader, self._join), self._wake(RETRY * (1 + self._silent / 2))]
 
     # -- inside ---------------------------------------------------------------------------------------------
 

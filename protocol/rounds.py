@@ -185,6 +185,8 @@ class Rounds:
         if self._has_left:
             return []
         if isinstance(message, wire.Leave):
+            if sender != message.peer and self._goodbyes.has(message):  # passed on
+                return []
             check_signature(message, message.peer, self._means.signer, shown_by=sender)
             return self._receive_leave(now, message)
         if self.shelf.decision(number) is not None:

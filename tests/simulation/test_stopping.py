@@ -56,6 +56,11 @@ def test_what_one_has_voted_for_is_there_when_it_is_back(seed: int) -> None:
     run_voter_stopping(seed, WAN if seed % 2 else LAN)
 
 
+def test_who_has_not_heard_who_left_is_told() -> None:
+    """p04 goes before the others' LEAVEs arrive, so only p00 has them; back with it, p04 leads."""
+    run_stopping(Stopping(26, 8, 5, ROUGH, spread=0.4, lost=True))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 9))
 @pytest.mark.parametrize("link", [LAN, WAN, ROUGH], ids=["lan", "wan", "rough"])
