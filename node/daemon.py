@@ -19,6 +19,7 @@ from shoal.node.faults import armed
 from shoal.node.home import DaemonInfo, Home
 from shoal.node.introduction import introduce
 from shoal.node.logs import warn
+from shoal.node.nearby import Nearby, may_be_near
 from shoal.node.options import NodeSettings
 from shoal.node.reaching import Reaching
 from shoal.node.remembered import PeerCache
@@ -71,8 +72,8 @@ class Daemon:
         self._runs = Runs(settings, home, identity, self._network, self._cache, self._fault)
         self._was_in_runs = bool(self._runs.restoring)
         self._errands = Errands(settings, self._runs)
-        self._last_seen = self._cache.load()
-        self._reaching = Reaching(self._network, settings.bootstrap, self._last_seen, self._misses_somebody)
+        self._reaching = Reaching(self._network, settings.bootstrap, self._cache, self._misses_somebody)
+        self._nearby = Nearby(identity.peer, self._network.addresses, self._reaching.hear, self._reaching.unhear)
 
     async def run(self) -> None:
         """Serve until asked to stop; leave the runs properly."""
@@ -95,7 +96,9 @@ class Daemon:
 
     async def _live(self) -> None:
         """Until asked to stop, or homeless."""
-        duties = (self._reaching.run, self._enter_runs, self._look_at_home, self._note_peers, self._keep_in_touch)
+        duties = [self._reaching.run, self._enter_runs, self._look_at_home, self._note_peers, self._keep_in_touch]
+        if may_be_near(self._settings):
+            duties.append(self._nearby.run)
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(duty()) for duty in duties]
@@ -125,7 +128,7 @@ class Daemon:
 
     async def _enter_runs(self) -> None:
         """The runs of our last life come first, then what the command line wants."""
-        await self._runs.restore(list(self._last_seen))
+        await self._runs.restore(list(self._reaching.last_seen))
         await self._errands.run()
 
     async def _look_at_home(self) -> None:
@@ -181,7 +184,7 @@ class Daemon:
         unanswered = self._reaching.obstacle() if is_alone else None
         if unanswered and self._was_in_runs:
             return f"rejoining: {unanswered}"
-        return unanswered if unanswered and self._settings.bootstrap else self._errands.obstacle()
+        return unanswered if unanswered and self._reaching.is_told else self._errands.obstacle()
 
     # -- what the network says ------------------------------------------------------------------------------
 

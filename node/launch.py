@@ -111,6 +111,8 @@ def foreground_argv(settings: NodeSettings) -> list[str]:
         argv += ["--create", str(settings.create)]
     for run in settings.join:
         argv += ["--join", run]
+    if not settings.mdns:
+        argv.append("--no-mdns")
     return argv if settings.train else [*argv, "--no-train"]
 
 

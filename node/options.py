@@ -71,6 +71,7 @@ class NodeSettings:
     train: bool = True  # in the runs of `create` and `join`
     checkpoint_every: int = CHECKPOINT_EVERY  # rounds; 0: never
     checkpoint_keep: int = CHECKPOINT_KEEP
+    mdns: bool = True  # find others on the local network, and be found; never on the loopback alone
 
     def __post_init__(self) -> None:
         for flag, port in (("--port", self.port), ("--admin-port", self.admin_port)):

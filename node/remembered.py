@@ -2,8 +2,9 @@
 
     runs/<id>/joined.record   the manifest, its author's signature, whether we train, the checkpoint that we came with;
                               forced to disk before we are in
-    peers.json                the last good peers, latest first; a hint, so a damaged file is no file. It is written
-                              before we are in a run that others have told us of, and soon after anybody is new
+    peers.json                the last good peers, those first that answered last; a hint, so a damaged file is no file.
+                              It is written before we are in a run that others have told us of, and soon after anybody
+                              is new. Whoever has been silent for SILENT_MOST, while others answered, is dropped
 
 A record is checked like a peer's word: the manifest must hash to the folder's name, and its author must have signed it.
 """
@@ -13,9 +14,10 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
@@ -28,6 +30,7 @@ from shoal.protocol.wire import Message, message
 
 KEPT = 64  # peers
 MAX_ADDRESSES, MAX_ADDRESS = 8, 256  # of one peer; characters
+SILENT_MOST = 3 * 86_400.0  # seconds
 JOINED = "joined"
 
 
@@ -71,35 +74,69 @@ def recall_run(home: Home, run: str) -> Joined:
 
 
 @dataclass(frozen=True, slots=True)
+class _Known:
+    """A row of the file: where a peer was, and since when it has been silent, if it is."""
+
+    addresses: tuple[str, ...]
+    silent: float | None = None  # seconds since 1970
+
+
+@dataclass(frozen=True, slots=True)
 class PeerCache:
-    """The file of the last good peers."""
+    """The file of the last good peers. All but `load` write the disk: call them in a thread; several may at once.
+
+    A full disk is no reason to stop.
+    """
 
     path: Path
     _writing: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def load(self) -> dict[PeerId, tuple[str, ...]]:
         """Peers and their addresses, latest first; empty if the file is missing or damaged."""
-        try:
-            rows = json.loads(self.path.read_text(encoding="utf-8"))
-            peers = {PeerId(str(row["peer"])): _addresses(row["addresses"]) for row in rows[:KEPT]}
-        except (OSError, ValueError, TypeError, LookupError):
-            return {}
-        return {peer: addresses for peer, addresses in peers.items() if addresses}
+        return {peer: known.addresses for peer, known in self._read().items()}
 
     def update(self, peers: Mapping[PeerId, tuple[str, ...]]) -> None:
-        """Put `peers` first; those before them stay while there is room. A full disk is no reason to stop.
-
-        It reads and writes the disk, so call it in a thread; several may call it at once.
-        """
+        """`peers` are there, at these addresses: put them first; those before them stay while there is room."""
         with self._writing:
-            before = self.load()
-            fresh = {peer: plain for peer, addresses in peers.items() if (plain := _addresses(addresses))}
-            latest = dict(islice(({**fresh, **{k: v for k, v in before.items() if k not in fresh}}).items(), KEPT))
-            if list(latest.items()) != list(before.items()):
-                self._write(latest)
+            fresh = {peer: _Known(plain) for peer, addresses in peers.items() if (plain := _addresses(addresses))}
+            self._put_first(fresh)
 
-    def _write(self, peers: Mapping[PeerId, tuple[str, ...]]) -> None:
-        rows = [{"peer": peer, "addresses": list(addresses)} for peer, addresses in peers.items()]
+    def reached(self, peer: PeerId, address: str) -> None:
+        """`peer` answered at `address`: put both first; the peer's other addresses stay while there is room."""
+        with self._writing:
+            known = self._read().get(peer)
+            addresses = dict.fromkeys([*_addresses([address]), *(known.addresses if known else ())])
+            if addresses:
+                self._put_first({peer: _Known(tuple(addresses)[:MAX_ADDRESSES])})
+
+    def missed(self, peers: Iterable[PeerId]) -> None:
+        """`peers` did not answer although others did; who did not for days is dropped."""
+        with self._writing:
+            rows, now = self._read(), time.time()
+            for peer in peers:
+                if peer in rows:
+                    rows[peer] = replace(rows[peer], silent=rows[peer].silent or now)
+            self._write({peer: row for peer, row in rows.items() if now - (row.silent or now) <= SILENT_MOST})
+
+    def _put_first(self, fresh: Mapping[PeerId, _Known]) -> None:
+        before = self._read()
+        latest = dict(islice({**fresh, **{k: v for k, v in before.items() if k not in fresh}}.items(), KEPT))
+        if list(latest.items()) != list(before.items()):
+            self._write(latest)
+
+    def _read(self) -> dict[PeerId, _Known]:
+        try:
+            rows = json.loads(self.path.read_text(encoding="utf-8"))
+            found = {PeerId(str(row["peer"])): _known(row) for row in rows[:KEPT]}
+        except (OSError, ValueError, TypeError, LookupError, AttributeError):
+            return {}
+        return {peer: known for peer, known in found.items() if known.addresses}
+
+    def _write(self, peers: Mapping[PeerId, _Known]) -> None:
+        rows = [
+            {"peer": peer, "addresses": list(known.addresses), **({"silent": known.silent} if known.silent else {})}
+            for peer, known in peers.items()
+        ]
         new = self.path.with_suffix(".new")
         with suppress(OSError):
             with new.open("w", encoding="utf-8") as file:
@@ -107,6 +144,11 @@ class PeerCache:
                 file.flush()
                 os.fsync(file.fileno())
             new.replace(self.path)
+
+
+def _known(row: Mapping[str, object]) -> _Known:
+    silent = row.get("silent")
+    return _Known(_addresses(row["addresses"]), float(silent) if isinstance(silent, int | float) else None)
 
 
 def _addresses(found: object) -> tuple[str, ...]:

@@ -1,17 +1,30 @@
 """Addresses as people write them: host names are looked up when they are dialled, and our own addresses are found.
 
-Names are those of the system (a container's neighbours, /etc/hosts): /dns4/NAME, /dns6/NAME or /dns/NAME.
+- Names are those of the system (a container's neighbours, /etc/hosts): /dns4/NAME, /dns6/NAME or /dns/NAME.
+- Our own addresses are those of all interfaces, so that a network without a way out, or a second one, counts as well.
+  That of the way out to the internet comes first, the loopback last. IPv6 addresses that are good on one link only are
+  left out: they make no sense without the name of an interface, which is another one for each machine.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Iterable
+from contextlib import suppress
+from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
+
+import ifaddr
 
 from shoal.protocol.errors import TransportError
 
 FAMILIES = {"dns4": socket.AF_INET, "dns6": socket.AF_INET6, "dns": socket.AF_UNSPEC}
 PROTOCOLS = {socket.AF_INET: "ip4", socket.AF_INET6: "ip6"}
+EVERYWHERE = {"0.0.0.0": 4, "::": 6}  # the address that stands for all of a version
+ROUTES = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))  # nobody's, but in the internet's range
+MAX_OWN = 6  # of our addresses, beside the loopback: a machine full of bridges and tunnels has dozens
+
+Interface = IPv4Interface | IPv6Interface
 
 
 async def resolve(address: str) -> tuple[str, ...]:
@@ -28,11 +41,75 @@ async def resolve(address: str) -> tuple[str, ...]:
     return tuple(f"/{protocol}/{host}/{'/'.join(rest)}" for protocol, host in hosts)
 
 
+def multiaddr(host: str, port: int) -> str:
+    """The multiaddr of a TCP port."""
+    return f"/ip{ip_address(host).version}/{host}/tcp/{port}"
+
+
+def listening(host: str, port: int) -> tuple[str, ...]:
+    """Where to listen: at `host`, and for "everywhere" by IPv6, too, if this machine has it."""
+    return tuple(multiaddr(each, port) for each in ((host, "::") if host == "0.0.0.0" and has_ipv6() else (host,)))
+
+
+def has_ipv6() -> bool:
+    """Whether sockets of IPv6 can be had here at all."""
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
+            probe.bind(("::1", 0))
+        return True
+    except OSError:
+        return False
+
+
 def own_addresses() -> list[str]:
-    """Our IPv4 addresses: that of the default route, if there is one, and the loopback."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # asks for a route; sends nothing
-            return list(dict.fromkeys([probe.getsockname()[0], "127.0.0.1"]))
-        except OSError:
-            return ["127.0.0.1"]
+    """Our addresses: that of the default route first, if there is one, then the others, then the loopback."""
+    found = [str(each.ip) for each in attached()]
+    first = [host for host in map(_way_out, ROUTES) if host in found]
+    return [*list(dict.fromkeys([*first, *found]))[:MAX_OWN], "127.0.0.1"]
+
+
+def reachable_at(listening: Iterable[str]) -> tuple[str, ...]:
+    """The multiaddrs on which we listen, with "everywhere" spelled out; loopbacks come last."""
+    addresses, own = list(listening), own_addresses()
+    found = dict.fromkeys(each for address in addresses for each in _spelled_out(address, own))
+    return tuple(sorted(found, key=is_loopback)) or tuple(each.replace("/::/", "/::1/") for each in addresses)
+
+
+def _spelled_out(address: str, own: Iterable[str]) -> list[str]:
+    _, _, host, rest = address.split("/", 3)
+    if host not in EVERYWHERE:
+        return [address]
+    return [f"/ip{EVERYWHERE[host]}/{each}/{rest}" for each in own if ip_address(each).version == EVERYWHERE[host]]
+
+
+def is_loopback(address: str) -> bool:
+    """Whether a multiaddr leads to the machine on which it is dialled."""
+    host = [*address.split("/", 3), "", ""][2]
+    with suppress(ValueError):
+        return ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def attached() -> list[Interface]:
+    """Our addresses with the networks that they lie in, but for loopbacks and those good on one IPv6 link only."""
+    found: list[Interface] = []
+    with suppress(OSError):  # the system does not tell: then we know of none
+        for adapter in ifaddr.get_adapters():
+            found += (_interface(each) for each in adapter.ips)
+    return [each for each in found if not each.is_loopback and not (each.version == 6 and each.is_link_local)]
+
+
+def _interface(found: ifaddr.IP) -> Interface:
+    host = found.ip[0] if isinstance(found.ip, tuple) else found.ip
+    return ip_interface(f"{host.partition('%')[0]}/{found.network_prefix}")
+
+
+def _way_out(route: tuple[socket.AddressFamily, str]) -> str:
+    """Our address on the way to the internet; empty if there is no way."""
+    family, somebody = route
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((somebody, 9))  # asks for a route; sends nothing
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""

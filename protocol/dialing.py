@@ -1,7 +1,8 @@
 """Getting connections with one peer: one attempt at a time, with exponential back-off after failures.
 
 Rules:
-- An attempt tries all known addresses, each a little after the one before, and takes the first that answers.
+- An attempt tries all known addresses side by side (racing.py), and takes the first that answers. That one is the first
+  to be tried next time.
 - A connection that the peer makes while we dial ends the wait; ours is then a spare, and does no harm.
 - Addresses are hearsay: anybody can sign one that leads to somebody else. So failed dials are bounded for each host,
   over all peers that are said to be there, and nobody can be flooded through us.
@@ -19,11 +20,11 @@ from typing import Any
 from shoal.protocol.allowance import Allowances
 from shoal.protocol.errors import TransportError
 from shoal.protocol.ids import PeerId, short
+from shoal.protocol.racing import by_turns, first_answer
 from shoal.protocol.transport import Connection, Stream, Transport
 
 LIMIT = 10.0  # seconds for one address
 OWN_LIMIT = 2.0  # the same, for a connection that we can do without
-STAGGER = 0.25  # seconds between the starts of two addresses
 BACK_OFF = (0.2, 15.0)  # seconds: the first and the longest
 MAX_ADDRESSES = 8
 FAILURES = (64, 2.0)  # dials of one host that may fail, in a burst and per second
@@ -54,7 +55,7 @@ class Dialing:
 
     def learn(self, addresses: tuple[str, ...]) -> None:
         """Where the peer may be; the latest news is tried first."""
-        self._addresses = tuple(dict.fromkeys([*addresses, *self._addresses]))[:MAX_ADDRESSES]
+        self._addresses = tuple(dict.fromkeys([*by_turns(addresses), *self._addresses]))[:MAX_ADDRESSES]
         self._may_dial_again = True
 
     def connected(self) -> None:
@@ -109,32 +110,18 @@ class Dialing:
                 attempt.set_result(None)
 
     async def _dial_any(self, limit: float) -> Connection:
-        waiting, attempts, failures = list(self._addresses), set[asyncio.Task[Connection]](), list[str]()
         try:
-            while waiting or attempts:
-                if waiting:
-                    address = waiting.pop(0)
-                    attempts.add(asyncio.create_task(self._dial_one(address, limit)))
-                patience = STAGGER if waiting else None
-                done, attempts = await asyncio.wait(attempts, timeout=patience, return_when="FIRST_COMPLETED")
-                for attempt in done:
-                    if not isinstance(attempt.result(), TransportError):
-                        return attempt.result()
-                    failures.append(str(attempt.result()))
-        finally:
-            for attempt in attempts:
-                attempt.cancel()  # what it may still achieve is a spare
-        raise TransportError(f"cannot reach {short(self._peer)}: {'; '.join(failures)}")
+            return await first_answer(lambda: self._addresses, lambda address: self._dial_one(address, limit))
+        except TransportError as error:
+            raise TransportError(f"cannot reach {short(self._peer)}: {error}") from error
 
-    async def _dial_one(self, address: str, limit: float) -> Connection | TransportError:
+    async def _dial_one(self, address: str, limit: float) -> Connection:
         allowance = self._failures.of(host_of(address))
         if not allowance.take(asyncio.get_running_loop().time()):
-            return TransportError(f"{address}: dialled in vain too often, wait a little")
-        try:
-            connection = await self._transport.dial(self._peer, address, limit)
-        except TransportError as error:
-            return TransportError(f"{address}: {error}")
+            raise TransportError("dialled in vain too often, wait a little")
+        connection = await self._transport.dial(self._peer, address, limit)
         allowance.give_back()
+        self.learn((address,))
         return connection
 
     def _back_off(self) -> None:

@@ -12,10 +12,10 @@ Rules:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import cast
+from typing import TypeVar, cast
 from weakref import WeakValueDictionary
 
 import trio
@@ -31,7 +31,7 @@ from multiaddr import Multiaddr
 from shoal.protocol.errors import LocalError, TransportError
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId, short
-from shoal.protocol.swarm import CLOSE_TIMEOUT, OnConnection, ask_name, close_connections, make_swarm
+from shoal.protocol.swarm import CLOSE_TIMEOUT, OnConnection, ask_name, close_connections, make_swarm, why
 
 # libp2p does not hold a peer to the windows that it was granted. Bytes received and not read:
 MAX_UNREAD = 48 << 20  # of one connection
@@ -42,6 +42,7 @@ SLAB = 65_535 - 16 - 12  # Noise message less tag and yamux header: one yamux fr
 READ_SIZE = 1 << 16
 
 Buffer = bytes | memoryview
+T = TypeVar("T")
 
 
 class RawStream:
@@ -116,8 +117,8 @@ class TrioHost:
         self._in_use = WeakValueDictionary[PeerId, INetConn]()  # the connection on which a peer last spoke to us
         self.addresses: tuple[str, ...] = ()  # as bound, and as several peers say that they see us
 
-    def run(self, listen: str, opened: Callable[..., None]) -> None:
-        """Block until `stop`; `opened(run_sync_soon, start_soon)` is called once we listen."""
+    def run(self, listen: Sequence[str], opened: Callable[..., None]) -> None:
+        """Block until `stop`; `opened(run_sync_soon, start_soon)` is called once we listen, on the first at least."""
         logging.getLogger("libp2p").setLevel(logging.CRITICAL)  # it would print strangers' mistakes to stderr
         trio.run(self._main, listen, opened)
 
@@ -126,15 +127,11 @@ class TrioHost:
 
     async def dial(self, peer: PeerId, address: str, limit: float) -> INetConn:
         """A new connection with the peer, even if there is one, made within `limit` seconds."""
-        with trio.move_on_after(limit):
-            return await self._swarm.dial_addr(Multiaddr(address), ID.from_string(peer))
-        raise TransportError(f"no answer in {limit:g} s")
+        return await _within(limit, lambda: self._swarm.dial_addr(Multiaddr(address), ID.from_string(peer)))
 
     async def name_at(self, address: str, limit: float) -> PeerId:
         """Who answers at an address, said within `limit` seconds."""
-        with trio.move_on_after(limit):
-            return await ask_name(self._swarm, Multiaddr(address))
-        raise TransportError(f"no answer in {limit:g} s")
+        return await _within(limit, lambda: ask_name(self._swarm, Multiaddr(address)))
 
     async def open_stream(self, peer: PeerId, protocol: str) -> RawStream:
         """A stream on the connection that the peer uses; else the oldest, as younger ones may be made for bulk."""
@@ -156,15 +153,15 @@ class TrioHost:
         connections = self._swarm.get_connections(ID.from_string(peer))
         return tuple(str(address) for each in connections for address in each.get_transport_addresses())
 
-    async def _main(self, listen: str, opened: Callable[..., None]) -> None:
+    async def _main(self, listen: Sequence[str], opened: Callable[..., None]) -> None:
         self._stopping = trio.Event()
         self._swarm = make_swarm(self._identity, self._on_connection)
         self._host = BasicHost(self._swarm)
         for protocol in self._protocols:
             self._host.set_stream_handler(TProtocol(protocol), partial(self._serve, protocol))
-        async with self._host.run([Multiaddr(listen)]), trio.open_nursery() as nursery:
+        async with self._host.run([Multiaddr(each) for each in listen]), trio.open_nursery() as nursery:
             try:
-                if self._swarm.listeners:
+                if listen[0] in self._swarm.listeners:
                     self._note_addresses()
                     nursery.start_soon(self._look_after)
                     opened(trio.lowlevel.current_trio_token().run_sync_soon, nursery.start_soon)
@@ -175,7 +172,7 @@ class TrioHost:
                     await self._host.close()  # leaving host.run() without it leaks sockets
                 nursery.cancel_scope.cancel()
         if not self._stopping.is_set():
-            raise LocalError(f"cannot listen on {listen}")
+            raise LocalError(f"cannot listen on {listen[0]}")
 
     async def _serve(self, protocol: str, raw: INetStream) -> None:
         peer, stream, connection = PeerId(str(raw.muxed_conn.peer_id)), RawStream(raw), cast(NetStream, raw).swarm_conn
@@ -206,6 +203,16 @@ class TrioHost:
     def _note_addresses(self) -> None:
         with suppress(Exception):  # what strangers say that they see is in it, and may be anything
             self.addresses = tuple(str(each).partition("/p2p/")[0] for each in self._host.get_addrs())
+
+
+async def _within(limit: float, connect: Callable[[], Awaitable[T]]) -> T:
+    """What `connect` brings; TransportError in plain words if it brings nothing in time."""
+    with trio.move_on_after(limit):
+        try:
+            return await connect()
+        except Exception as error:  # whatever libp2p raises: nobody could be reached
+            raise TransportError(why(error)) from error
+    raise TransportError(f"no answer in {limit:g} s")
 
 
 def _unread(connection: INetConn) -> int:

@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from shoal.protocol.addresses import own_addresses, resolve
+from shoal.protocol.addresses import listening, reachable_at, resolve
 from shoal.protocol.allowance import Allowance
 from shoal.protocol.dialing import LIMIT, no_failures
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
@@ -29,6 +29,7 @@ from shoal.protocol.identity import Identity, public_key
 from shoal.protocol.ids import PeerId, RunId, short
 from shoal.protocol.link import BULK, CONTROL, Link, Neighbour, Surroundings
 from shoal.protocol.ports import claim_pair
+from shoal.protocol.racing import by_turns, first_answer
 from shoal.protocol.traffic import Traffic
 from shoal.protocol.transport import Stream, Transport
 from shoal.protocol.wire import Message
@@ -83,7 +84,7 @@ class Network:
         """Listen; LocalError if no port is to be had."""
         self._port, self._claim = claim_pair(self._listen_host, self._port)
         try:
-            await self._transport.start(f"/ip4/{self._listen_host}/tcp/{self._port}")
+            await self._transport.start(*listening(self._listen_host, self._port))
         except BaseException:  # nothing is swallowed; the port is given back
             self._claim.close()
             raise
@@ -110,13 +111,7 @@ class Network:
 
     def addresses(self) -> tuple[str, ...]:
         """Where peers may reach us: multiaddrs that end in our PeerID."""
-        everywhere = "/ip4/0.0.0.0/"
-        found = [
-            address.replace(everywhere, f"/ip4/{own}/")
-            for address in self._transport.addresses()
-            for own in (own_addresses() if address.startswith(everywhere) else [""])
-        ]
-        return tuple(f"{address}/p2p/{self.peer}" for address in dict.fromkeys(found))
+        return tuple(f"{address}/p2p/{self.peer}" for address in reachable_at(self._transport.addresses()))
 
     def remember(self, peer: PeerId, addresses: tuple[str, ...] | list[str]) -> None:
         """Where `peer` may be reached; the latest words come first."""
@@ -127,7 +122,7 @@ class Network:
         """Connect to a multiaddr; TransportError if nobody answers there by the name in its /p2p/, if it has one."""
         address, _, name = multiaddr.partition("/p2p/")
         addresses = await resolve(address)
-        peer = PeerId(name) if "/p2p/" in multiaddr else await self._name_at(addresses)
+        peer = PeerId(name) if "/p2p/" in multiaddr else await self.name_at(*addresses)
         try:
             public_key(peer)
         except ValueError as error:
@@ -140,15 +135,10 @@ class Network:
         await dialing.reach()
         return peer
 
-    async def _name_at(self, addresses: tuple[str, ...]) -> PeerId:
-        """Who answers at the first of `addresses` that has an answer."""
-        failures = []
-        for address in addresses:
-            try:
-                return await self._transport.name_at(address, LIMIT)
-            except TransportError as error:
-                failures.append(f"{address}: {error}")
-        raise TransportError("; ".join(failures))
+    async def name_at(self, *addresses: str) -> PeerId:
+        """Who answers at the first of `addresses` that has an answer; the connection serves for nothing else."""
+        in_turns = by_turns(addresses)
+        return await first_answer(lambda: in_turns, lambda address: self._transport.name_at(address, LIMIT))
 
     def _are_ours(self, addresses: tuple[str, ...]) -> bool:
         return any(own.partition("/p2p/")[0] in addresses for own in self.addresses())

@@ -37,8 +37,8 @@ def claim_pair(host: str, port: int) -> tuple[int, socket.socket]:
 
 
 def _try_pair(host: str, first: int) -> tuple[int, socket.socket] | None:
-    probe = socket.socket()
-    claim = socket.socket()
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    probe, claim = socket.socket(family), socket.socket(family)
     try:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of a dead node may linger
         probe.bind((host, first))

@@ -1,8 +1,9 @@
 """libp2p's keeper of connections, mended: what it accepts is bounded, and it does nothing on its own.
 
 Rules:
-- One host on the internet may have MAX_FROM_HOST connections here, and make new ones at a bounded rate, so that it
-  can neither take all places nor keep us busy with handshakes. What is not agreed on in time is closed by libp2p.
+- One host on the internet (of IPv6, one network of /64) may have MAX_FROM_HOST connections here, and make new ones at a
+  bounded rate, so that it can neither take all places nor keep us busy with handshakes. What is not agreed on in time
+  is closed by libp2p.
 - One peer may have MAX_FROM_PEER connections: two that dialled each other, one for bulk each way, and some that
   died unnoticed. Beyond that the oldest goes, because a peer that lost all of its own needs a new one.
 - A peer that is gone leaves nothing behind.
@@ -12,9 +13,11 @@ Rules:
 from __future__ import annotations
 
 import logging
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any, cast
 
 import trio
@@ -30,6 +33,7 @@ from libp2p.network.swarm import Swarm
 from libp2p.peer.id import ID
 from libp2p.peer.peerstore import PeerStore
 from libp2p.security.noise import transport as noise
+from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
 from libp2p.stream_muxer.yamux import yamux
 from libp2p.stream_muxer.yamux.yamux import Yamux
 from libp2p.transport.tcp.tcp import TCP
@@ -94,6 +98,20 @@ async def close_connections(connections: Sequence[INetConn]) -> None:
             nursery.start_soon(close, connection)
 
 
+def why(error: BaseException) -> str:
+    """What kept us from a connection, in words: the deepest cause that people know, not libp2p's account of it."""
+    words, cause = str(error) or type(error).__name__, error
+    while True:
+        if isinstance(cause, PeerIDMismatchesPubkey):
+            return "somebody else answers there, who has another PeerID"
+        if isinstance(cause, OSError) and cause.errno:
+            words = os.strerror(cause.errno).lower()
+        inner = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause.__cause__ or cause.__context__
+        if inner is None:
+            return words
+        cause = inner
+
+
 class _Swarm(Swarm):
     """Without a resource manager: the default one refuses connections when the process uses much memory."""
 
@@ -150,7 +168,7 @@ class _Swarm(Swarm):
 
     async def _do_handle_inbound_connection(self, stream: Any, maddr: Multiaddr, failure: Any) -> None:
         """The original waits for the swarm's end: closed connections count against its limit for ever."""
-        raw, host = RawConnection(stream, False), str((stream.get_remote_address() or ("",))[0])
+        raw, host = RawConnection(stream, False), _host_at(stream)
         self._from_host[host] += 1
         try:
             if self._from_host[host] <= MAX_FROM_HOST and self._new_from_host.of(host).take(trio.current_time()):
@@ -162,6 +180,17 @@ class _Swarm(Swarm):
             if not self._from_host[host]:
                 del self._from_host[host]
         await raw.close()
+
+
+def _host_at(stream: Any) -> str:
+    """The other end's host; of IPv6 the network of /64, as one machine has all of it. libp2p's look-up is for IPv4."""
+    try:
+        host = ip_address(str(stream.stream.socket.getpeername()[0]).partition("%")[0])
+    except (OSError, ValueError):  # it is gone already
+        return ""
+    if isinstance(host, IPv6Address) and host.ipv4_mapped is None:
+        return str(ip_network((host, 64), strict=False))
+    return str(getattr(host, "ipv4_mapped", None) or host)
 
 
 async def _reset(stream: INetStream) -> None:

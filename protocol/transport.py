@@ -77,8 +77,8 @@ class Transport:
         self._on_stream, self._on_peer = on_stream, on_peer
         self._connections: dict[PeerId, set[object]] = {}
 
-    async def start(self, listen: str) -> None:
-        """Listen on one multiaddr; LocalError if that is impossible."""
+    async def start(self, *listen: str) -> None:
+        """Listen on these multiaddrs; LocalError if that is impossible on the first."""
         self._listen = listen
         await self._bridge.start()
 
@@ -108,7 +108,7 @@ class Transport:
         await self._bridge.call(self._host.disconnect, peer)
 
     def addresses(self) -> tuple[str, ...]:
-        """Where we listen (0.0.0.0 stays 0.0.0.0), and where several peers say that they see us."""
+        """Where we listen (0.0.0.0 stays 0.0.0.0, :: stays ::), and where several peers say that they see us."""
         return self._host.addresses
 
     def remote_addresses(self, peer: PeerId) -> tuple[str, ...]:

@@ -23,7 +23,8 @@ MAX_LINES = 300
 
 VALUES = {"errors", "estimate", "ids", "effects", "messages", "signing", "wire"}
 SHELLS = {
-    *("host", "swarm", "bridge", "transport", "dialing", "ports", "addresses"),  # libp2p, and asyncio's view of it
+    *("host", "swarm", "bridge", "transport"),  # libp2p, and asyncio's view of it
+    *("dialing", "racing", "ports", "addresses"),  # who is where
     *("network", "link", "lane", "calls"),  # frames to peers by name
     "identity",  # the key file
 }

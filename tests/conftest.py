@@ -21,5 +21,6 @@ hypothesis.settings.load_profile("repeatable")
 
 @pytest.fixture(autouse=True)
 def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test reads or writes the user's own node."""
+    """No test reads or writes the user's own node, and no node of a test shows itself on the machine's network."""
     monkeypatch.setenv("SHOAL_HOME", str(tmp_path / "shoal-home"))
+    monkeypatch.setenv("SHOAL_NO_MDNS", "1")

@@ -40,6 +40,12 @@ def start(
             "other may answer there; may be repeated.",
         ),
     ] = None,
+    no_mdns: Annotated[
+        bool,
+        typer.Option(
+            "--no-mdns", envvar="SHOAL_NO_MDNS", help="Neither look for nodes on the local network nor be found there."
+        ),
+    ] = False,
     threads: Annotated[
         int | None,
         typer.Option(envvar="SHOAL_THREADS", help="Threads of a training process.", show_default="1 on up to 4 cores"),
@@ -86,6 +92,7 @@ def start(
         admin_host=admin_host,
         admin_port=admin_port,
         bootstrap=tuple(bootstrap or ()),
+        mdns=not no_mdns,
         threads=options.default_threads() if threads is None else threads,
         data=tuple(path.absolute() for path in data or ()),
         checkpoint_every=checkpoint_every,

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -399,12 +400,14 @@ def test_flags_beat_variables_and_variables_beat_defaults(shoal: Shoal, monkeypa
 def test_the_childs_command_line_says_the_same(shoal: Shoal, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[NodeSettings] = []
     monkeypatch.setattr(launch, "run_here", seen.append)
+    monkeypatch.delenv("SHOAL_NO_MDNS")
     data = (Path("/"), FAKE_DAEMON)
     runs = (RUN, LINK, str(FAKE_DAEMON))
     asked = NodeSettings(find_home().root, 1234, "127.0.0.1", "::1", 0, (ADDRESS,), 3, data, FAKE_DAEMON, runs, False)
-    argv = launch.foreground_argv(asked)
-    assert shoal(*argv[argv.index("shoal.node") + 1 :])[0] == Exit.OK
-    assert seen == [asked]
+    for each in (asked, replace(asked, mdns=False)):
+        argv = launch.foreground_argv(each)
+        assert shoal(*argv[argv.index("shoal.node") + 1 :])[0] == Exit.OK
+        assert seen.pop() == each
 
 
 @pytest.mark.parametrize(

@@ -1,60 +1,80 @@
-"""A node finds the others when it starts: bootstrap addresses, and the peers that it saw last."""
+"""A node finds the others: by addresses that it was given, the peers that it saw last, and those on its network."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import cast
 
 import pytest
 
 from shoal.node import reaching
 from shoal.node.reaching import Reaching
+from shoal.node.remembered import PeerCache
 from shoal.protocol.errors import LocalError, TransportError
 from shoal.protocol.ids import PeerId
 from shoal.protocol.network import Network
 
-ANNA, BERT = PeerId("anna"), PeerId("bert")
+ANNA, BERT, CARL = PeerId("anna"), PeerId("bert"), PeerId("carl")
 WHERE = {ANNA: ("/ip4/192.0.2.1/tcp/1", "/ip4/192.0.2.1/tcp/2"), BERT: ("/ip4/192.0.2.2/tcp/1",)}
-NAME = "/dns4/bootstrap/tcp/4101"
+FIRST, SECOND = "/ip4/192.0.2.8/tcp/4101", "/ip4/192.0.2.9/tcp/4101"
 
 
 class Doors:
-    """A network that fails a number of times at each address."""
+    """A network that fails a number of times at each address, or hangs there."""
 
-    def __init__(self, failures: Mapping[str, int], error: Exception | None = None) -> None:
-        self.left = dict(failures)
-        self.error = error or TransportError("nobody answers")
+    def __init__(self, failures: Mapping[str, int] | None = None, error: Exception | None = None) -> None:
+        self.left = dict(failures or {})
+        self.error = error or TransportError("connection refused")
+        self.hang = set[str]()
         self.tried: list[str] = []
         self.open: list[str] = []
 
     def remember(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
         pass
 
+    def links(self) -> list[object]:
+        return []
+
+    async def name_at(self, address: str) -> PeerId:
+        if address in self.hang:
+            raise TransportError("no answer in 10 s")
+        return ANNA
+
     async def connect(self, address: str) -> PeerId:
         self.tried.append(address)
+        if address in self.hang:
+            await asyncio.Event().wait()
         self.left[address] = self.left.get(address, 0) - 1
         if self.left[address] >= 0:
             raise self.error
         self.open.append(address)
-        return ANNA
+        return PeerId(address.partition("/p2p/")[2] or ANNA)
 
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RETRY_FIRST", "RETRY_MOST", "LOOK"):
+    for name in ("RETRY_FIRST", "RETRY_MOST", "LOOK", "STAGGER"):
         monkeypatch.setattr(reaching, name, 0.001)
 
 
-def made(doors: Doors, bootstrap: tuple[str, ...] = (), last_seen: Mapping[PeerId, tuple[str, ...]] = {}) -> Reaching:
-    return Reaching(cast(Network, doors), bootstrap, last_seen, lambda: not doors.open)
+@pytest.fixture
+def cache(tmp_path: Path) -> PeerCache:
+    return PeerCache(tmp_path / "peers.json")
+
+
+def made(doors: Doors, cache: PeerCache, *bootstrap: str) -> Reaching:
+    return Reaching(cast(Network, doors), bootstrap, cache, lambda: not doors.open)
 
 
 @asynccontextmanager
-async def working(seeking: Reaching) -> AsyncIterator[asyncio.Task[None]]:
+async def working(seeking: Reaching) -> AsyncIterator[None]:
     task = asyncio.create_task(seeking.run())
-    yield task
+    yield
+    assert not task.done()  # it goes on for good
     task.cancel()
     await asyncio.wait([task])
 
@@ -62,56 +82,189 @@ async def working(seeking: Reaching) -> AsyncIterator[asyncio.Task[None]]:
 async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(10):
         while not condition():
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
+
+
+def said(caplog: pytest.LogCaptureFixture, words: str) -> int:
+    return sum(words in record.getMessage() for record in caplog.records)
+
+
+# -- addresses that somebody gave us ------------------------------------------------------------------------
 
 
 @pytest.mark.asyncio
-async def test_a_bootstrap_address_is_tried_until_it_answers() -> None:
-    doors = Doors({NAME: 3})
-    seeking = made(doors, (NAME,))
+async def test_an_address_is_tried_until_it_answers_and_named_once(
+    cache: PeerCache, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    doors = Doors({FIRST: 3})
+    seeking = made(doors, cache, FIRST)
     async with working(seeking):
-        await until(lambda: doors.open)
-    assert doors.tried == [NAME] * 4
-    assert seeking.obstacle() is None
+        await until(lambda: len(doors.tried) >= 2)
+        assert seeking.obstacle() == "nobody has answered yet, tried 1 bootstrap address; trying again"
+        await until(lambda: seeking.obstacle() is None)
+    assert doors.tried == [FIRST] * 4
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 1
+    assert FIRST in warnings[0]
+    assert "connection refused" in warnings[0]
+    assert said(caplog, f"{FIRST} answers now") == 1
 
 
 @pytest.mark.asyncio
-async def test_a_bootstrap_address_is_tried_again_when_everybody_is_lost() -> None:
-    doors = Doors({NAME: 1})
-    async with working(made(doors, (NAME,))):
+async def test_an_address_that_swallows_everything_delays_no_other(cache: PeerCache) -> None:
+    doors = Doors()
+    doors.hang = {FIRST}
+    async with working(made(doors, cache, FIRST, SECOND)):
+        await until(lambda: cache.load() == {ANNA: (SECOND,)})
+    assert doors.open == [SECOND]
+
+
+@pytest.mark.asyncio
+async def test_a_broken_address_of_a_peer_that_was_reached_otherwise_is_named(
+    cache: PeerCache, caplog: pytest.LogCaptureFixture
+) -> None:
+    doors = Doors()
+    seeking = made(doors, cache, FIRST)
+    connect = doors.connect
+
+    async def connect_otherwise(address: str) -> PeerId:
+        doors.hang = set()
+        peer = await connect(address)
+        doors.hang = {FIRST}
+        return peer
+
+    doors.connect = connect_otherwise  # type: ignore[method-assign]
+    async with working(seeking):
+        await until(lambda: said(caplog, FIRST))
+    assert "no answer in 10 s" in caplog.text
+
+
+@pytest.mark.asyncio
+async def test_an_address_is_tried_again_when_everybody_is_lost(cache: PeerCache) -> None:
+    doors = Doors({FIRST: 1})
+    async with working(made(doors, cache, FIRST)):
         await until(lambda: doors.open)
         for _ in range(20):
             await asyncio.sleep(0.001)
         assert len(doors.tried) == 2  # somebody is there
-        doors.left[NAME] = 5
+        doors.left[FIRST] = 5
         doors.open.clear()
         await until(lambda: doors.open)
-    assert doors.tried == [NAME] * 8
+    assert doors.tried == [FIRST] * 8
 
 
 @pytest.mark.asyncio
-async def test_an_address_that_makes_no_sense_is_tried_once() -> None:
-    doors = Doors({NAME: 3}, LocalError("this node itself"))
-    await asyncio.wait_for(made(doors, (NAME,)).run(), 10)
-    assert doors.tried == [NAME]
+async def test_an_address_that_makes_no_sense_is_tried_once(cache: PeerCache, caplog: pytest.LogCaptureFixture) -> None:
+    doors = Doors({FIRST: 3}, LocalError("this node itself"))
+    async with working(made(doors, cache, FIRST)):
+        await until(lambda: said(caplog, "cannot be used: this node itself"))
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+    assert doors.tried == [FIRST]
 
 
 @pytest.mark.asyncio
-async def test_the_peers_of_the_last_life_are_tried_while_nobody_is_there() -> None:
+@pytest.mark.parametrize("before", [True, False])
+async def test_the_addresses_of_a_link_are_tried_side_by_side(cache: PeerCache, before: bool) -> None:
+    doors = Doors()
+    doors.hang = {FIRST}
+    seeking = made(doors, cache)
+    assert not seeking.is_told
+    if before:
+        seeking.also((FIRST, SECOND))
+    async with working(seeking):
+        await asyncio.sleep(0)
+        if not before:
+            seeking.also((FIRST, SECOND))
+        await until(lambda: doors.open)
+        assert doors.open == [SECOND]
+        assert seeking.is_told
+        seeking.also((FIRST,))  # once more, at once
+        await until(lambda: doors.tried.count(FIRST) == 2)
+
+
+@pytest.mark.asyncio
+async def test_links_make_us_knock_at_a_bounded_number_of_doors(
+    cache: PeerCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reaching, "LINKED", 2)
+    doors = Doors({f"/ip4/192.0.2.{i}/tcp/1": 10**6 for i in range(9)})
+    seeking = made(doors, cache)
+    async with working(seeking):
+        await asyncio.sleep(0)
+        seeking.also(list(doors.left))
+        await until(lambda: {*doors.tried[-9:]} == {"/ip4/192.0.2.7/tcp/1", "/ip4/192.0.2.8/tcp/1"})
+        assert seeking.obstacle() == "nobody has answered yet, tried 2 addresses of links; trying again"
+
+
+# -- peers that we know of ----------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_the_peers_of_the_last_life_are_tried_while_nobody_is_there(cache: PeerCache) -> None:
+    cache.update(WHERE)
     doors = Doors({f"{WHERE[ANNA][0]}/p2p/anna": 99, f"{WHERE[BERT][0]}/p2p/bert": 2})
-    seeking = made(doors, last_seen=WHERE)
+    seeking = made(doors, cache)
+    met: list[tuple[PeerId, tuple[str, ...]]] = []
+    seeking.on_met = lambda peer, addresses: met.append((peer, addresses))
     async with working(seeking):
         await until(lambda: len(doors.tried) >= 2)
-        assert seeking.obstacle() == "nobody has answered yet, tried 3 addresses"
+        assert seeking.obstacle() == "nobody has answered yet, tried 2 peers seen before; trying again"
         await until(lambda: doors.open)
         assert doors.open == [f"{WHERE[BERT][0]}/p2p/bert"]
+        await until(lambda: met == [(BERT, WHERE[BERT])])
+        await until(lambda: next(iter(cache.load())) == BERT)
         doors.open.clear()
         await until(lambda: doors.open)
 
 
 @pytest.mark.asyncio
-async def test_without_anybody_to_look_for_it_ends() -> None:
-    doors = Doors({})
-    seeking = made(doors)
-    await asyncio.wait_for(seeking.run(), 10)
-    assert seeking.obstacle() is None
+async def test_a_remembered_peer_that_swallows_everything_delays_no_other(cache: PeerCache) -> None:
+    cache.update(WHERE)
+    doors = Doors()
+    doors.hang = {f"{WHERE[ANNA][0]}/p2p/anna"}
+    async with working(made(doors, cache)):
+        await until(lambda: doors.open)
+
+
+@pytest.mark.asyncio
+async def test_silence_counts_only_while_others_answer(cache: PeerCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.update(WHERE)
+    missed: list[list[PeerId]] = []
+    monkeypatch.setattr(PeerCache, "missed", lambda self, peers: missed.append(peers))
+    doors = Doors({f"{WHERE[ANNA][0]}/p2p/anna": 10**6, f"{WHERE[BERT][0]}/p2p/bert": 3})
+    async with working(made(doors, cache)):
+        await until(lambda: doors.open and missed)
+    assert doors.tried.count(f"{WHERE[BERT][0]}/p2p/bert") == 4
+    assert missed == [[ANNA]]
+
+
+@pytest.mark.asyncio
+async def test_who_is_heard_on_the_network_is_greeted_though_nobody_is_missed(cache: PeerCache) -> None:
+    doors = Doors()
+    seeking = made(doors, cache, FIRST)
+    async with working(seeking):
+        await until(lambda: doors.open)
+        seeking.hear(CARL, ("/ip4/192.0.2.3/tcp/1",))
+        seeking.hear(CARL, ("/ip4/192.0.2.3/tcp/1",))  # no news
+        await until(lambda: cache.load().get(CARL) == ("/ip4/192.0.2.3/tcp/1",))
+        seeking.hear(CARL, ("/ip4/192.0.2.4/tcp/1",))  # it has got another address
+        await until(lambda: cache.load().get(CARL) == ("/ip4/192.0.2.4/tcp/1", "/ip4/192.0.2.3/tcp/1"))
+    assert doors.open == [FIRST, "/ip4/192.0.2.3/tcp/1/p2p/carl", "/ip4/192.0.2.4/tcp/1/p2p/carl"]
+
+
+@pytest.mark.asyncio
+async def test_hearsay_is_bounded_and_forgotten(cache: PeerCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reaching, "NEARBY", 2)
+    doors = Doors({f"/ip4/192.0.2.3/tcp/1/p2p/{name}": 10**6 for name in "abc"})
+    seeking = made(doors, cache)
+    async with working(seeking):
+        await asyncio.sleep(0)
+        for name in "abc":
+            seeking.hear(PeerId(name), ("/ip4/192.0.2.3/tcp/1",))
+        await until(lambda: "2 peers on this network" in (seeking.obstacle() or ""))
+        assert not any(door.endswith("/p2p/c") for door in doors.tried)
+        seeking.unhear(PeerId("a"))
+        seeking.hear(PeerId("c"), ("/ip4/192.0.2.3/tcp/1",))
+        await until(lambda: any(door.endswith("/p2p/c") for door in doors.tried))

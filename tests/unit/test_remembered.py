@@ -7,8 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from shoal.node import remembered
 from shoal.node.home import Home
-from shoal.node.remembered import KEPT, Joined, PeerCache, forget_run, recall_run, remember_run, remembered_runs
+from shoal.node.remembered import (
+    KEPT,
+    MAX_ADDRESSES,
+    SILENT_MOST,
+    Joined,
+    PeerCache,
+    forget_run,
+    recall_run,
+    remember_run,
+    remembered_runs,
+)
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import PeerId
 
@@ -71,7 +82,38 @@ def test_peers_latest_first_and_bounded(home: Home) -> None:
     assert list(cache.load())[-1] == BERT
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[1]", '[{"peer": 1, "addresses": ["nowhere", 3]}]', "\x00"])
+def test_where_a_peer_answered_comes_first_and_its_other_addresses_stay(home: Home) -> None:
+    cache = PeerCache(home.peers)
+    cache.update({ANNA: ("/ip4/192.0.2.1/tcp/1",), BERT: ("/ip4/192.0.2.2/tcp/1", "/ip4/192.0.2.2/tcp/2")})
+    cache.reached(BERT, "/ip4/192.0.2.9/tcp/1/p2p/bert")
+    assert list(cache.load()) == [BERT, ANNA]
+    assert cache.load()[BERT] == ("/ip4/192.0.2.9/tcp/1", "/ip4/192.0.2.2/tcp/1", "/ip4/192.0.2.2/tcp/2")
+    for port in range(1, 99):
+        cache.reached(BERT, f"/ip4/192.0.2.9/tcp/{port}")
+    assert len(cache.load()[BERT]) == MAX_ADDRESSES
+    cache.reached(PeerId("carl"), "nowhere")
+    assert list(cache.load()) == [BERT, ANNA]
+
+
+def test_who_is_silent_for_days_goes_and_who_answers_again_stays(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1_700_000_000.0
+    monkeypatch.setattr(remembered.time, "time", lambda: now)
+    cache = PeerCache(home.peers)
+    cache.update({ANNA: ("/ip4/192.0.2.1/tcp/1",), BERT: ("/ip4/192.0.2.2/tcp/1",)})
+    cache.missed([ANNA, BERT, PeerId("nobody")])
+    now += SILENT_MOST
+    cache.missed([ANNA])
+    assert list(cache.load()) == [ANNA, BERT]
+    cache.reached(BERT, "/ip4/192.0.2.2/tcp/1")
+    now += 1
+    cache.missed([ANNA, BERT])
+    assert list(cache.load()) == [BERT]
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{}", "[1]", '[{"peer": "anna"}]', "7", "null", '[{"peer": 1, "addresses": ["nowhere", 3]}]', "\x00"],
+)
 def test_a_damaged_cache_is_no_cache(home: Home, content: str) -> None:
     home.peers.write_text(content)
     assert PeerCache(home.peers).load() == {}

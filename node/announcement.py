@@ -1,0 +1,63 @@
+"""What a node says of itself on the local network, and what is believed of such words.
+
+A service of our own type, so that other programs' libp2p does not dial us, with a text record per node (RFC 6763):
+
+    v=1                                   the version of these words
+    peer=12D3Koo...                       the PeerID, which is the service's name as well
+    a0=/ip4/10.0.0.7/tcp/4101  a1=...     where it listens, at most MAX_ADDRESSES
+
+It is hearsay: anybody on the network can say anything. So only addresses that lie in a network to which we are attached
+are believed to be worth a knock (nobody makes us knock at the internet's doors), and a peer has to answer by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from ipaddress import ip_address
+
+from shoal.protocol.addresses import Interface
+from shoal.protocol.identity import public_key
+from shoal.protocol.ids import PeerId
+
+SERVICE = "_shoal._tcp.local."
+VERSION = b"1"
+MAX_ADDRESSES = 8
+MAX_ADDRESS = 100  # characters
+
+Words = Mapping[bytes, bytes | None]
+
+
+def words(peer: PeerId, addresses: Sequence[str]) -> dict[str, str]:
+    """The text record of a node that listens at these multiaddrs."""
+    plain = [address.partition("/p2p/")[0] for address in addresses]
+    return {"v": VERSION.decode(), "peer": peer, **{f"a{i}": each for i, each in enumerate(plain[:MAX_ADDRESSES])}}
+
+
+def believed(said: Words, attached: Sequence[Interface]) -> tuple[PeerId, tuple[str, ...]] | None:
+    """Who says to be where, as far as it may be so; None if nothing of it may."""
+    if said.get(b"v") != VERSION:
+        return None
+    try:
+        peer = PeerId((said.get(b"peer") or b"").decode())
+        public_key(peer)
+        claimed = [(said.get(b"a%d" % i) or b"").decode() for i in range(MAX_ADDRESSES)]
+    except ValueError:
+        return None
+    near = tuple(dict.fromkeys(each for each in claimed if is_near(each, attached)))
+    return (peer, near) if near else None
+
+
+def is_near(address: str, attached: Sequence[Interface]) -> bool:
+    """Whether a multiaddr is a TCP port on a network to which we are attached."""
+    parts = address.split("/")
+    if len(address) > MAX_ADDRESS or len(parts) != 5 or parts[0] or parts[3] != "tcp":
+        return False
+    _, family, host, _, port = parts
+    try:
+        place = ip_address(host)
+        known = family == f"ip{place.version}" and port.isascii() and port.isdecimal() and 0 < int(port) < 65536
+    except ValueError:
+        return False
+    return (
+        known and "%" not in host and any(place.version == each.version and place in each.network for each in attached)
+    )

@@ -1,0 +1,146 @@
+"""Small networks of their own: machines are network namespaces, segments are bridges that machines are plugged into.
+
+Nothing of it touches this machine's own network: a bridge lives in a namespace, too, and each lab goes with its
+namespaces, whatever the test did. What a killed test left behind goes with the next lab.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from shoal.node.home import Home
+from shoal.node.launch import foreground_argv
+from shoal.node.options import NodeSettings
+from shoal.node.up.processes import Child, Children
+from tests.tiers import requires
+
+PREFIX = "shoal-lab"
+PATIENCE = 60.0
+
+
+def ip(*arguments: str) -> str:
+    """What `ip` prints."""
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 0, f"ip {' '.join(arguments)}: {done.stderr.strip()}"
+    return done.stdout
+
+
+@contextmanager
+def network() -> Iterator[Lab]:
+    """A lab, gone at the end; skips, or fails if the tier must run, where none can be."""
+    is_root = hasattr(os, "geteuid") and os.geteuid() == 0
+    requires("netlab", shutil.which("ip") is not None, "there is no `ip` (iproute2)")
+    requires("netlab", is_root, "only root may make network namespaces")
+    sweep()
+    lab = Lab()
+    try:
+        try:
+            lab.segment()
+        except AssertionError as error:
+            requires("netlab", False, f"this kernel has no namespaces or bridges for us: {error}")
+        yield lab
+    finally:
+        lab.close()
+
+
+def sweep() -> None:
+    """Remove the labs of processes that are gone."""
+    for line in ip("netns", "list").splitlines():
+        name = line.split()[0]
+        pid = name.removeprefix(f"{PREFIX}-").partition("-")[0]
+        if name.startswith(PREFIX) and pid.isdecimal() and not Path(f"/proc/{pid}").exists():
+            ip("netns", "delete", name)
+
+
+class Lab:
+    """Namespaces whose names begin with our process's id."""
+
+    def __init__(self) -> None:
+        self._made: list[str] = []
+        self._cables = 0
+
+    def segment(self) -> str:
+        """A new bridge, in a namespace of that name."""
+        name = self._namespace()
+        ip("-n", name, "link", "add", "bridge", "type", "bridge", "mcast_snooping", "0")
+        ip("-n", name, "link", "set", "bridge", "up")
+        return name
+
+    def machine(self) -> str:
+        """A new namespace with nothing but a loopback."""
+        return self._namespace()
+
+    def plug(self, machine: str, segment: str, address: str) -> str:
+        """A cable from a machine to a segment, with the machine's address there; the name of its interface."""
+        self._cables += 1
+        inside, outside = f"eth{self._cables}", f"port{self._cables}"
+        ip("-n", machine, "link", "add", inside, "type", "veth", "peer", "name", outside, "netns", segment)
+        ip("-n", segment, "link", "set", outside, "master", "bridge", "up")
+        ip("-n", machine, "address", "add", address, "dev", inside)
+        ip("-n", machine, "link", "set", inside, "up")
+        return inside
+
+    def unplug(self, machine: str, interface: str) -> None:
+        """Take a cable away."""
+        ip("-n", machine, "link", "delete", interface)
+
+    def close(self) -> None:
+        """Remove it all; what is in a namespace goes with it."""
+        for name in reversed(self._made):
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True, timeout=PATIENCE, check=False)
+
+    def _namespace(self) -> str:
+        name = f"{PREFIX}-{os.getpid()}-{len(self._made)}"
+        ip("netns", "add", name)
+        self._made.append(name)
+        ip("-n", name, "link", "set", "lo", "up")
+        return name
+
+
+class LabNode:
+    """A `shoal node start --foreground` on a machine of a lab, asked by its command line there."""
+
+    def __init__(self, machine: str, folder: Path) -> None:
+        self.machine = machine
+        self.home = Home(folder / "home").create()
+        self.log = folder / "node.log"
+        self.child: Child | None = None
+
+    def start(self, children: Children, **settings: Any) -> LabNode:
+        """Start the process; it shows itself on the local network unless told otherwise."""
+        asked = NodeSettings(home=self.home.root, port=4101, admin_port=0, threads=1, **settings)
+        argv = ["ip", "netns", "exec", self.machine, *foreground_argv(asked)]
+        self.child = children.start(argv, self.log, {"SHOAL_HOME": str(self.home.root)})
+        return self
+
+    def ask(self, *command: str) -> Any:
+        """What `shoal COMMAND --json` says on the machine; None while there is no answer."""
+        shoal = foreground_argv(NodeSettings(home=self.home.root))[:4]
+        argv = ["ip", "netns", "exec", self.machine, *shoal, *command, "--json"]
+        environ = {**os.environ, "SHOAL_HOME": str(self.home.root)}
+        done = subprocess.run(argv, capture_output=True, text=True, env=environ, timeout=PATIENCE, check=False)
+        return json.loads(done.stdout) if done.returncode == 0 and done.stdout else None
+
+    def state(self) -> str:
+        """SOLO, CONNECTED, ...; empty while it does not answer."""
+        status = self.ask("status")
+        return str(status["state"]) if status else ""
+
+    def peers(self) -> set[str]:
+        """The PeerIDs that it is connected with."""
+        return {row["peer"] for row in self.ask("peers") or ()}
+
+    def name(self) -> str:
+        """Its PeerID."""
+        return str(self.ask("status")["peer"])
+
+    def words(self) -> str:
+        """The end of its log."""
+        return self.log.read_text(errors="replace")[-3000:] if self.log.exists() else "no log"
