@@ -6,23 +6,30 @@ namespaces, whatever the test did. What a killed test left behind goes with the 
 
 from __future__ import annotations
 
-import json
+import ctypes
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from shoal.node.client import Answer, Client
 from shoal.node.home import Home
 from shoal.node.launch import foreground_argv
 from shoal.node.options import NodeSettings
 from shoal.node.up.processes import Child, Children
+from shoal.protocol.errors import ShoalError
 from tests.tiers import requires
 
 PREFIX = "shoal-lab"
 PATIENCE = 60.0
+CLONE_NEWNET = 0x40000000
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+T = TypeVar("T")
 
 
 def ip(*arguments: str) -> str:
@@ -30,6 +37,18 @@ def ip(*arguments: str) -> str:
     done = subprocess.run(["ip", *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, f"ip {' '.join(arguments)}: {done.stderr.strip()}"
     return done.stdout
+
+
+def on(machine: str, function: Callable[[], T]) -> T:
+    """What `function` brings on a machine: in a thread, as threads are what is in a network namespace."""
+
+    def there() -> T:
+        with Path("/run/netns", machine).open("rb") as place:
+            assert LIBC.setns(place.fileno(), CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
+        return function()
+
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        return pool.submit(there).result()
 
 
 @contextmanager
@@ -105,7 +124,7 @@ class Lab:
 
 
 class LabNode:
-    """A `shoal node start --foreground` on a machine of a lab, asked by its command line there."""
+    """A `shoal node start --foreground` on a machine of a lab."""
 
     def __init__(self, machine: str, folder: Path) -> None:
         self.machine = machine
@@ -120,26 +139,27 @@ class LabNode:
         self.child = children.start(argv, self.log, {"SHOAL_HOME": str(self.home.root)})
         return self
 
-    def ask(self, *command: str) -> Any:
-        """What `shoal COMMAND --json` says on the machine; None while there is no answer."""
-        shoal = foreground_argv(NodeSettings(home=self.home.root))[:4]
-        argv = ["ip", "netns", "exec", self.machine, *shoal, *command, "--json"]
-        environ = {**os.environ, "SHOAL_HOME": str(self.home.root)}
-        done = subprocess.run(argv, capture_output=True, text=True, env=environ, timeout=PATIENCE, check=False)
-        return json.loads(done.stdout) if done.returncode == 0 and done.stdout else None
+    def ask(self, what: Callable[[Client], Any]) -> Any:
+        """What its API says, asked on its machine; None while there is no answer."""
+        with suppress(ShoalError):
+            return on(self.machine, lambda: what(Client(self.home)))
+        return None
+
+    def status(self) -> Answer:
+        """Its status; empty while it does not answer."""
+        return self.ask(lambda client: client.status()) or {}
 
     def state(self) -> str:
         """SOLO, CONNECTED, ...; empty while it does not answer."""
-        status = self.ask("status")
-        return str(status["state"]) if status else ""
+        return str(self.status().get("state", ""))
 
     def peers(self) -> set[str]:
         """The PeerIDs that it is connected with."""
-        return {row["peer"] for row in self.ask("peers") or ()}
+        return {row["peer"] for row in self.ask(lambda client: client.peers()) or ()}
 
     def name(self) -> str:
         """Its PeerID."""
-        return str(self.ask("status")["peer"])
+        return str(self.status()["peer"])
 
     def words(self) -> str:
         """The end of its log."""

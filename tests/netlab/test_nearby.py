@@ -80,5 +80,4 @@ def test_a_node_that_does_without_is_not_found(lab: Lab, children: Children, tmp
 
 
 def members(node: LabNode) -> int:
-    status = node.ask("status")
-    return max((int(run.get("members") or 0) for run in status["runs"]), default=0) if status else 0
+    return max((int(run.get("members") or 0) for run in node.status().get("runs", [])), default=0)

@@ -1,12 +1,14 @@
-"""Host names in addresses are looked up as the system does it."""
+"""Host names in addresses are looked up as the system does it, and our own addresses are those of all interfaces."""
 
 from __future__ import annotations
 
 import socket
 
+import ifaddr
 import pytest
 
-from shoal.protocol.addresses import resolve
+from shoal.protocol import addresses
+from shoal.protocol.addresses import attached, is_loopback, listening, own_addresses, reachable_at, resolve
 from shoal.protocol.errors import TransportError
 
 
@@ -38,3 +40,84 @@ async def test_the_name_of_this_machine() -> None:
 async def test_an_unknown_name_is_the_networks_fault(name: str) -> None:
     with pytest.raises(TransportError, match="cannot be looked up"):
         await resolve(f"/dns4/{name}/tcp/4101")
+
+
+# -- our own addresses --------------------------------------------------------------------------------------
+
+ADAPTERS = {
+    "lo": [ifaddr.IP("127.0.0.1", 8, "lo"), ifaddr.IP(("::1", 0, 0), 128, "lo")],
+    "eth0": [ifaddr.IP("10.0.0.7", 24, "eth0"), ifaddr.IP(("fe80::7", 0, 2), 64, "eth0")],
+    "wlan0": [ifaddr.IP("192.168.1.7", 24, "wlan0"), ifaddr.IP(("2001:db8::7", 0, 0), 64, "wlan0")],
+}
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two networks, and the way to the internet by the second."""
+    adapters = [ifaddr.Adapter(name, name, ips) for name, ips in ADAPTERS.items()]
+    monkeypatch.setattr(ifaddr, "get_adapters", lambda: adapters)
+    ways = {socket.AF_INET: "192.168.1.7", socket.AF_INET6: ""}
+    monkeypatch.setattr(addresses, "_way_out", lambda route: ways[route[0]])
+
+
+def test_our_addresses_are_those_of_all_interfaces(machine: None) -> None:
+    assert own_addresses() == ["192.168.1.7", "10.0.0.7", "2001:db8::7", "127.0.0.1"]
+    assert [str(each.network) for each in attached()] == ["10.0.0.0/24", "192.168.1.0/24", "2001:db8::/64"]
+
+
+def test_without_a_way_out_there_are_our_networks_still(machine: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(addresses, "_way_out", lambda route: "")
+    assert own_addresses() == ["10.0.0.7", "192.168.1.7", "2001:db8::7", "127.0.0.1"]
+
+
+def test_a_machine_full_of_bridges_names_a_few_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    bridges = [ifaddr.Adapter(f"br{i}", f"br{i}", [ifaddr.IP(f"172.16.{i}.1", 24, "")]) for i in range(99)]
+    monkeypatch.setattr(ifaddr, "get_adapters", lambda: bridges)
+    assert len(own_addresses()) == addresses.MAX_OWN + 1
+
+
+def test_what_the_system_does_not_tell_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise OSError("no")
+
+    monkeypatch.setattr(ifaddr, "get_adapters", refuse)
+    assert own_addresses() == ["127.0.0.1"]
+
+
+def test_everywhere_is_spelled_out_with_the_loopback_last(machine: None) -> None:
+    assert reachable_at(["/ip4/0.0.0.0/tcp/7", "/ip6/::/tcp/7"]) == (
+        "/ip4/192.168.1.7/tcp/7",
+        "/ip4/10.0.0.7/tcp/7",
+        "/ip6/2001:db8::7/tcp/7",
+        "/ip4/127.0.0.1/tcp/7",
+    )
+    assert reachable_at(["/ip4/10.0.0.7/tcp/7"]) == ("/ip4/10.0.0.7/tcp/7",)
+
+
+def test_a_machine_of_ipv6_alone_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ifaddr, "get_adapters", list)
+    assert reachable_at(["/ip6/::/tcp/7"]) == ("/ip6/::1/tcp/7",)
+
+
+@pytest.mark.parametrize("ipv6", [True, False])
+def test_everywhere_is_both_families_where_there_are_both(monkeypatch: pytest.MonkeyPatch, ipv6: bool) -> None:
+    monkeypatch.setattr(addresses, "has_ipv6", lambda: ipv6)
+    both = ("/ip4/0.0.0.0/tcp/7", "/ip6/::/tcp/7")
+    assert listening("0.0.0.0", 7) == (both if ipv6 else both[:1])
+    assert listening("127.0.0.1", 7) == ("/ip4/127.0.0.1/tcp/7",)
+    assert listening("::1", 7) == ("/ip6/::1/tcp/7",)
+
+
+@pytest.mark.parametrize(
+    ("address", "loopback"),
+    [
+        ("/ip4/127.0.0.1/tcp/1", True),
+        ("/ip6/::1/tcp/1", True),
+        ("/dns4/localhost/tcp/1", True),
+        ("/ip4/10.0.0.1/tcp/1", False),
+        ("/dns4/example.org/tcp/1", False),
+        ("", False),
+    ],
+)
+def test_which_addresses_lead_to_ourselves(address: str, loopback: bool) -> None:
+    assert is_loopback(address) is loopback
