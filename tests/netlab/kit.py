@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -70,11 +71,14 @@ def network() -> Iterator[Lab]:
 
 
 def sweep() -> None:
-    """Remove the labs of processes that are gone."""
+    """Remove the labs of processes that are gone, and what runs in them."""
     for line in ip("netns", "list").splitlines():
         name = line.split()[0]
         pid = name.removeprefix(f"{PREFIX}-").partition("-")[0]
         if name.startswith(PREFIX) and pid.isdecimal() and not Path(f"/proc/{pid}").exists():
+            for left in ip("netns", "pids", name).split():
+                with suppress(ProcessLookupError):
+                    os.kill(int(left), signal.SIGKILL)
             ip("netns", "delete", name)
 
 
