@@ -19,6 +19,7 @@ from shoal.node.announcement import SERVICE, believed, words
 from shoal.node.logs import warn
 from shoal.node.options import NodeSettings
 from shoal.protocol.addresses import attached, is_loopback, own_addresses
+from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import PeerId
 
 if TYPE_CHECKING:
@@ -75,13 +76,21 @@ class Nearby:
         try:
             addresses = self._shown()
             if addresses:
-                await zeroconf.async_register_service(self._info(addresses))
+                await self._announce(zeroconf, addresses)
             browser = AsyncServiceBrowser(zeroconf.zeroconf, SERVICE, handlers=[self._on_change])
             while own_interfaces() == interfaces and self._shown() == addresses:
                 await asyncio.sleep(LOOK)
             await browser.async_cancel()
         finally:
             await self._sign_off(zeroconf)
+
+    async def _announce(self, zeroconf: AsyncZeroconf, addresses: tuple[str, ...]) -> None:
+        from zeroconf import NonUniqueNameException
+
+        try:
+            await zeroconf.async_register_service(self._info(addresses))
+        except NonUniqueNameException as error:
+            raise LocalError("another node there has a copy of this node's key") from error
 
     async def _sign_off(self, zeroconf: AsyncZeroconf) -> None:
         for task in list(self._asking.values()):

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 import zeroconf.asyncio
-from zeroconf import ServiceStateChange
+from zeroconf import NonUniqueNameException, ServiceStateChange
 
 from shoal.node import nearby
 from shoal.node.announcement import SERVICE, words
@@ -179,6 +179,21 @@ async def test_what_goes_wrong_is_one_warning(
     (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert "Address already in use" in warning.getMessage()
     assert cast(Any, warning).code == "mdns-unavailable"
+
+
+@pytest.mark.asyncio
+async def test_a_copy_of_our_key_is_called_that(
+    air: Air, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def refuse(info: Any) -> None:
+        raise NonUniqueNameException
+
+    monkeypatch.setattr(air, "async_register_service", refuse)
+    task = asyncio.create_task(Ear().nearby.run())
+    await until(lambda: air.closed > 1)
+    task.cancel()
+    await asyncio.wait([task])
+    assert caplog.text.count("another node there has a copy of this node's key") == 1
 
 
 @pytest.mark.asyncio
