@@ -46,9 +46,9 @@ def test_no_exception_outlives_its_file() -> None:
 
 
 LIGHT = [
-    ("node/cli/__init__.py", {"torch", "libp2p", "trio", "pydantic", "aiohttp"}),
+    ("node/cli/__init__.py", {"torch", "libp2p", "trio", "pydantic", "aiohttp", "zeroconf"}),
     ("node/cli/app.py", {"torch", "libp2p", "trio", "pydantic", "aiohttp"}),  # what `main` imports first
-    ("node/daemon.py", {"torch"}),
+    ("node/daemon.py", {"torch", "zeroconf"}),
 ]
 
 
