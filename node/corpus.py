@@ -3,10 +3,10 @@
 - `stdlib`: the Python sources of the running interpreter's standard library, found by sysconfig: real text,
   about 12 MB, there on every machine. Tests are left out, because many installations come without them, and
   so are installed packages and the build's own `_sysconfigdata`, which are about the machine.
-- `files`: what the user names: text files, and folders with all text files below them but hidden ones. A file
-  that is not UTF-8 or holds a NUL is skipped and counted.
+- `files`: what the user names: text files, and folders with all text files below them but hidden ones; or one packed
+  file of them, as members give it to each other. What is not text (node/dataset/texts.py) is skipped and counted.
 
-Texts are ordered by relative path and joined by NUL bytes, which no text holds: the NUL means "end of text".
+Texts are joined by NUL bytes, which no text holds: the NUL means "end of text". A token is a byte; there is no tokenizer.
 
 Whole texts are held out for validation, chosen by the hash of their relative path: machines with slightly
 different files (another Python version) never train on what another validates on. That needs many texts;
@@ -17,9 +17,8 @@ the manifest), so its members agree on which it is.
 
 from __future__ import annotations
 
-import os
 import sysconfig
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +27,8 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
+from shoal.node.dataset.pack import encode_name, is_pack, read_pack
+from shoal.node.dataset.texts import END_OF_TEXT, Text, check_any, find, read_texts, walk
 from shoal.node.manifest import DataSpec
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import Digest, digest
@@ -36,7 +37,6 @@ NOT_STDLIB = {"site-packages", "dist-packages", "__pycache__", "test", "tests", 
 STDLIB_SHARE = 0.1
 STDLIB_LEAST = 1 << 20  # bytes of validation text, however small the library is
 FILES_SHARE = 0.05
-END_OF_TEXT = b"\0"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,40 +50,39 @@ class Corpus:
     skipped: int  # files that were not text
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
-    """One file: its path relative to the folder it was found in, with forward slashes, and its bytes."""
-
-    name: str
-    content: bytes
-
-
 def load_corpus(spec: DataSpec, paths: Sequence[Path] = ()) -> Corpus:
-    """The corpus of a manifest; `paths` are where this machine keeps the text of `files`."""
+    """The corpus of a manifest; `paths` are where this machine keeps the text of `files`, or its packed file."""
     if spec.name == "stdlib":
         return stdlib_corpus()
-    corpus = files_corpus(paths)
+    is_packed = len(paths) == 1 and is_pack(paths[0])
+    corpus = texts_corpus(read_pack(paths[0]), 0) if is_packed else files_corpus(paths)
     if spec.digest and spec.digest != corpus.digest.hex():
-        raise LocalError("the text given to --data is not the text that the run is about (its digest differs)")
+        where = paths[0] if is_packed else "the text given to --data"
+        raise LocalError(f"{where} is not the text that the run is about (its digest differs)")
     return corpus
 
 
 def stdlib_corpus(root: Path | None = None) -> Corpus:
     """The sources of the standard library below `root`, by default the running interpreter's."""
     root = root or Path(sysconfig.get_path("stdlib"))
-    found = ((name, path) for name, path in walk(root) if is_source(name))
-    texts, skipped = read_texts(found)
+    found = [(name, path) for name, path in walk(root) if is_source(name)]
+    texts = list(read_texts(found))
     if sum(len(text.content) for text in texts) < 4 * STDLIB_LEAST:
         raise LocalError(f"this Python has no standard library sources in {root}; name your own text with --data")
-    return assemble(texts, skipped, *split_by_hash(texts, STDLIB_SHARE, STDLIB_LEAST))
+    return assemble(texts, len(found) - len(texts), *split_by_hash(texts, STDLIB_SHARE, STDLIB_LEAST))
 
 
 def files_corpus(paths: Sequence[Path]) -> Corpus:
     """The text files among `paths` and below the folders among them."""
-    texts, skipped = read_texts(each for path in paths for each in walk(path))
-    total = sum(len(text.content) for text in texts)
-    if not total:
-        raise LocalError(f"no text in {', '.join(map(str, paths)) or 'the data'}: {skipped} files are not text")
+    found = find(paths)
+    texts = list(read_texts(found))
+    check_any(sum(len(text.content) for text in texts), paths, len(found) - len(texts))
+    return texts_corpus(texts, len(found) - len(texts))
+
+
+def texts_corpus(texts: Sequence[Text], skipped: int) -> Corpus:
+    """The corpus of texts that are in order, whoever packed them."""
+    total = max(1, sum(len(text.content) for text in texts))
     train, held = split_by_hash(texts, FILES_SHARE)
     if not FILES_SHARE / 2 <= sum(map(len, held)) / total <= FILES_SHARE * 2:
         train, held = split_by_tail(texts, FILES_SHARE)
@@ -94,40 +93,6 @@ def is_source(name: str) -> bool:
     """Whether a relative path is a source file that belongs to the library itself."""
     *folders, file = name.split("/")
     return file.endswith(".py") and not file.startswith("_sysconfigdata") and NOT_STDLIB.isdisjoint(folders)
-
-
-def walk(path: Path) -> Iterator[tuple[str, Path]]:
-    """Relative name and path of each regular, unhidden file below a folder, or of the one file itself."""
-    if path.is_file():
-        yield path.name, path
-        return
-    if not path.is_dir():
-        raise LocalError(f"{path} is neither a file nor a folder")
-    for folder, below, files in os.walk(path):
-        below[:] = [name for name in below if not name.startswith(".")]
-        for name in files:
-            file = Path(folder, name)
-            if not name.startswith(".") and file.is_file():
-                yield file.relative_to(path).as_posix(), file
-
-
-def read_texts(found: Iterable[tuple[str, Path]]) -> tuple[list[Text], int]:
-    """The files that are text, in the order of their names, and how many are not."""
-    texts, skipped = [], 0
-    for name, path in found:
-        try:
-            content = path.read_bytes()
-            content.decode("utf-8")
-        except UnicodeDecodeError:
-            skipped += 1
-            continue
-        except OSError as error:
-            raise LocalError(f"cannot read {path}: {error}") from error
-        if END_OF_TEXT in content:
-            skipped += 1
-        else:
-            texts.append(Text(name, content))
-    return sorted(texts, key=lambda text: (text.name, text.content)), skipped
 
 
 def split_by_hash(texts: Sequence[Text], share: float, least: int = 0) -> tuple[list[bytes], list[bytes]]:
@@ -151,12 +116,12 @@ def split_by_tail(texts: Sequence[Text], share: float) -> tuple[list[bytes], lis
 
 def fraction(name: str) -> float:
     """A relative path as a number in [0, 1) that no machine, version or other file changes."""
-    return int.from_bytes(blake3(name.encode("utf-8", "surrogateescape")).digest()[:6], "little") / 2**48
+    return int.from_bytes(blake3(encode_name(name)).digest()[:6], "little") / 2**48
 
 
 def assemble(texts: Sequence[Text], skipped: int, train: list[bytes], held: list[bytes]) -> Corpus:
     """The corpus of texts that have been split."""
-    parts = (part for text in texts for part in (text.name.encode("utf-8", "surrogateescape"), text.content))
+    parts = (part for text in texts for part in (encode_name(text.name), text.content))
     return Corpus(join(train), join(held), digest("corpus", *parts), len(texts), skipped)
 
 

@@ -45,7 +45,7 @@ class Spec(BaseModel):
 
 
 class ModelSpec(Spec):
-    """A Llama-shaped decoder over `vocab` tokens."""
+    """A Llama-shaped decoder over `vocab` tokens. A token is a byte: there is no tokenizer to name, or to fetch."""
 
     name: Literal["llama"] = "llama"
     vocab: Annotated[int, Field(ge=2, le=1_000_000)] = 256
@@ -66,10 +66,23 @@ class ModelSpec(Spec):
 
 
 class DataSpec(Spec):
-    """Which text: `stdlib` is the running Python's standard library; `files` is named by its digest."""
+    """Which text: `stdlib` is the running Python's standard library; `files` is named by its digest.
+
+    Whoever founds a run of `files` names it, see node/dataset/: a member that lacks it gets it by its pieces.
+    """
 
     name: Literal["stdlib", "files"] = "stdlib"
     digest: HexDigest = ""  # of `files`: what every member must have
+    pieces: HexDigest = ""  # the root of the tree of its pieces' hashes; empty: only who has the text can be a member
+    size: Annotated[int, Field(ge=0, le=2**42)] = 0  # bytes of all its pieces; more, and the tree would be higher
+
+    @model_validator(mode="after")
+    def _pieces_are_of_something(self) -> DataSpec:
+        if self.pieces and (self.name != "files" or not self.digest or not self.size):
+            raise ValueError("pieces are those of `files`, and come with digest and size")
+        if self.size and not self.pieces:
+            raise ValueError("size comes with pieces")
+        return self
 
 
 class MethodSpec(Spec):
@@ -156,6 +169,8 @@ class Manifest(Spec):
             del table["origin"]
         if self.rounds.pace == "deadline":
             del table["rounds"]["pace"]
+        if not self.data.pieces:
+            del table["data"]["pieces"], table["data"]["size"]
         packed: bytes = msgpack.packb(_sorted(table))
         return packed
 

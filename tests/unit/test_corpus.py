@@ -10,7 +10,6 @@ from torch import Tensor
 
 from shoal.node.corpus import (
     STDLIB_LEAST,
-    Text,
     files_corpus,
     fraction,
     is_source,
@@ -18,6 +17,7 @@ from shoal.node.corpus import (
     split_by_hash,
     stdlib_corpus,
 )
+from shoal.node.dataset.texts import Text
 from shoal.node.manifest import DataSpec
 from shoal.protocol.errors import LocalError
 

@@ -1,0 +1,74 @@
+"""Which of a person's files are text, and in which order a dataset holds them.
+
+A file that is not UTF-8 or holds a NUL is no text. Texts are ordered by relative path, those of one path by content,
+whatever the order on disk; one file is in memory at a time, unless several have one path.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from shoal.protocol.errors import LocalError
+
+END_OF_TEXT = b"\0"
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One file: its path relative to the folder it was found in, with forward slashes, and its bytes."""
+
+    name: str
+    content: bytes
+
+
+def find(paths: Sequence[Path]) -> list[tuple[str, Path]]:
+    """Relative name and path of each file among `paths`, and below the folders among them."""
+    return [each for path in paths for each in walk(path)]
+
+
+def walk(path: Path) -> Iterator[tuple[str, Path]]:
+    """Relative name and path of each regular, unhidden file below a folder, or of the one file itself."""
+    if path.is_file():
+        yield path.name, path
+        return
+    if not path.is_dir():
+        raise LocalError(f"{path} is neither a file nor a folder")
+    for folder, below, files in os.walk(path):
+        below[:] = [name for name in below if not name.startswith(".")]
+        for name in files:
+            file = Path(folder, name)
+            if not name.startswith(".") and file.is_file():
+                yield file.relative_to(path).as_posix(), file
+
+
+def read_texts(found: Iterable[tuple[str, Path]]) -> Iterator[Text]:
+    """Those of the files that are text, in the dataset's order."""
+    for _, same_name in groupby(sorted(found, key=_name), key=_name):
+        texts = [text for each in same_name if (text := read_text(*each)) is not None]
+        yield from sorted(texts, key=lambda text: text.content)
+
+
+def check_any(total: int, paths: Sequence[Path], skipped: int) -> None:
+    """LocalError if the texts among `paths` have no byte in all."""
+    if not total:
+        raise LocalError(f"no text in {', '.join(map(str, paths)) or 'the data'}: {skipped} files are not text")
+
+
+def read_text(name: str, path: Path) -> Text | None:
+    """The file, None if it is not text; LocalError if it cannot be read."""
+    try:
+        content = path.read_bytes()
+        content.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    except OSError as error:
+        raise LocalError(f"cannot read {path}: {error}") from error
+    return None if END_OF_TEXT in content else Text(name, content)
+
+
+def _name(each: tuple[str, Path]) -> str:
+    return each[0]
