@@ -6,7 +6,7 @@
 - `files`: what the user names: text files, and folders with all text files below them but hidden ones; or one packed
   file of them, as members give it to each other. What is not text (node/dataset/texts.py) is skipped and counted.
 
-Texts are joined by NUL bytes, which no text holds: the NUL means "end of text". A token is a byte; there is no tokenizer.
+Texts are joined by NUL bytes, which no text holds: the NUL means "end of text". A token is a byte: no tokenizer.
 
 Whole texts are held out for validation, chosen by the hash of their relative path: machines with slightly
 different files (another Python version) never train on what another validates on. That needs many texts;

@@ -33,6 +33,7 @@ from shoal.node.version import shoal_version
 from shoal.protocol.errors import LocalError
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId, RunId
+from shoal.protocol.messages.data import GetPiece
 from shoal.protocol.messages.node import GetManifest, Refused
 from shoal.protocol.network import Network
 from shoal.protocol.wire import Message
@@ -184,7 +185,9 @@ class Daemon:
         unanswered = self._reaching.obstacle() if is_alone else None
         if unanswered and self._was_in_runs:
             return f"rejoining: {unanswered}"
-        return unanswered if unanswered and self._reaching.is_told else self._errands.obstacle()
+        if unanswered and self._reaching.is_told:
+            return unanswered
+        return self._runs.data.obstacle() or self._errands.obstacle()
 
     # -- what the network says ------------------------------------------------------------------------------
 
@@ -206,6 +209,8 @@ class Daemon:
     async def _on_call(self, peer: PeerId, message: Message) -> Message:
         if isinstance(message, GetManifest):
             return introduce(message, list(self._runs.open.values()), self._network.addresses())
+        if isinstance(message, GetPiece):
+            return await self._runs.data.answer(peer, message)
         return Refused(f"{type(message).__name__} is not served here")
 
     # -- what the API asks ----------------------------------------------------------------------------------

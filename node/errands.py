@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 from shoal.node.introduction import wanted
 from shoal.node.logs import warn
 from shoal.node.manifest import load_manifest
-from shoal.node.options import NodeSettings, names_a_run
+from shoal.node.options import NodeSettings, UsageError, names_a_run
 from shoal.node.runs import Runs
 from shoal.node.service import Answer
 from shoal.protocol.errors import ShoalError
@@ -33,25 +34,27 @@ class Errands:
         self._train = settings.train
         self._joins = {_named(each): each if names_a_run(each) else _named(each) for each in settings.join}
         self._create = settings.create
-        self._created = _id_of(settings.create) if settings.create else ""
+        self._created = load_manifest(settings.create) if settings.create else None
         self._open: dict[str, str] = {}  # what is still to be done, and why it is not done yet
 
     async def run(self) -> None:
         """Until all is done."""
         async with asyncio.TaskGroup() as group:
-            if self._create is not None:
-                text = self._create.read_text(encoding="utf-8")
-                group.create_task(self._see_to(self._created, lambda: self._runs.create(text, self._train)))
+            if self._create is not None and (created := self._created) is not None:
+                text, is_in = self._create.read_text(encoding="utf-8"), partial(self._runs.has_founded, created)
+                enter = partial(self._runs.create, text, self._train)
+                group.create_task(self._see_to(created.run_id.hex(), is_in, enter))
             for run, link in self._joins.items():
-                group.create_task(self._see_to(run, lambda link=link: self._runs.join(link, self._train)))  # type: ignore[misc]
+                enter = partial(self._runs.join, link, self._train)
+                group.create_task(self._see_to(run, partial(self._runs.has, run), enter))
 
     def obstacle(self) -> str | None:
         """Which run we are not in yet, and why; None if that is none."""
         return next((f"not yet in the run {run[:8]}: {why}" for run, why in self._open.items()), None)
 
-    async def _see_to(self, run: str, enter: Callable[[], Awaitable[Answer]]) -> None:
+    async def _see_to(self, run: str, is_in: Callable[[], bool], enter: Callable[[], Awaitable[Answer]]) -> None:
         pause, said = RETRY_FIRST, ""
-        while not self._runs.has(run):
+        while not is_in():
             self._open[run] = "entering it now"  # which takes a while, once somebody has answered
             try:
                 await enter()
@@ -70,5 +73,8 @@ def _named(text: str) -> str:
     return wanted(text)[0] if names_a_run(text) else _id_of(Path(text))
 
 
-def _id_of(manifest: Path) -> str:
-    return load_manifest(manifest).run_id.hex()
+def _id_of(path: Path) -> str:
+    manifest = load_manifest(path)
+    if manifest.data.name == "files" and not manifest.data.digest:
+        raise UsageError(f"--join {path} does not name its text, so its founder's run has another id: give that id")
+    return manifest.run_id.hex()

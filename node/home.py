@@ -7,6 +7,7 @@
     peers.json     where the peers were that were last seen
     logs/          daemon.log and the workers' logs
     runs/<id>/     one folder per run
+    data/<digest>/ the text of runs, see node/dataset/store.py
 
 One daemon per home. Who holds the lock is the truth: a pid that a crash left behind means nothing.
 """
@@ -66,6 +67,10 @@ class Home:
     @property
     def runs(self) -> Path:
         return self.root / "runs"
+
+    @property
+    def data(self) -> Path:
+        return self.root / "data"
 
     @property
     def peers(self) -> Path:

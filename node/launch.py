@@ -105,6 +105,8 @@ def foreground_argv(settings: NodeSettings) -> list[str]:
     argv += ["--checkpoint-every", str(settings.checkpoint_every), "--checkpoint-keep", str(settings.checkpoint_keep)]
     for address in settings.bootstrap:
         argv += ["--bootstrap", address]
+    argv += ["--data-limit", str(settings.data_limit)]
+    argv += [] if settings.share_data else ["--no-share-data"]
     for path in settings.data:
         argv += ["--data", str(path)]
     if settings.create is not None:

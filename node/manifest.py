@@ -174,6 +174,12 @@ class Manifest(Spec):
         packed: bytes = msgpack.packb(_sorted(table))
         return packed
 
+    def is_named(self, unnamed: Manifest) -> bool:
+        """Whether this is `unnamed` with its data named: with what a founder adds to a manifest of `files`."""
+        if self.data.name != unnamed.data.name or unnamed.data.digest not in ("", self.data.digest):
+            return False
+        return unnamed.data.pieces in ("", self.data.pieces) and self == unnamed.model_copy(update={"data": self.data})
+
     @property
     def first_round(self) -> int:
         """The run's first round."""

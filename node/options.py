@@ -19,8 +19,10 @@ ADMIN_HOST = "127.0.0.1"
 LISTEN_HOST = "0.0.0.0"
 CHECKPOINT_EVERY = 10  # rounds: a round of a real run takes minutes, and a checkpoint is four times the model
 CHECKPOINT_KEEP = 3
+DATA_LIMIT = 8.0  # GiB
 UP_CHECKPOINT_EVERY = 4
 MAX_LOCAL_PEERS = 64
+MAX_DATA_LIMIT = 4096  # GiB
 MAX_SEED = 2**63 - 1
 
 
@@ -66,6 +68,8 @@ class NodeSettings:
     bootstrap: tuple[str, ...] = ()  # multiaddrs; one without /p2p/<peer> means whoever answers there
     threads: int = field(default_factory=default_threads)  # of a worker
     data: tuple[Path, ...] = ()  # local files and folders, for runs about text of one's own
+    data_limit: float = DATA_LIMIT  # GiB of a run's data that this node is willing to download; 0: nothing
+    share_data: bool = True  # give the data of its runs to members that lack them
     create: Path | None = None  # a manifest: be in its run, and found it if we are not
     join: tuple[str, ...] = ()  # be in these runs: a link, an id, the begin of one, or the run's manifest
     train: bool = True  # in the runs of `create` and `join`
@@ -84,6 +88,10 @@ class NodeSettings:
             )
         _require(1 <= self.threads <= 1024, f"--threads {self.threads} makes no sense: use 1 to 1024")
         _check_checkpoints(self.checkpoint_every, self.checkpoint_keep)
+        _require(
+            0 <= self.data_limit <= MAX_DATA_LIMIT,
+            f"--data-limit {self.data_limit:g}: give a number of GiB, 0 for none, at most {MAX_DATA_LIMIT}",
+        )
         for path in self.data:
             _require(path.exists(), f"--data {path} does not exist")
         if self.create is not None:

@@ -17,7 +17,7 @@ class RunSettings:
 
     folder: Path  # the run's own
     threads: int  # of the worker
-    data: tuple[str, ...]
+    data: tuple[str, ...]  # paths that its worker reads
     trains: bool
     keeping: Keeping
     fault: FaultTrigger | None = None

@@ -15,16 +15,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal.node.checkpoint.lineage import going_on
+from shoal.node.dataset.supply import GIB, Supply
 from shoal.node.description import describe
 from shoal.node.faults import FaultTrigger
 from shoal.node.home import Home
 from shoal.node.introduction import Introduction, Providers, find_manifest, link_to, nobody, wanted
 from shoal.node.logs import warn
-from shoal.node.manifest import check_manifest, parse_manifest, sign_manifest
+from shoal.node.manifest import Manifest, check_manifest, parse_manifest, sign_manifest
 from shoal.node.options import NodeSettings
 from shoal.node.remembered import Joined, PeerCache, forget_run, recall_run, remember_run, remembered_runs
 from shoal.node.run_view import is_resting
@@ -58,6 +60,13 @@ class Runs:
         self.restoring = remembered_runs(home)  # runs of our last life that are not open yet
         self.broken: dict[str, str] = {}  # runs that could not be opened again, and why
         self.providers: Providers = nobody  # who is said to know runs that our peers do not
+        self.data = Supply(
+            home.data,
+            settings.data,
+            round(settings.data_limit * GIB),
+            settings.share_data,
+            lambda peer, message, patience: network.call(peer, message, patience),
+        )
         self._settings = settings
         self._home = home
         self._identity = identity
@@ -78,6 +87,17 @@ class Runs:
     def has(self, prefix: str) -> bool:
         """Whether we are, or should be, in the run whose id is or begins like that, be it broken."""
         return any(key.startswith(prefix.lower()) for key in [*self.open, *self.restoring, *self.broken])
+
+    def has_founded(self, wanted: Manifest) -> bool:
+        """Whether we are, or should be, in the run of this manifest, or in ours of it that names its data, too."""
+        if self.has(wanted.run_id.hex()):
+            return True
+        for run in remembered_runs(self._home):
+            with suppress(ShoalError):
+                found = self._recall(run, ())[0]
+                if found.author == self._identity.peer and found.manifest.is_named(wanted):
+                    return True
+        return False
 
     def are_at_rest(self) -> bool:
         """Whether all that we are in is what we kept when all its nodes had stopped, and nobody else is back."""
@@ -106,7 +126,7 @@ class Runs:
 
     async def create(self, manifest_toml: str, train: bool, checkpoint: str = "") -> Answer:
         """Found a run, and be its first member; from the folder of a checkpoint it goes on there."""
-        manifest, loaded = parse_manifest(manifest_toml), await _load(checkpoint)
+        manifest, loaded = await self.data.named(parse_manifest(manifest_toml)), await _load(checkpoint)
         manifest = going_on(manifest, loaded)
         async with self._entering:
             if self.has(manifest.run_id.hex()):
@@ -127,6 +147,9 @@ class Runs:
         found = await self._find(link)  # which may take long: others may be entered meanwhile, or all be left
         async with self._entering:
             self._check_is_new(found.manifest.run_id.hex())
+        await self._data_for(found)  # which may take hours, and holds up no other run
+        async with self._entering:
+            self._check_is_new(found.manifest.run_id.hex())
             await asyncio.to_thread(_forget_rest, self._home.run_folder(found.manifest.run_id.hex()))
             return await self._enter(found, train, loaded)
 
@@ -141,7 +164,7 @@ class Runs:
             self.restoring = [run for run in self.restoring if run != key]
             if key in self.open:
                 await self.open[key].close(for_good=True)
-                del self.open[key]
+                await self._forget_data(self.open.pop(key))
             await asyncio.to_thread(_forget_rest, self._home.run_folder(key))
         return {"run": key, "name": names[key]}
 
@@ -151,6 +174,7 @@ class Runs:
         What befalls one keeps no other from being saved. LocalError, when all have ended, if some did not end well.
         """
         self._closing = True
+        self.data.close()
         async with self._entering:
             runs = list(self.open.values())
             ends = await asyncio.gather(*(run.close() for run in runs), return_exceptions=True)
@@ -193,9 +217,8 @@ class Runs:
         rested: Rested | None = None,
     ) -> Answer:
         manifest, key = found.manifest, found.manifest.run_id.hex()
-        for peer, addresses in found.members.items():
-            self._network.remember(peer, addresses)
-        run = await asyncio.to_thread(self._build, found, train, checkpoint, rested)
+        data = await self._data_for(found)
+        run = await asyncio.to_thread(self._build, found, data, train, checkpoint, rested)
         if self._closing:
             raise LocalError("the node is ending")
         await asyncio.to_thread(self._cache.update, found.members)  # who is killed now must find them again
@@ -206,14 +229,36 @@ class Runs:
         log.info("in run %s (%s)", key, manifest.name)
         return self.link(key)
 
-    def _build(self, found: Introduction, train: bool, checkpoint: Checkpoint | None, rested: Rested | None) -> Run:
+    async def _forget_data(self, left: Run) -> None:
+        """Free the disk of the data of a run that we have left, unless another one may be about them."""
+        spec = left.manifest.data
+        if not (self.restoring or self.broken or any(run.manifest.data == spec for run in self.open.values())):
+            await self.data.forget(spec)
+
+    async def _data_for(self, found: Introduction) -> tuple[str, ...]:
+        """What the worker is to read; the members and whoever is connected are asked for it, if it is not here."""
+        for peer, addresses in found.members.items():
+            self._network.remember(peer, addresses)
+
+        def donors() -> list[PeerId]:
+            return [*found.members, *(link.peer for link in self._network.links())]
+
+        return await self.data.get(found.manifest.data, donors)
+
+    def _build(
+        self,
+        found: Introduction,
+        data: tuple[str, ...],
+        train: bool,
+        checkpoint: Checkpoint | None,
+        rested: Rested | None,
+    ) -> Run:
         """In a thread: importing torch alone takes seconds, and the network must not wait for it."""
         from shoal.node.checkpoint.keep import Keeping
         from shoal.node.run import Run
         from shoal.node.run_settings import RunSettings
 
         own, run_id = self._settings, found.manifest.run_id
-        data = tuple(str(path.absolute()) for path in own.data)
         keeping = Keeping(own.checkpoint_every, own.checkpoint_keep)
         settings = RunSettings(self._home.run_folder(run_id.hex()), own.threads, data, train, keeping, self._fault)
         signer = self._identity.signer(run_id)

@@ -58,6 +58,18 @@ def start(
             help="Text for runs about text of one's own: a file or folder; may be repeated.",
         ),
     ] = None,
+    data_limit: Annotated[
+        float,
+        typer.Option(
+            envvar="SHOAL_DATA_LIMIT",
+            metavar="GIB",
+            help="How much of a run's text to download at most, if it is not here. 0: nothing.",
+        ),
+    ] = options.DATA_LIMIT,
+    no_share_data: Annotated[
+        bool,
+        typer.Option("--no-share-data", envvar="SHOAL_NO_SHARE_DATA", help="Give no member the text of a run."),
+    ] = False,
     checkpoint_every: Annotated[
         int, typer.Option(envvar="SHOAL_CHECKPOINT_EVERY", help="Rounds between two checkpoints. 0: none.")
     ] = options.CHECKPOINT_EVERY,
@@ -95,6 +107,8 @@ def start(
         mdns=not no_mdns,
         threads=options.default_threads() if threads is None else threads,
         data=tuple(path.absolute() for path in data or ()),
+        data_limit=data_limit,
+        share_data=not no_share_data,
         checkpoint_every=checkpoint_every,
         checkpoint_keep=checkpoint_keep,
         create=create.absolute() if create else None,

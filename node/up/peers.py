@@ -72,6 +72,7 @@ class LocalPeer:
             bootstrap=(bootstrap,) if bootstrap else (),
             threads=threads(len(plan.peers)),
             data=plan.data,
+            share_data=False,  # all have it
             checkpoint_every=plan.checkpoint_every,
         )
         plan.give_key(self.name, self.home)

@@ -11,7 +11,7 @@ import pytest
 from shoal.node import errands
 from shoal.node.errands import Errands
 from shoal.node.introduction import wanted
-from shoal.node.manifest import parse_manifest
+from shoal.node.manifest import Manifest, parse_manifest
 from shoal.node.options import NodeSettings
 from shoal.node.runs import Runs
 from shoal.node.service import Answer
@@ -34,6 +34,9 @@ class FakeRuns:
 
     def has(self, prefix: str) -> bool:
         return any(run.startswith(prefix) for run in self.entered)
+
+    def has_founded(self, wanted: Manifest) -> bool:
+        return self.has(wanted.run_id.hex())
 
     async def create(self, manifest_toml: str, train: bool) -> Answer:
         return await self.join(parse_manifest(manifest_toml).run_id.hex(), train)

@@ -11,7 +11,7 @@ import pytest
 
 from shoal.node.home import Home
 from shoal.node.introduction import Introduction
-from shoal.node.manifest import parse_manifest
+from shoal.node.manifest import DataSpec, parse_manifest
 from shoal.node.options import NodeSettings
 from shoal.node.remembered import Joined, PeerCache, remember_run, remembered_runs
 from shoal.node.resting import FOLDER, save_rest
@@ -162,7 +162,7 @@ class Ending(SimpleNamespace):
     """As much of a run as its end takes; one that fails does so before the others have ended."""
 
     def __init__(self, name: str, error: Exception | None = None, go_on: asyncio.Event | None = None) -> None:
-        super().__init__(manifest=SimpleNamespace(name=name), has_ended=False)
+        super().__init__(manifest=SimpleNamespace(name=name, data=DataSpec()), has_ended=False)
         self._error, self._go_on = error, go_on
 
     async def close(self, for_good: bool = False) -> None:

@@ -1,0 +1,222 @@
+"""The datasets on this node's disk, by their digests, shared by all runs that name them.
+
+    data/<digest>/corpus.shoalpack   the whole stream; there only once its digest was right
+    data/<digest>/corpus.part        as much of it as has come; a sparse file
+    data/<digest>/index              the hashes of its pieces; believed only if the tree's root follows from them
+
+Which pieces of a file are there is noted nowhere: whoever opens it hashes it. So a crash at any instant, a damaged
+disk and a copy that somebody has put there are one case, and cost no more than the pieces that are wrong.
+All of it blocks: call it in a thread.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.node.dataset.pack import SUFFIX, file_digest, pack, stream_hasher
+from shoal.node.dataset.pieces import PAGES, PIECE, PIECES, TOP, Blob, Cutter, Index
+from shoal.node.dataset.texts import Text, check_any, find, read_texts
+from shoal.node.disk import force, replace_file
+from shoal.protocol.errors import LocalError
+from shoal.protocol.ids import Digest
+
+PACKED, PART, INDEX = f"corpus{SUFFIX}", "corpus.part", "index"
+FRESH = "new-"  # folders of datasets that are being packed
+SPARE = 256 << 20  # bytes of disk that a download leaves free
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """One that is whole, and how it is named."""
+
+    digest: Digest
+    index: Index
+    root: Digest
+    path: Path | None  # of the packed file; None: it was only measured
+
+    def read(self, blob: Blob) -> bytes | None:
+        """What lies at a place of its tree that there is; None if the file has become damaged."""
+        if blob.level == TOP:
+            return self.index.top
+        if blob.level == PAGES:
+            return self.index.page(blob.number)
+        assert blob.level == PIECES
+        assert self.path is not None
+        with _named(self.path), self.path.open("rb") as file:
+            content = os.pread(file.fileno(), PIECE, blob.number * PIECE)
+        return content if self.index.is_piece(blob.number, content) else None
+
+
+class Store:
+    """The folder `data` of a home."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def folder(self, digest: Digest) -> Path:
+        """Where a dataset is, or would be."""
+        return self._root / digest.hex()
+
+    def tidy(self) -> None:
+        """Remove what a crash has left half packed."""
+        for path in self._root.glob(f"{FRESH}*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def has(self, digest: Digest) -> bool:
+        """Whether a dataset was whole when last looked at."""
+        return (self.folder(digest) / PACKED).exists()
+
+    def open(self, digest: Digest, root: Digest | None) -> Dataset | None:
+        """A dataset, of that root if one is named, read to the last byte; if it is damaged, some pieces are missing."""
+        folder = self.folder(digest)
+        if not self.has(digest):
+            return None
+        index = (load_index(folder, root) if root is not None else None) or index_again(folder)
+        if root not in (None, index.root):
+            return None
+        with _named(folder):
+            if (folder / PACKED).stat().st_size == index.size and file_digest(folder / PACKED) == digest:
+                return Dataset(digest, index, index.root, folder / PACKED)
+            (folder / PACKED).replace(folder / PART)
+        return None
+
+    def add(self, paths: Sequence[Path]) -> Dataset:
+        """Pack a person's texts; LocalError if there are none, or the disk is full."""
+        fresh = self._root / f"{FRESH}{secrets.token_hex(8)}"
+        with _named(self._root):
+            fresh.mkdir(mode=0o700, parents=True)
+            try:
+                with (fresh / PACKED).open("wb") as file:
+                    made = measure(paths, file.write)
+                    file.flush()
+                    os.fsync(file.fileno())
+                save_index(fresh, made.index)
+                folder = self.folder(made.digest)
+                shutil.rmtree(folder, ignore_errors=True)  # of the same text: whole, damaged, or on its way
+                fresh.replace(folder)
+                force(self._root)
+            finally:
+                shutil.rmtree(fresh, ignore_errors=True)
+        return Dataset(made.digest, made.index, made.root, folder / PACKED)
+
+    def begin(self, digest: Digest, index: Index) -> Download:
+        """Get a dataset whose index is proved, or go on with it; LocalError if the disk has no room for the rest."""
+        folder = self.folder(digest)
+        with _named(folder):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            save_index(folder, index)
+            return Download(folder, digest, index)
+
+    def forget(self, digest: Digest) -> None:
+        """Free its disk space."""
+        shutil.rmtree(self.folder(digest), ignore_errors=True)
+
+
+class Download:
+    """A dataset of which some pieces are missing. Pieces may be put by several threads at once."""
+
+    def __init__(self, folder: Path, digest: Digest, index: Index) -> None:
+        self._folder, self._digest, self._index = folder, digest, index
+        self._file = folder / PART
+        self.missing = self._look()
+        self._check_room()
+
+    def _look(self) -> list[int]:
+        is_new = not self._file.exists()
+        with self._file.open("ab") as file:
+            file.truncate(self._index.size)
+        if is_new:
+            return list(range(self._index.shape.pieces))
+        with self._file.open("rb") as file:
+            contents = iter(lambda: file.read(PIECE), b"")
+            return [number for number, each in enumerate(contents) if not self._index.is_piece(number, each)]
+
+    def _check_room(self) -> None:
+        wanted, free = len(self.missing) * PIECE, shutil.disk_usage(self._folder).free
+        if self.missing and free < wanted + SPARE:
+            raise LocalError(
+                f"the run's data need {wanted >> 20} MiB more in {self._folder}, and {free >> 20} MiB are free: "
+                "make room, or choose another SHOAL_HOME"
+            )
+
+    def put(self, number: int, content: bytes) -> None:
+        """A piece that was checked has come."""
+        with _named(self._file), self._file.open("r+b") as file:
+            os.pwrite(file.fileno(), content, number * PIECE)
+
+    def finish(self) -> Dataset:
+        """All pieces have come; LocalError if they are not what the manifest's digest names."""
+        with _named(self._file):
+            force(self._file)
+            if file_digest(self._file) != self._digest:
+                raise LocalError("the manifest contradicts itself: its pieces are not those of the data that it names")
+            path = self._file.replace(self._folder / PACKED)
+            force(self._folder)
+        return Dataset(self._digest, self._index, self._index.root, path)
+
+
+def measure(paths: Sequence[Path], write: Callable[[bytes], object] = len) -> Dataset:
+    """The name of a person's texts; their stream goes to `write` on the way."""
+    found = find(paths)
+    hasher, cutter, seen = stream_hasher(), Cutter(), _Seen()
+    for part in pack(seen.pass_on(read_texts(found))):
+        hasher.update(part)
+        cutter.feed(part)
+        write(part)
+    check_any(seen.bytes, paths, len(found) - seen.texts)
+    index = cutter.index()
+    return Dataset(Digest(hasher.digest()), index, index.root, None)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Counts the texts that pass."""
+
+    texts: int = 0
+    bytes: int = 0
+
+    def pass_on(self, texts: Iterable[Text]) -> Iterator[Text]:
+        for text in texts:
+            self.texts += 1
+            self.bytes += len(text.content)
+            yield text
+
+
+def save_index(folder: Path, index: Index) -> None:
+    """Beside the pieces that it is about."""
+    replace_file(folder / INDEX, [index.size.to_bytes(8, "little"), index.hashes])
+
+
+def load_index(folder: Path, root: Digest) -> Index | None:
+    """The index in a folder, if it is whole and that of `root`."""
+    with suppress(OSError):
+        content = (folder / INDEX).read_bytes()
+        index = Index(int.from_bytes(content[:8], "little"), content[8:])
+        if index.root == root:
+            return index
+    return None
+
+
+def index_again(folder: Path) -> Index:
+    """The index of a packed file, made again and kept."""
+    cutter = Cutter()
+    with _named(folder), (folder / PACKED).open("rb") as file:
+        for part in iter(lambda: file.read(PIECE), b""):
+            cutter.feed(part)
+        save_index(folder, index := cutter.index())
+    return index
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """The disk's failures, in words."""
+    try:
+        yield
+    except OSError as error:
+        raise LocalError(f"cannot keep data in {path}: {error.strerror or error}") from error

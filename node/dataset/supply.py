@@ -1,0 +1,197 @@
+"""The data of this node's runs: had, packed, fetched, given.
+
+Rules:
+- What is in the home comes first, then the person's own text (--data) where it is what a manifest names, then what
+  members give. So a node whose --data are about another run still gets what it lacks, and files that were changed
+  since do not matter.
+- What a node shares it has packed into its home: it does not change under those who download, or train. A node that
+  does not share makes no copy, and names no pieces in the manifests that it founds.
+- A dataset is looked at to the last byte once in a node's life. The same one is not fetched twice at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.node.dataset.fetch import Call, Fetch, Swarm, Wanted
+from shoal.node.dataset.pieces import THE_TOP, root_of
+from shoal.node.dataset.serve import Serving
+from shoal.node.dataset.store import Dataset, Store, measure
+from shoal.node.manifest import DataSpec, Manifest
+from shoal.protocol.errors import LocalError, ShoalError
+from shoal.protocol.ids import Digest, PeerId
+from shoal.protocol.messages.data import GetPiece, Later, PieceIs
+from shoal.protocol.wire import Message
+
+GIB = 1 << 30
+ASKING = 5.0  # seconds for the question whether a member has the data
+
+log = logging.getLogger("shoal.data")
+
+
+@dataclass(frozen=True, slots=True)
+class DataStanding:
+    """Whether this machine has a run's data, before it joins."""
+
+    missing: int = 0  # bytes that must be downloaded; 0: all is here
+    donors: int = 0  # members that said that they give them
+    problem: str = ""  # why it cannot join, and what to do; empty: it can
+
+
+class Supply:
+    """One per node. `paths` are those of --data, `limit` the bytes that it is willing to download of a dataset."""
+
+    def __init__(self, root: Path, paths: Sequence[Path], limit: int, shares: bool, call: Call) -> None:
+        self._store = Store(root)
+        self._paths = tuple(path.absolute() for path in paths)
+        self._limit, self._shares = limit, shares
+        self._closing = False
+        self._swarm = Swarm(call, lambda: self._closing)
+        self._serving = Serving()
+        self._own: Dataset | None = None  # the person's text
+        self._open: dict[Digest, Dataset] = {}  # those that were looked at
+        self._fetches: dict[Digest, Fetch] = {}
+        self._locks: dict[Digest, asyncio.Lock] = {}
+        self._packing = asyncio.Lock()
+
+    # -- what runs ask --------------------------------------------------------------------------------------
+
+    async def named(self, manifest: Manifest) -> Manifest:
+        """A manifest to be founded, with the name of its data; LocalError if this node has not the data."""
+        spec = manifest.data
+        if spec.name != "files" or spec.pieces or (spec.digest and not self._shares):
+            return manifest
+        found = await self._find(spec)
+        if found is None:
+            what = "the text that the manifest names" if spec.digest else "text of your own"
+            raise LocalError(
+                f"the run is about {what}, which is not here: start this node with --data and its path"
+            )
+        pieces = {"pieces": found.root.hex(), "size": found.index.size} if self._shares else {}
+        data = DataSpec.model_validate({"name": "files", "digest": found.digest.hex(), **pieces})
+        return manifest.model_copy(update={"data": data})
+
+    async def get(self, spec: DataSpec, donors: Callable[[], Sequence[PeerId]]) -> tuple[str, ...]:
+        """What a worker is to read, fetched from `donors` if it must be; LocalError or TransportError if it cannot."""
+        if spec.name != "files":
+            return ()
+        found = await self._find(spec)
+        if found is None:
+            if problem := self._problem(spec):
+                raise LocalError(problem)
+            found = await self._fetch(_wanted(spec), donors)
+        return (str(found.path),) if found.path is not None else tuple(map(str, self._paths))
+
+    async def standing(self, spec: DataSpec, members: Sequence[PeerId]) -> DataStanding:
+        """Whether the data are here, or whether `members` give them; asks these, and downloads nothing."""
+        if spec.name != "files" or await self._find(spec) is not None:
+            return DataStanding()
+        if problem := self._problem(spec):
+            return DataStanding(problem=problem)
+        wanted = _wanted(spec)
+        said = await asyncio.gather(*(self._gives(peer, wanted) for peer in members))
+        problem = "" if any(said) else f"no member that was asked gives the run's data; {REMEDY}"
+        return DataStanding(wanted.size, sum(said), problem)
+
+    async def forget(self, spec: DataSpec) -> None:
+        """No run of this node is about these data any more."""
+        if (digest := _digest(spec)) and digest not in self._fetches:
+            self._serving.withdraw(digest)
+            self._open.pop(digest, None)
+            self._own = None if self._own is not None and self._own.digest == digest else self._own
+            await asyncio.to_thread(self._store.forget, digest)
+
+    # -- what others see ------------------------------------------------------------------------------------
+
+    def obstacle(self) -> str | None:
+        """Which data are on their way, and how far; None if none are."""
+        return next((f"getting the data: {fetch.words}" for fetch in self._fetches.values()), None)
+
+    async def answer(self, peer: PeerId, message: GetPiece) -> Message:
+        """A peer asks for a piece."""
+        return await self._serving.answer(peer, message)
+
+    def close(self) -> None:
+        """The node ends: what is on its way stops, and stays."""
+        self._closing = True
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    async def _find(self, spec: DataSpec) -> Dataset | None:
+        """The data, if they are here: in the home, or the person's own. Who names nothing takes what each has."""
+        digest = _digest(spec)
+        if digest is not None and (found := self._open.get(digest)):
+            return found
+        if digest is not None:
+            root = Digest(bytes.fromhex(spec.pieces)) if spec.pieces else None
+            async with self._locks.setdefault(digest, asyncio.Lock()):
+                if found := await asyncio.to_thread(self._store.open, digest, root):
+                    return self._keep(found)
+        if self._paths:
+            own = await self._own_data()
+            if digest in (None, own.digest):
+                return own
+        return None
+
+    async def _own_data(self) -> Dataset:
+        """The person's text: packed, or only measured where it is not shared."""
+        async with self._packing:
+            if self._own is None:
+                make = self._store.add if self._shares else measure
+                await asyncio.to_thread(self._store.tidy)
+                self._own = self._keep(await asyncio.to_thread(make, self._paths))
+            return self._own
+
+    def _keep(self, dataset: Dataset) -> Dataset:
+        self._open[dataset.digest] = dataset
+        if self._shares and dataset.path is not None:
+            self._serving.offer(dataset)
+        return dataset
+
+    def _problem(self, spec: DataSpec) -> str:
+        """Why the data cannot be downloaded, whoever has them; empty if they can."""
+        other = "the text given to --data is not that of the run, and " if self._paths else ""
+        if not spec.pieces:
+            return f"{other}the run's manifest names no pieces of its data, so members cannot give them; {REMEDY}"
+        if spec.size > self._limit:
+            return (
+                f"{other}the run's data are {spec.size / GIB:.2f} GiB, and this node downloads at most "
+                f"{self._limit / GIB:.2f}: start it with a greater --data-limit, or with --data and the same text"
+            )
+        return ""
+
+    async def _fetch(self, wanted: Wanted, donors: Callable[[], Sequence[PeerId]]) -> Dataset:
+        async with self._locks.setdefault(wanted.digest, asyncio.Lock()):
+            if found := self._open.get(wanted.digest):  # another run has just got it
+                return found
+            fetch = self._fetches[wanted.digest] = Fetch(wanted, self._store, self._swarm, donors)
+            log.info("getting the data %s (%d bytes)", wanted.digest.hex()[:8], wanted.size)
+            try:
+                return self._keep(await fetch.run())
+            finally:
+                del self._fetches[wanted.digest]
+
+    async def _gives(self, peer: PeerId, wanted: Wanted) -> bool:
+        """Whether a member has the data, as far as one answer tells."""
+        try:
+            answer = await self._swarm.call(peer, GetPiece(wanted.root, *THE_TOP), ASKING)
+        except ShoalError:
+            return False
+        is_top = isinstance(answer, PieceIs) and root_of(wanted.size, answer.content) == wanted.root
+        return isinstance(answer, Later) or is_top
+
+
+REMEDY = "start this node with --data and the same text"
+
+
+def _digest(spec: DataSpec) -> Digest | None:
+    return Digest(bytes.fromhex(spec.digest)) if spec.name == "files" and spec.digest else None
+
+
+def _wanted(spec: DataSpec) -> Wanted:
+    """Of a manifest that names its pieces."""
+    return Wanted(Digest(bytes.fromhex(spec.digest)), Digest(bytes.fromhex(spec.pieces)), spec.size)
