@@ -68,14 +68,14 @@ class NodeSettings:
     bootstrap: tuple[str, ...] = ()  # multiaddrs; one without /p2p/<peer> means whoever answers there
     threads: int = field(default_factory=default_threads)  # of a worker
     data: tuple[Path, ...] = ()  # local files and folders, for runs about text of one's own
-    data_limit: float = DATA_LIMIT  # GiB of a run's data that this node is willing to download; 0: nothing
-    share_data: bool = True  # give the data of its runs to members that lack them
     create: Path | None = None  # a manifest: be in its run, and found it if we are not
     join: tuple[str, ...] = ()  # be in these runs: a link, an id, the begin of one, or the run's manifest
     train: bool = True  # in the runs of `create` and `join`
     checkpoint_every: int = CHECKPOINT_EVERY  # rounds; 0: never
     checkpoint_keep: int = CHECKPOINT_KEEP
     mdns: bool = True  # find others on the local network, and be found; never on the loopback alone
+    data_limit: float = DATA_LIMIT  # GiB of a run's data that this node is willing to download; 0: nothing
+    share_data: bool = True  # give the data of its runs to members that lack them
 
     def __post_init__(self) -> None:
         for flag, port in (("--port", self.port), ("--admin-port", self.admin_port)):

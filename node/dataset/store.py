@@ -24,7 +24,7 @@ from shoal.node.dataset.pieces import PAGES, PIECE, PIECES, TOP, Blob, Cutter, I
 from shoal.node.dataset.texts import Text, check_any, find, read_texts
 from shoal.node.disk import force, replace_file
 from shoal.protocol.errors import LocalError
-from shoal.protocol.ids import Digest
+from shoal.protocol.ids import DIGEST_SIZE, Digest
 
 PACKED, PART, INDEX = f"corpus{SUFFIX}", "corpus.part", "index"
 FRESH = "new-"  # folders of datasets that are being packed
@@ -198,7 +198,7 @@ def load_index(folder: Path, root: Digest) -> Index | None:
     with suppress(OSError):
         content = (folder / INDEX).read_bytes()
         index = Index(int.from_bytes(content[:8], "little"), content[8:])
-        if index.root == root:
+        if len(index.hashes) == index.shape.pieces * DIGEST_SIZE and index.root == root:  # damaged, it has any size
             return index
     return None
 

@@ -403,7 +403,8 @@ def test_the_childs_command_line_says_the_same(shoal: Shoal, monkeypatch: pytest
     monkeypatch.delenv("SHOAL_NO_MDNS")
     data = (Path("/"), FAKE_DAEMON)
     runs = (RUN, LINK, str(FAKE_DAEMON))
-    asked = NodeSettings(find_home().root, 1234, "127.0.0.1", "::1", 0, (ADDRESS,), 3, data, FAKE_DAEMON, runs, False)
+    node = (find_home().root, 1234, "127.0.0.1", "::1", 0, (ADDRESS,), 3)
+    asked = NodeSettings(*node, data, FAKE_DAEMON, runs, train=False, data_limit=0.5, share_data=False)
     for each in (asked, replace(asked, mdns=False)):
         argv = launch.foreground_argv(each)
         assert shoal(*argv[argv.index("shoal.node") + 1 :])[0] == Exit.OK
@@ -417,6 +418,8 @@ def test_the_childs_command_line_says_the_same(shoal: Shoal, monkeypatch: pytest
         (["--admin-port", "-1"], "--admin-port"),
         (["--threads", "0"], "--threads"),
         (["--data", "/nowhere/at/all"], "--data"),
+        (["--data-limit", "-1"], "--data-limit"),
+        (["--data-limit", "nan"], "--data-limit"),
         (["--bootstrap", "192.0.2.7:4101"], "/tcp/4101"),
         (["--create", "/nowhere.toml"], "--create"),
         (["--join", "/nowhere.toml"], "--join"),

@@ -18,7 +18,7 @@ from shoal.node.daemon import Daemon
 def test_who_is_the_first_to_be_back_misses_nobody_yet(first_back: bool, obstacle: str) -> None:
     parts = SimpleNamespace(
         _network=SimpleNamespace(links=lambda: []),
-        _runs=SimpleNamespace(are_at_rest=lambda: first_back),
+        _runs=SimpleNamespace(are_at_rest=lambda: first_back, data=SimpleNamespace(obstacle=lambda: None)),
         _reaching=SimpleNamespace(obstacle=lambda: "nobody has answered yet"),
         _errands=SimpleNamespace(obstacle=lambda: "not yet in the run 1f0c8a2e"),
         _was_in_runs=True,
