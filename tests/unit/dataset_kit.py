@@ -26,7 +26,7 @@ def write_texts(root: Path, seed: int = 0, files: int = 7, size: int = 200_000) 
     for number in range(files):
         path = root / f"part {number % 3}" / f"{number}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(source.choices("abcdefgh \n", k=size)))
+        path.write_text("".join(source.choices("abcdefgh \n", k=1000)) * (size // 1000))
     return root
 
 

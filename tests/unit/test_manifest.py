@@ -9,9 +9,11 @@ import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from shoal.node.manifest import (
     MAX_MANIFEST,
+    DataSpec,
     Manifest,
     NewerProtocol,
     check_manifest,
@@ -220,3 +222,26 @@ def test_a_forged_signature_names_the_alleged_author(author: str, signature: byt
     with pytest.raises(RemoteError, match="forged or missing") as caught:
         check_manifest(MANIFEST.canonical(), MANIFEST.run_id, PeerId(author), signature, BOB)
     assert caught.value.peer == author
+
+
+PIECES = {"name": "files", "digest": "ab" * 32, "pieces": "cd" * 32, "size": 12}
+
+
+def test_only_a_run_whose_data_have_pieces_has_another_id_for_it() -> None:
+    named = Manifest(name="golden", data=DataSpec.model_validate(PIECES))
+    unnamed = Manifest(name="golden", data=DataSpec(name="files", digest="ab" * 32))
+    assert named.run_id != unnamed.run_id
+    assert decode_manifest(named.canonical(), named.run_id) == named
+    assert b"pieces" not in unnamed.canonical()
+    assert named.is_named(unnamed)
+    assert named.is_named(named)
+    assert not unnamed.is_named(named)
+    assert not named.is_named(unnamed.model_copy(update={"seed": 1}))
+    assert not named.is_named(Manifest(name="golden", data=DataSpec(name="files", digest="cd" * 32)))
+    assert not named.is_named(Manifest(name="golden"))
+
+
+@pytest.mark.parametrize("lacks", ["name", "digest", "pieces", "size"])
+def test_pieces_come_with_all_that_belongs_to_them(lacks: str) -> None:
+    with pytest.raises(ValidationError):
+        DataSpec.model_validate({key: value for key, value in PIECES.items() if key != lacks})
