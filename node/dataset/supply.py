@@ -68,9 +68,7 @@ class Supply:
         found = await self._find(spec)
         if found is None:
             what = "the text that the manifest names" if spec.digest else "text of your own"
-            raise LocalError(
-                f"the run is about {what}, which is not here: start this node with --data and its path"
-            )
+            raise LocalError(f"the run is about {what}, which is not here: start this node with --data and its path")
         pieces = {"pieces": found.root.hex(), "size": found.index.size} if self._shares else {}
         data = DataSpec.model_validate({"name": "files", "digest": found.digest.hex(), **pieces})
         return manifest.model_copy(update={"data": data})

@@ -23,7 +23,7 @@ from shoal.protocol.messages.data import GetPiece
 from shoal.protocol.messages.node import Refused
 from shoal.protocol.network import Network
 from shoal.protocol.wire import Message
-from tests.integration.nodes import RealNode, until
+from tests.integration.nodes import PATIENCE, RealNode, until
 from tests.integration.test_node import MANIFEST
 from tests.unit.dataset_kit import lying, write_texts
 
@@ -62,7 +62,7 @@ def test_a_joiner_with_an_empty_home_trains_on_the_founders_text(
         until(lambda: progress(joiner, joining) >= 2, "a part of the data", words)
         assert not joining.done()
         os.kill(donor.pid, signal.SIGKILL)
-        assert joining.result(timeout=60)["run"] == run
+        assert joining.result(timeout=PATIENCE)["run"] == run
     assert asked
     until(lambda: joiner.round() >= 1, "a round", words)
     assert pack_of(joiner).read_bytes() == pack_of(founder).read_bytes()
@@ -73,11 +73,9 @@ def test_a_joiner_with_an_empty_home_trains_on_the_founders_text(
 
     os.kill(joiner.pid, signal.SIGKILL)
     until(lambda: not joiner.is_running, "the death", words)
-    begun, asked_before = joiner.round(), joiner.log.read_text().count("getting the data")
-    assert (begun, asked_before) == (-1, 1)
     joiner.start(children)
     until(lambda: joiner.row().get("phase") == "training", "it to be back", words)
-    assert joiner.log.read_text().count("getting the data") == asked_before
+    assert joiner.log.read_text().count("getting the data") == 1, "it was downloaded again"
 
 
 def test_it_is_said_before_joining_that_nobody_gives_the_data(children: Children, tmp_path: Path) -> None:
@@ -124,7 +122,7 @@ def progress(node: RealNode, joining: Future[Answer]) -> int:
     if joining.done():
         joining.result()
         raise AssertionError("it has joined already")
-    found = re.match(r"getting the data: (\d+) of 4[68] MiB from \d members?$", str(node.client.status()["obstacle"]))
+    found = re.match(r"getting the data: (\d+) of \d+ MiB from \d members?$", str(node.client.status()["obstacle"]))
     return int(found[1]) if found else -1
 
 
