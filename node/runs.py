@@ -232,7 +232,11 @@ class Runs:
     async def _forget_data(self, left: Run) -> None:
         """Free the disk of the data of a run that we have left, unless another one may be about them."""
         spec = left.manifest.data
-        if not (self.restoring or self.broken or any(run.manifest.data == spec for run in self.open.values())):
+        if not (
+            self.restoring
+            or self.broken
+            or any(each.manifest.data.digest == spec.digest for each in self.open.values())
+        ):
             await self.data.forget(spec)
 
     async def _data_for(self, found: Introduction) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ QUICK = 1.0  # seconds within which an answer widens the window
 FIRST, LEAST, MOST = 10.0, 2.0, 60.0  # seconds of patience
 REST_MOST = 15.0
 GIVEN_UP = 4  # times in a row that a donor was late: from then on it gives no hope
+NEVER_SERVED = 2  # the same of one that has sent nothing yet: it may be a place where nobody is
 MAX_DONORS = 256
 
 
@@ -49,7 +50,11 @@ class Donor:
     time: Estimate = field(default_factory=lambda: Estimate(FIRST, LEAST, MOST))
 
     def patience(self) -> float:
-        return min(MOST, self.time.deadline() * 2.0**self.misses)
+        return min(MOST, self.time.deadline() * 2.0**self.misses) if self.served else FIRST
+
+    @property
+    def gives_hope(self) -> bool:
+        return self.misses < (GIVEN_UP if self.served else NEVER_SERVED)
 
 
 class Plan:
@@ -77,12 +82,12 @@ class Plan:
     @property
     def serving(self) -> list[PeerId]:
         """Those who have sent something and are expected to send more."""
-        return [peer for peer, donor in self._donors.items() if donor.served and donor.misses < GIVEN_UP]
+        return [peer for peer, donor in self._donors.items() if donor.served and donor.gives_hope]
 
     @property
     def has_hope(self) -> bool:
         """Whether anybody may still send anything."""
-        return any(donor.misses < GIVEN_UP for donor in self._donors.values())
+        return any(donor.gives_hope for donor in self._donors.values())
 
     @property
     def is_refused(self) -> bool:

@@ -5,7 +5,8 @@ Rules:
   members give. So a node whose --data are about another run still gets what it lacks, and files that were changed
   since do not matter.
 - What a node shares it has packed into its home: it does not change under those who download, or train. A node that
-  does not share makes no copy, and names no pieces in the manifests that it founds.
+  does not share makes no copy, and names no pieces in the manifests that it founds. Text at --data that no run of the
+  node is about is never given to anybody.
 - A dataset is looked at to the last byte once in a node's life. The same one is not fetched twice at a time.
 """
 
@@ -52,11 +53,11 @@ class Supply:
         self._closing = False
         self._swarm = Swarm(call, lambda: self._closing)
         self._serving = Serving()
-        self._own: Dataset | None = None  # the person's text
+        self._own: Dataset | None = None  # the person's text, as it was measured
         self._open: dict[Digest, Dataset] = {}  # those that were looked at
         self._fetches: dict[Digest, Fetch] = {}
         self._locks: dict[Digest, asyncio.Lock] = {}
-        self._packing = asyncio.Lock()
+        self._measuring = asyncio.Lock()
 
     # -- what runs ask --------------------------------------------------------------------------------------
 
@@ -65,28 +66,31 @@ class Supply:
         spec = manifest.data
         if spec.name != "files" or spec.pieces or (spec.digest and not self._shares):
             return manifest
-        found = await self._find(spec)
+        digest = _digest(spec) or (await self._own_text()).digest
+        found = await self._find(digest, None)
         if found is None:
-            what = "the text that the manifest names" if spec.digest else "text of your own"
-            raise LocalError(f"the run is about {what}, which is not here: start this node with --data and its path")
+            raise LocalError(f"the text that the manifest names is not here; {REMEDY}")
         pieces = {"pieces": found.root.hex(), "size": found.index.size} if self._shares else {}
-        data = DataSpec.model_validate({"name": "files", "digest": found.digest.hex(), **pieces})
+        data = DataSpec.model_validate({"name": "files", "digest": digest.hex(), **pieces})
         return manifest.model_copy(update={"data": data})
 
     async def get(self, spec: DataSpec, donors: Callable[[], Sequence[PeerId]]) -> tuple[str, ...]:
         """What a worker is to read, fetched from `donors` if it must be; LocalError or TransportError if it cannot."""
-        if spec.name != "files":
-            return ()
-        found = await self._find(spec)
+        own = tuple(map(str, self._paths))
+        digest = _digest(spec)
+        if digest is None:
+            return own  # the standard library; or text that nobody has named: what each has
+        found = await self._find(digest, _root(spec))
         if found is None:
             if problem := self._problem(spec):
                 raise LocalError(problem)
             found = await self._fetch(_wanted(spec), donors)
-        return (str(found.path),) if found.path is not None else tuple(map(str, self._paths))
+        return (str(found.path),) if found.path is not None else own
 
     async def standing(self, spec: DataSpec, members: Sequence[PeerId]) -> DataStanding:
         """Whether the data are here, or whether `members` give them; asks these, and downloads nothing."""
-        if spec.name != "files" or await self._find(spec) is not None:
+        digest = _digest(spec)
+        if digest is None or (digest not in self._fetches and await self._find(digest, _root(spec)) is not None):
             return DataStanding()
         if problem := self._problem(spec):
             return DataStanding(problem=problem)
@@ -100,7 +104,7 @@ class Supply:
         if (digest := _digest(spec)) and digest not in self._fetches:
             self._serving.withdraw(digest)
             self._open.pop(digest, None)
-            self._own = None if self._own is not None and self._own.digest == digest else self._own
+            self._own = None  # it may have changed
             await asyncio.to_thread(self._store.forget, digest)
 
     # -- what others see ------------------------------------------------------------------------------------
@@ -119,30 +123,35 @@ class Supply:
 
     # -- inside ---------------------------------------------------------------------------------------------
 
-    async def _find(self, spec: DataSpec) -> Dataset | None:
-        """The data, if they are here: in the home, or the person's own. Who names nothing takes what each has."""
-        digest = _digest(spec)
-        if digest is not None and (found := self._open.get(digest)):
+    async def _find(self, digest: Digest, root: Digest | None) -> Dataset | None:
+        """The data, if they are here: in the home, or the person's own."""
+        if found := self._open.get(digest):
             return found
-        if digest is not None:
-            root = Digest(bytes.fromhex(spec.pieces)) if spec.pieces else None
-            async with self._locks.setdefault(digest, asyncio.Lock()):
-                if found := await asyncio.to_thread(self._store.open, digest, root):
-                    return self._keep(found)
-        if self._paths:
-            own = await self._own_data()
-            if digest in (None, own.digest):
-                return own
-        return None
+        async with self._locks.setdefault(digest, asyncio.Lock()):
+            if found := await asyncio.to_thread(self._store.open, digest, root):
+                return self._keep(found)
+            if not self._paths or (found := await self._own_text()).digest != digest:
+                return None
+            return self._keep(await self._packed() if self._shares else found)
 
-    async def _own_data(self) -> Dataset:
-        """The person's text: packed, or only measured where it is not shared."""
-        async with self._packing:
+    async def _own_text(self) -> Dataset:
+        """The name of the text at --data, which is nobody else's as long as no run is about it."""
+        async with self._measuring:
             if self._own is None:
-                make = self._store.add if self._shares else measure
-                await asyncio.to_thread(self._store.tidy)
-                self._own = self._keep(await asyncio.to_thread(make, self._paths))
+                if not self._paths:
+                    raise LocalError(f"the run is about text of your own; {REMEDY}")
+                self._own = await asyncio.to_thread(measure, self._paths)
             return self._own
+
+    async def _packed(self) -> Dataset:
+        """A copy of it in the home; LocalError if it has changed since, or there is no room."""
+        await asyncio.to_thread(self._store.tidy)
+        made = await asyncio.to_thread(self._store.add, self._paths)
+        if self._own is None or made.digest != self._own.digest:
+            self._own = None
+            await asyncio.to_thread(self._store.forget, made.digest)
+            raise LocalError("the text at --data has changed while it was read: try again")
+        return made
 
     def _keep(self, dataset: Dataset) -> Dataset:
         self._open[dataset.digest] = dataset
@@ -188,6 +197,10 @@ REMEDY = "start this node with --data and the same text"
 
 def _digest(spec: DataSpec) -> Digest | None:
     return Digest(bytes.fromhex(spec.digest)) if spec.name == "files" and spec.digest else None
+
+
+def _root(spec: DataSpec) -> Digest | None:
+    return Digest(bytes.fromhex(spec.pieces)) if spec.pieces else None
 
 
 def _wanted(spec: DataSpec) -> Wanted:

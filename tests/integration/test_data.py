@@ -54,8 +54,8 @@ def test_a_joiner_with_an_empty_home_trains_on_the_founders_text(
     def words() -> str:
         return "\n".join(f"{node.folder.name}: {node.row()}\n{node.words()}" for node in nodes if node.is_running)
 
-    until(lambda: donor.row() and len(joiner.client.status()["addresses"]) > 0, "the second donor", words)
-    until(lambda: founder.row().get("members") == 2, "the members to meet", words)
+    until(lambda: donor.row() and founder.row().get("members") == 2, "the members to meet", words)
+    until(joiner.client.peers, "a connection", words)
     dataset = held(founder, run)
     with ThreadPoolExecutor(1) as pool, liar_at(joiner, dataset) as (liar, asked):
         joining = pool.submit(joiner.client.join_run, run, True)

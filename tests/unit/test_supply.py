@@ -116,6 +116,28 @@ async def test_the_persons_own_text_needs_nobody_and_may_change_later(
 
 
 @pytest.mark.asyncio
+async def test_text_that_no_run_is_about_is_given_to_nobody(tmp_path: Path, texts: Path, dataset: Dataset) -> None:
+    """Even to who knows its name: a node's --data may be about a run that it has not joined yet."""
+    node = supply(tmp_path, texts)
+    other = packed(tmp_path, seed=1)
+    peers = Peers(anna=honest(other))
+    node._swarm.call = peers.call
+    await node.get(named(other), peers.names)
+    assert isinstance(await node.answer(BOB, GetPiece(dataset.root, PIECES, 0)), Refused)
+    assert not (tmp_path / "data" / dataset.digest.hex()).exists()
+
+
+@pytest.mark.asyncio
+async def test_text_that_changes_while_it_is_read_is_not_named(tmp_path: Path, texts: Path) -> None:
+    founder = supply(tmp_path, texts)
+    await founder._own_text()
+    (texts / "new.txt").write_text("more")
+    with pytest.raises(LocalError, match="has changed"):
+        await founder.named(FILES)
+    assert (await founder.named(FILES)).data.size > 0, "the next try sees the text as it is"
+
+
+@pytest.mark.asyncio
 async def test_more_than_the_limit_is_not_downloaded(tmp_path: Path, dataset: Dataset) -> None:
     peers = Peers(anna=honest(dataset))
     joiner = supply(tmp_path, peers=peers, limit=dataset.index.size - 1)
