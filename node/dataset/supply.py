@@ -130,9 +130,10 @@ class Supply:
         async with self._locks.setdefault(digest, asyncio.Lock()):
             if found := await asyncio.to_thread(self._store.open, digest, root):
                 return self._keep(found)
-            if not self._paths or (found := await self._own_text()).digest != digest:
+            own = await self._own_text() if self._paths else None
+            if own is None or own.digest != digest:
                 return None
-            return self._keep(await self._packed() if self._shares else found)
+            return self._keep(await self._packed() if self._shares else own)
 
     async def _own_text(self) -> Dataset:
         """The name of the text at --data, which is nobody else's as long as no run is about it."""

@@ -145,7 +145,7 @@ def test_a_full_disk_is_said_before_the_download(
     store: Store, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(dataset.path)  # type: ignore[arg-type]
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage._replace(free=module.SPARE))
+    monkeypatch.setattr("shoal.node.dataset.store.shutil.disk_usage", lambda path: usage._replace(free=module.SPARE))
     with pytest.raises(LocalError, match="make room"):
         store.begin(dataset.digest, dataset.index)
 
