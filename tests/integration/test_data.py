@@ -42,6 +42,7 @@ def texts(tmp_path: Path) -> Path:
     return write_texts(tmp_path / "texts", files=FILES, size=SIZE)
 
 
+@pytest.mark.slow
 def test_a_joiner_with_an_empty_home_trains_on_the_founders_text(
     children: Children, tmp_path: Path, texts: Path
 ) -> None:
