@@ -60,13 +60,8 @@ class Runs:
         self.restoring = remembered_runs(home)  # runs of our last life that are not open yet
         self.broken: dict[str, str] = {}  # runs that could not be opened again, and why
         self.providers: Providers = nobody  # who is said to know runs that our peers do not
-        self.data = Supply(
-            home.data,
-            settings.data,
-            round(settings.data_limit * GIB),
-            settings.share_data,
-            lambda peer, message, patience: network.call(peer, message, patience),
-        )
+        limit = round(settings.data_limit * GIB)
+        self.data = Supply(home.data, settings.data, limit, settings.share_data, network.call)
         self._settings = settings
         self._home = home
         self._identity = identity
