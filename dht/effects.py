@@ -30,7 +30,7 @@ Effect = Ask | Wake | Tell
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A record, and how many of the replicas that were asked gave this very version or an older one of it."""
+    """A record, and how many of the replicas that were asked gave this very version of it."""
 
     record: Record
     replicas: int
@@ -65,3 +65,10 @@ class Blamed(Event):
 
     peer: PeerId
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClockOff(Event):
+    """Most others' clocks say that ours is ahead by so many seconds, or behind if that is negative."""
+
+    ahead: int

@@ -1,0 +1,76 @@
+"""Getting to know each other: who we are, who they are, and who of them serves.
+
+Rules:
+- A server enters the table when it has answered our Greet, and at no other time. So whoever greets us and says that it
+  serves is greeted back first.
+- One that no longer serves leaves the table with its next answer.
+- A peer is not greeted twice within PAUSE, however often it is heard of or calls: nobody can make us call at will.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from shoal.dht.calls import Calls
+from shoal.dht.clock import Clocks
+from shoal.dht.hearsay import vet_addresses
+from shoal.dht.table import Table
+from shoal.protocol.errors import RemoteError
+from shoal.protocol.ids import PeerId
+from shoal.protocol.messages.dht import Contact, Greet, Greeted
+from shoal.protocol.wire import Message
+
+PAUSE = 30.0  # seconds
+REMEMBERED = 1024  # peers that were greeted
+
+OnKnown = Callable[[float, Contact, bool], None]
+"""on_known(now, contact, serves): somebody has answered who was not in the table."""
+
+
+class Greeter:
+    """Greets, is greeted, and fills the table."""
+
+    def __init__(self, me: PeerId, table: Table, calls: Calls, on_known: OnKnown) -> None:
+        self.addresses: tuple[str, ...] = ()
+        self.serves = False
+        self._me, self._table, self._calls, self._on_known = me, table, calls, on_known
+        self._greeted: OrderedDict[PeerId, float] = OrderedDict()
+        self._clocks = Clocks(calls)
+
+    def greet(self, now: float, contact: Contact, *, anew: bool = False) -> None:
+        """Say hello, unless we just have; `anew`: all the same."""
+        if contact.peer == self._me or (not anew and now - self._greeted.get(contact.peer, -PAUSE) < PAUSE):
+            return
+        self._greeted[contact.peer] = now
+        self._greeted.move_to_end(contact.peer)
+        if len(self._greeted) > REMEMBERED:
+            self._greeted.popitem(last=False)
+        self._calls.ask(now, contact, Greet(self.addresses, self.serves), self)
+
+    def serve(self, now: float, sender: PeerId, greet: Greet) -> Greeted:
+        """Somebody greets us."""
+        vet_addresses(greet.addresses, sender)
+        contact = Contact(sender, greet.addresses)
+        if not greet.serves:
+            self._table.forget(sender)
+        elif sender in self._table:
+            self._table.add(now, contact)
+        elif greet.addresses and self._table.wants(contact):
+            self.greet(now, contact)
+        return Greeted(self.addresses, self.serves, int(now))
+
+    def answered(self, now: float, contact: Contact, answer: Message) -> None:
+        """Somebody greets us back."""
+        if not isinstance(answer, Greeted):
+            raise RemoteError(f"answers Greet with {type(answer).__name__}", contact.peer)
+        vet_addresses(answer.addresses, contact.peer)
+        self._clocks.hear(now, answer.clock)
+        known = Contact(contact.peer, answer.addresses or contact.addresses)
+        if not answer.serves:
+            self._table.forget(contact.peer)
+        if not answer.serves or self._table.add(now, known):
+            self._on_known(now, known, answer.serves)
+
+    def failed(self, now: float, contact: Contact) -> None:
+        """The table knows of it."""

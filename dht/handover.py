@@ -1,0 +1,107 @@
+"""Records stay with the nearest: given to those that come nearer, and to all the nearest again from time to time.
+
+Rules:
+- A server that is new in the table, and among the REPLICAS nearest of a record's place, is given what lies there by the
+  HEIRS nearest of the others; a single one may be gone or lying.
+- What nobody has stored with us for a period is stored again with all of the nearest, if we are among them. Periods have
+  jitter, and whoever is stored with waits for another period itself, so mostly one of the nearest does it.
+- What goes to one server goes in few calls, of BATCH records at most.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+from shoal.dht.calls import UNHEARD, Calls
+from shoal.dht.keys import REPLICAS, node_id, place
+from shoal.dht.store import RecordStore
+from shoal.dht.table import Table
+from shoal.protocol.ids import Digest, PeerId
+from shoal.protocol.messages.dht import Contact, Record, Store, Stored
+
+HEIRS = 2
+BATCH = 16
+CHECK = 60.0  # seconds between looks at what is due
+PERIOD = 900.0  # seconds after which a record is due
+MOST = 64  # records at one look
+FITTING = 1 << 20  # bytes of one key's records that are handed over
+
+Load = dict[tuple[PeerId, int], list[Record]]
+"""What to store with whom, for which copy."""
+
+
+class Handover:
+    """Watches over the records that we hold, and where they belong."""
+
+    def __init__(self, me: PeerId, rng: random.Random, table: Table, calls: Calls, store: RecordStore) -> None:
+        self._me, self._rng, self._table, self._calls, self._store = me, rng, table, calls, store
+        self._places: dict[tuple[Digest, int], int] = {}  # of which we hold something, and where they lie
+
+    def start(self, now: float) -> None:
+        """Begin to look what is due."""
+        self._calls.wake(now, self._rng.uniform(0.0, CHECK), "republish")
+
+    def note(self, records: Iterable[Record], copy: int) -> None:
+        """We hold these now."""
+        for record in records:
+            if (record.key, copy) not in self._places:
+                self._places[record.key, copy] = int.from_bytes(place(record.key, copy), "big")
+
+    def note_answer(self, store: Store, answer: Stored) -> None:
+        """Somebody has stored with us."""
+        pairs = zip(store.records, answer.refusals, strict=True)
+        self.note((record for record, refusal in pairs if not refusal), store.copy)
+
+    # -- a newcomer ---------------------------------------------------------------------------------------
+
+    def welcome(self, now: float, newcomer: Contact) -> None:
+        """Give a server that we did not know what belongs to it now."""
+        theirs, ours = node_id(newcomer.peer), node_id(self._me)
+        load: Load = {}
+        for (key, copy), target in list(self._places.items()):
+            if self._is_heir(target, ours, theirs):
+                records, _ = self._store.find(now, key, (), FITTING)
+                load.setdefault((newcomer.peer, copy), []).extend(records)
+                if not records:
+                    del self._places[key, copy]
+        self._send(now, load, {newcomer.peer: newcomer})
+
+    def _is_heir(self, target: int, ours: int, theirs: int) -> bool:
+        """Whether it is for us to give a newcomer what lies at `target`."""
+        near = [node_id(contact.peer) ^ target for contact in self._table.closest(target, REPLICAS + 1)]
+        nearer_than_we = sum(distance < ours ^ target for distance in near if distance != theirs ^ target)
+        nearer_than_it = sum(distance < theirs ^ target for distance in near) + (ours ^ target < theirs ^ target)
+        return nearer_than_it < REPLICAS and nearer_than_we < HEIRS
+
+    # -- from time to time --------------------------------------------------------------------------------
+
+    def republish(self, now: float) -> None:
+        """Store what is due with the nearest."""
+        self._calls.wake(now, self._rng.uniform(0.5, 1.5) * CHECK, "republish")
+        period = PERIOD * self._rng.uniform(0.75, 1.25)
+        self._spread(now, self._store.due(now, period, MOST))
+
+    def leave(self, now: float) -> None:
+        """Store what we hold with those that are nearest without us."""
+        for key, copy in list(self._places):
+            records, _ = self._store.find(now, key, (), FITTING)
+            self._spread(now, [(record, copy) for record in records])
+
+    def _spread(self, now: float, pairs: Iterable[tuple[Record, int]]) -> None:
+        load: Load = {}
+        contacts: dict[PeerId, Contact] = {}
+        for record, copy in pairs:
+            target = int.from_bytes(place(record.key, copy), "big")
+            if self._table.rank(target, REPLICAS) >= REPLICAS:
+                continue
+            for contact in self._table.closest(target, REPLICAS):
+                contacts[contact.peer] = contact
+                load.setdefault((contact.peer, copy), []).append(record)
+        self._send(now, load, contacts)
+
+    def _send(self, now: float, load: Load, contacts: dict[PeerId, Contact]) -> None:
+        for (peer, copy), records in load.items():
+            for start in range(0, len(records), BATCH):
+                batch = tuple(records[start : start + BATCH])
+                self._calls.ask(now, contacts[peer], Store(batch, copy), UNHEARD)

@@ -1,0 +1,56 @@
+"""What others say about servers, checked before any of it is used: few, well-formed, and not the speaker itself.
+
+Nothing here is believed. A contact that passes may be asked; it gets into the table when it has answered itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from shoal.dht.keys import K
+from shoal.dht.prefix import Scope, scope, widest
+from shoal.protocol.errors import RemoteError
+from shoal.protocol.ids import PeerId
+from shoal.protocol.messages.dht import Contact
+
+MAX_ADDRESSES = 8
+MAX_ADDRESS = 256  # characters
+PEER = re.compile(r"12D3KooW[1-9A-HJ-NP-Za-km-z]{44}")  # how every Ed25519 PeerID looks; others have no place here
+
+
+def vet_contact(contact: Contact, speaker: PeerId) -> None:
+    """RemoteError, naming the speaker, unless this may be the contact of a peer."""
+    if not PEER.fullmatch(contact.peer):
+        raise RemoteError("names a contact that has no PeerID", speaker)
+    vet_addresses(contact.addresses, speaker)
+
+
+def vet_addresses(addresses: Sequence[str], speaker: PeerId) -> None:
+    """RemoteError, naming the speaker, unless these are few, short and look like addresses."""
+    if len(addresses) > MAX_ADDRESSES:
+        raise RemoteError(f"names {len(addresses)} addresses of one peer", speaker)
+    if any(len(address) > MAX_ADDRESS or not address.startswith("/") for address in addresses):
+        raise RemoteError("names an address that is none", speaker)
+
+
+def closer(me: PeerId, speaker: Contact, named: Sequence[Contact]) -> list[Contact]:
+    """Those of the named that may be asked; RemoteError if no honest node gives such an answer.
+
+    Who speaks from the internet can tell nothing about this machine or this house, and must not make us dial there.
+    """
+    if len(named) > K:
+        raise RemoteError(f"names {len(named)} contacts, {K} are the most", speaker.peer)
+    for contact in named:
+        vet_contact(contact, speaker.peer)
+        if contact.peer == speaker.peer:
+            raise RemoteError("names itself as one that is closer", speaker.peer)
+    others = {contact.peer: contact for contact in named if contact.peer != me}
+    if widest(speaker) is Scope.INTERNET:
+        return [abroad for contact in others.values() if (abroad := _abroad(contact)).addresses]
+    return [contact for contact in others.values() if contact.addresses]
+
+
+def _abroad(contact: Contact) -> Contact:
+    kept = tuple(address for address in contact.addresses if scope(address) is Scope.INTERNET)
+    return contact if kept == contact.addresses else Contact(contact.peer, kept)

@@ -1,0 +1,202 @@
+"""The DHT core: a peer that finds others, and the records they sign, and serves others if it can be reached.
+
+Kademlia (Maymounkov and Mazieres 2002), with disjoint paths (S/Kademlia 2007) and records at several places. It is
+driven like every core (see shoal.dht.effects). Collaborators do the work, each in its file:
+
+    table     who serves          greeting  who gets into the table   upkeep    joining, and staying joined
+    calls     who was asked what  lookup    from near to nearest      path      what one liar can spoil
+    get, put  reading, writing    tally     which replicas agree      handover  records follow the nearest
+    server    answers to others   store     records held              hearsay   what others say, checked
+
+This file routes: commands, calls of others, answers, timers.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from shoal.dht.calls import Calls
+from shoal.dht.effects import Effect
+from shoal.dht.get import Get
+from shoal.dht.greeting import Greeter
+from shoal.dht.handover import Handover
+from shoal.dht.put import PutTask
+from shoal.dht.record import Remembering
+from shoal.dht.server import Server
+from shoal.dht.store import LIMITS, Limits, RecordStore
+from shoal.dht.table import Table
+from shoal.dht.upkeep import Upkeep
+from shoal.protocol.effects import Timer
+from shoal.protocol.errors import LocalError
+from shoal.protocol.ids import Digest, PeerId
+from shoal.protocol.messages.dht import Contact, FindRecords, Greet, Record, Store, Stored
+from shoal.protocol.signing import Signer
+from shoal.protocol.wire import Message
+
+MAX_RUNNING = 64  # gets and puts at once
+MAX_QUEUED = 4096  # that wait for their turn
+ANSWER = 1 << 20  # bytes of our own records that a get takes in
+
+Task = Get | PutTask
+Begin = Callable[[float], Task]
+
+
+class Kademlia:
+    """The core of one node."""
+
+    def __init__(self, me: PeerId, signer: Signer, rng: random.Random, limits: Limits = LIMITS) -> None:
+        self.me = me
+        self._signer = Remembering(signer)
+        self._table = Table(me)
+        self._calls = Calls(self._table)
+        self._store = RecordStore(me, limits)
+        self._server = Server(self._signer, self._store, self._closest, serving=False)
+        self._greeter = Greeter(me, self._table, self._calls, self._known)
+        self._upkeep = Upkeep(me, rng, self._table, self._calls, self._greeter)
+        self._handover = Handover(me, rng, self._table, self._calls, self._store)
+        self._running: list[Task] = []
+        self._queued: deque[Begin] = deque()
+        self._on_timer: dict[str, Callable[[float], None]] = {
+            "tick": self._upkeep.tick,
+            "look around": self._upkeep.look_around,
+            "republish": self._handover.republish,
+        }
+
+    # -- commands -----------------------------------------------------------------------------------------
+
+    def start(self, now: float) -> list[Effect]:
+        """Begin to keep up what will be known and held."""
+        self._upkeep.start(now)
+        self._handover.start(now)
+        return self._calls.drain()
+
+    def set_contact(self, now: float, addresses: tuple[str, ...], serves: bool) -> list[Effect]:
+        """Where we are reached, and whether others may ask us and store with us; those in our table are told."""
+        changed = (addresses, serves) != (self._greeter.addresses, self._greeter.serves)
+        self._greeter.addresses, self._greeter.serves = addresses, serves
+        self._server.serving = serves
+        if changed:
+            for known in self._table.known():
+                self._greeter.greet(now, known.contact, anew=True)
+        return self._finish(now)
+
+    def meet(self, now: float, contacts: Sequence[Contact]) -> list[Effect]:
+        """Greet peers that are known from elsewhere; those that serve enter the table, and the join begins."""
+        for contact in contacts:
+            self._greeter.greet(now, contact)
+        return self._finish(now)
+
+    def get(
+        self, now: float, ticket: int, key: Digest, subkeys: tuple[tuple[PeerId, str], ...] = (), quorum: int = 2
+    ) -> list[Effect]:
+        """Read what lies under `key`, of `subkeys` only if there are any; ends with one Got."""
+
+        def begin(now: float) -> Task:
+            task = Get(ticket, FindRecords(key, 0, subkeys), quorum, self._signer, self._calls)
+            held, _ = self._store.find(now, key, subkeys, ANSWER)
+            task.begin(now, self.me, self._table, held)
+            return task
+
+        return self._begin(now, begin)
+
+    def put(self, now: float, ticket: int, record: Record) -> list[Effect]:
+        """Store a record where it belongs; ends with one Put."""
+
+        def begin(now: float) -> Task:
+            task = PutTask(ticket, record, self._calls)
+            task.begin(now, self.me, self._table, self._keep if self._greeter.serves else None)
+            return task
+
+        return self._begin(now, begin)
+
+    def leave(self, now: float) -> list[Effect]:
+        """Hand over what we hold, and be silent from now on."""
+        if self._greeter.serves:
+            self._handover.leave(now)
+        effects = self._calls.drain()
+        self._calls.stop()
+        self._queued.clear()
+        return effects
+
+    # -- from the network ---------------------------------------------------------------------------------
+
+    def serve(self, now: float, sender: PeerId, message: Message) -> tuple[Message, list[Effect]]:
+        """The answer to a call; RemoteError, before anything has changed, if it is one that nobody should make."""
+        if isinstance(message, Greet):
+            answer: Message = self._greeter.serve(now, sender, message)
+        else:
+            answer = self._server.serve(now, sender, message)
+        if isinstance(message, Store) and isinstance(answer, Stored):
+            self._handover.note_answer(message, answer)
+        return answer, self._finish(now)
+
+    def answered(self, now: float, number: int, answer: Message) -> list[Effect]:
+        """The answer to a call that we asked for."""
+        self._calls.answered(now, number, answer)
+        return self._finish(now)
+
+    def failed(self, now: float, number: int) -> list[Effect]:
+        """A call that we asked for got no answer."""
+        self._calls.failed(now, number)
+        return self._finish(now)
+
+    def fire(self, now: float, timer: Timer) -> list[Effect]:
+        """A timer that we asked for is due."""
+        if self._calls.accept(now, timer) and timer.name in self._on_timer:
+            self._on_timer[timer.name](now)
+        return self._finish(now)
+
+    # -- questions ----------------------------------------------------------------------------------------
+
+    def contacts(self) -> list[Contact]:
+        """The servers that we know, those first that we heard last."""
+        known = sorted(self._table.known(), key=lambda each: (each.silences, -each.seen))
+        return [each.contact for each in known]
+
+    @property
+    def records_held(self) -> int:
+        """How many records we hold for others."""
+        return len(self._store)
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether we have found our place in a network that has servers."""
+        return self._upkeep.has_joined
+
+    def population(self) -> float:
+        """An estimate of how many servers there are."""
+        return self._table.population()
+
+    # -- inside -------------------------------------------------------------------------------------------
+
+    def _begin(self, now: float, begin: Begin) -> list[Effect]:
+        if len(self._queued) >= MAX_QUEUED:
+            raise LocalError(f"more than {MAX_QUEUED} gets and puts are waiting; ask again when some have ended")
+        self._queued.append(begin)
+        return self._finish(now)
+
+    def _finish(self, now: float) -> list[Effect]:
+        """Let the next get or put begin where one has ended, and hand out what is to be done."""
+        self._running = [task for task in self._running if not task.is_over]
+        while self._queued and len(self._running) < MAX_RUNNING:
+            task = self._queued.popleft()(now)
+            if not task.is_over:
+                self._running.append(task)
+        return self._calls.drain()
+
+    def _known(self, now: float, contact: Contact, serves: bool) -> None:
+        """Somebody new has answered our greeting."""
+        self._upkeep.met(now, contact, serves)
+        if serves and self._greeter.serves:
+            self._handover.welcome(now, contact)
+
+    def _keep(self, now: float, record: Record, copy: int) -> str:
+        refusal = self._store.put(now, record, copy, self.me)
+        if not refusal:
+            self._handover.note((record,), copy)
+        return refusal
+
+    def _closest(self, target: int, count: int) -> tuple[Contact, ...]:
+        return tuple(self._table.closest(target, count))

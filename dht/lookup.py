@@ -1,0 +1,158 @@
+"""One iterative lookup: from the nearest that we know to the nearest that there are, over disjoint paths.
+
+Rules:
+- PATHS paths, each with one call on its way: ALPHA in all. Where our table holds all the nearest there is one path, and
+  it asks a single one first: in a small or quiet network one call is enough, and else ALPHA follow at once.
+- A silent node costs its path one patience. It may still answer, and is then as good as any.
+- The lookup ends when each path is at its end, or its owner stops it, or after MAX_CALLS.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import islice
+
+from shoal.dht.calls import Calls
+from shoal.dht.hearsay import closer
+from shoal.dht.keys import REPLICAS, K, node_id
+from shoal.dht.path import Candidate, Path, State
+from shoal.dht.table import Table
+from shoal.protocol.errors import RemoteError
+from shoal.protocol.ids import Digest, PeerId
+from shoal.protocol.messages.dht import Contact, FindNode, FindRecords, Nodes, Records
+
+PATHS = 3
+ALPHA = 3  # calls of a lookup on their way at once
+MAX_CALLS = 100
+
+OnAnswer = Callable[[float, Candidate, Nodes | Records], None]
+OnMove = Callable[[float], None]
+
+
+def _ignore(now: float, candidate: Candidate, answer: Nodes | Records) -> None:
+    """For those who only want to know who is nearest."""
+
+
+class Lookup:
+    """Asks `question` of ever nearer servers until the `wanted` nearest of each path have answered.
+
+    `on_answer` may refuse an answer with a RemoteError. `on_move` is called when one was taken in, and at the end.
+    """
+
+    def __init__(
+        self,
+        me: PeerId,
+        table: Table,
+        calls: Calls,
+        target: Digest,
+        wanted: int,
+        on_move: OnMove,
+        question: FindRecords | None = None,
+        on_answer: OnAnswer = _ignore,
+    ) -> None:
+        self._me, self._table, self._calls = me, table, calls
+        self._target = int.from_bytes(target, "big")
+        self._question = question or FindNode(target)
+        self._expected = Records if question else Nodes
+        self._wanted = wanted
+        self._on_answer, self._on_move = on_answer, on_move
+        self._candidates: dict[PeerId, Candidate] = {}
+        self._asked_by: dict[PeerId, Path] = {}
+        self._duds: Counter[PeerId] = Counter()
+        self._paths: list[Path] = []
+        self._width = 1  # calls of one path at once
+        self.calls_made = 0
+        self.answers = 0
+        self.hops = 0
+        self.is_over = False
+        self.is_paused = False
+
+    def begin(self, now: float) -> None:
+        """Ask the first."""
+        known = self._table.closest(self._target, K)
+        straight = self._table.is_complete(self._target, REPLICAS, now)
+        self._paths = [Path(self._duds) for _ in range(1 if straight else PATHS)]
+        for number, contact in enumerate(known):
+            self._paths[number % len(self._paths)].offer([self._candidate(contact, 1, None)])
+        self._advance(now)
+
+    def pause(self) -> None:
+        """The owner has what it wants, for the time being."""
+        self.is_paused = True
+
+    def go_on(self, now: float) -> None:
+        """The owner wants more."""
+        if self.is_paused:
+            self.is_paused = False
+            self._advance(now)
+
+    def stop(self) -> None:
+        """The owner has what it wants; answers that still come are of no use here."""
+        self.is_over = True
+
+    def nearest(self, count: int) -> list[Candidate]:
+        """The nearest of all paths that have not failed, asked or not."""
+        usable = {each.distance: each for path in self._paths for each in islice(path.usable(), count)}
+        return [usable[distance] for distance in sorted(usable)[:count]]
+
+    def answered(self, now: float, contact: Contact, answer: object) -> None:
+        """One of those we asked has answered."""
+        if not isinstance(answer, self._expected):
+            raise RemoteError(f"answers {type(self._question).__name__} with {type(answer).__name__}", contact.peer)
+        named = closer(self._me, contact, answer.closer)
+        candidate, path = self._candidates[contact.peer], self._asked_by[contact.peer]
+        if not self.is_over:
+            self._on_answer(now, candidate, answer)
+        if candidate.state is State.ASKED:
+            path.waiting -= 1
+        candidate.state = State.ANSWERED
+        self.answers += 1
+        self.hops = max(self.hops, candidate.hop)
+        if candidate.speaker is not None:
+            self._duds[candidate.speaker] -= 1
+        path.offer([self._candidate(each, candidate.hop + 1, contact.peer) for each in named])
+        if not self.is_over:
+            self._on_move(now)
+        self._widen(now)
+
+    def failed(self, now: float, contact: Contact) -> None:
+        """One of those we asked has not answered, so far."""
+        candidate = self._candidates[contact.peer]
+        candidate.state = State.FAILED
+        self._asked_by[contact.peer].waiting -= 1
+        if candidate.speaker is not None:
+            self._duds[candidate.speaker] += 1
+        self._widen(now)
+
+    def _candidate(self, contact: Contact, hop: int, speaker: PeerId | None) -> Candidate:
+        known = self._candidates.get(contact.peer)
+        if known is None:
+            known = Candidate(contact, node_id(contact.peer) ^ self._target, hop, speaker)
+            self._candidates[contact.peer] = known
+        return known
+
+    def _widen(self, now: float) -> None:
+        self._width = ALPHA // len(self._paths)
+        self._advance(now)
+
+    def _advance(self, now: float) -> None:
+        if self.is_over or self.is_paused:
+            return
+        for path in self._paths:
+            while path.waiting < self._width and self.calls_made < MAX_CALLS:
+                candidate = path.next(self._wanted)
+                if candidate is None:
+                    break
+                self._ask(now, path, candidate)
+        busy = any(path.waiting for path in self._paths)
+        if all(path.is_over(self._wanted) for path in self._paths) or not busy:
+            self.is_over = True
+            self._on_move(now)
+
+    def _ask(self, now: float, path: Path, candidate: Candidate) -> None:
+        candidate.state = State.ASKED
+        self._asked_by[candidate.contact.peer] = path
+        path.waiting += 1
+        self.calls_made += 1
+        self._calls.ask(now, candidate.contact, self._question, self)

@@ -1,0 +1,215 @@
+"""The routing table: servers that answered us, in k-buckets by their distance from us.
+
+Rules:
+- Only who has answered us gets in, with the addresses that it gave itself; what others say of it is hearsay.
+- Who is in and lives stays: a node that has been up for long is likely to stay up, and a flood of newcomers moves
+  nobody out. Newcomers to a full bucket wait in line, the freshest first.
+- Two silences in a row put a contact out, unless nobody else has been heard since the first: then it is us who are cut
+  off. After one silence it is named to nobody.
+- A bucket takes a bounded number of contacts per prefix of addresses, waiting line included.
+
+Kademlia (Maymounkov and Mazieres 2002), sections 2.2 and 4.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from shoal.dht.keys import BITS, K, node_id
+from shoal.dht.prefix import Prefixes, prefixes
+from shoal.protocol.ids import PeerId
+from shoal.protocol.messages.dht import Contact
+
+WAITING = 5  # newcomers in line for a full bucket
+PER_NARROW, PER_WIDE = 5, 10  # contacts of a bucket in one /24, in one /16
+SILENCES = 2
+FRESH = 1200.0  # seconds: who was heard within is taken for alive
+
+
+@dataclass(slots=True)
+class Known:
+    """A server in the table."""
+
+    contact: Contact
+    id: int
+    prefixes: Prefixes
+    seen: float
+    silences: int = 0
+    silent_since: float = 0.0
+
+
+@dataclass(slots=True)
+class Bucket:
+    """Servers whose distance from us has the same highest bit: the longest in it first."""
+
+    members: list[Known] = field(default_factory=list)
+    waiting: list[Known] = field(default_factory=list)
+    refreshed: float = 0.0
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.members) >= K
+
+    def has_room_for(self, contact: Contact) -> bool:
+        """Whether one more with these addresses is not one too many of its prefix."""
+        narrow, wide = prefixes(contact)
+        if not narrow:
+            return True
+        others = [known.prefixes for known in (*self.members, *self.waiting)]
+        crowded = any(sum(prefix in other[0] for other in others) >= PER_NARROW for prefix in narrow)
+        return not crowded and not any(sum(prefix in other[1] for other in others) >= PER_WIDE for prefix in wide)
+
+
+class Table:
+    """Who serves, as far as we know."""
+
+    def __init__(self, me: PeerId) -> None:
+        self._peer = me
+        self._me = node_id(me)
+        self._buckets: dict[int, Bucket] = {}
+        self._known: dict[PeerId, Known] = {}
+        self._heard = 0.0
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __contains__(self, peer: PeerId) -> bool:
+        return peer in self._known
+
+    def known(self) -> list[Known]:
+        """All that are in, the waiting ones aside."""
+        return list(self._known.values())
+
+    def buckets(self) -> list[tuple[int, Bucket]]:
+        """Each bucket that has somebody, under the number of its distances' bits, the farthest first."""
+        return sorted(((bits, bucket) for bits, bucket in self._buckets.items() if bucket.members), reverse=True)
+
+    # -- changes ------------------------------------------------------------------------------------------
+
+    def wants(self, contact: Contact) -> bool:
+        """Whether `contact` would get in at once if it answered us."""
+        if contact.peer in self._known or contact.peer == self._peer:
+            return False
+        bucket = self._buckets.get(self._bits(contact.peer))
+        return bucket is None or (not bucket.is_full and bucket.has_room_for(contact))
+
+    def add(self, now: float, contact: Contact) -> bool:
+        """`contact` has answered us, and serves; whether it is new in the table."""
+        if contact.peer == self._peer:
+            return False
+        known = self._known.get(contact.peer)
+        bucket = self._buckets.setdefault(self._bits(contact.peer), Bucket())
+        if known is not None:
+            known.contact, known.prefixes = contact, prefixes(contact)
+            self.heard(now, contact.peer)
+            return False
+        newcomer = Known(contact, node_id(contact.peer), prefixes(contact), now)
+        self._heard = now
+        bucket.waiting = [other for other in bucket.waiting if other.contact.peer != contact.peer]
+        if not bucket.has_room_for(contact):
+            return False
+        bucket.waiting = [newcomer, *bucket.waiting][:WAITING]
+        return self._let_in(bucket) is newcomer
+
+    def heard(self, now: float, peer: PeerId) -> None:
+        """`peer` has answered us."""
+        self._heard = now
+        known = self._known.get(peer)
+        if known is not None:
+            known.seen, known.silences = now, 0
+
+    def silent(self, now: float, peer: PeerId) -> None:
+        """`peer` has not answered us."""
+        known = self._known.get(peer)
+        if known is None:
+            return
+        known.silent_since = known.silent_since if known.silences else now
+        known.silences += 1
+        if known.silences >= SILENCES and self._heard > known.silent_since:
+            self.forget(peer)
+
+    def forget(self, peer: PeerId) -> None:
+        """`peer` is gone, or serves no more, or is not to be trusted."""
+        bucket = self._buckets.get(self._bits(peer))
+        if bucket is None:
+            return
+        bucket.waiting = [known for known in bucket.waiting if known.contact.peer != peer]
+        gone = self._known.pop(peer, None)
+        if gone is not None:
+            bucket.members.remove(gone)
+            self._let_in(bucket)
+
+    def _let_in(self, bucket: Bucket) -> Known | None:
+        """Let the freshest that waits in, if there is room for it or somebody who has fallen silent."""
+        if not bucket.waiting:
+            return None
+        if bucket.is_full:
+            silent = next((known for known in bucket.members if known.silences), None)
+            if silent is None:
+                return None
+            bucket.members.remove(silent)
+            del self._known[silent.contact.peer]
+        newcomer = bucket.waiting.pop(0)
+        bucket.members.append(newcomer)
+        self._known[newcomer.contact.peer] = newcomer
+        return newcomer
+
+    # -- questions ----------------------------------------------------------------------------------------
+
+    def closest(self, target: int, count: int) -> list[Contact]:
+        """The nearest to `target` that are not silent, nearest first; silent ones if there are no others."""
+        found: list[Contact] = []
+        for bucket in self._towards(target):
+            near = [known for known in bucket.members if not known.silences]
+            near.sort(key=lambda known: known.id ^ target)
+            found += [known.contact for known in near]
+            if len(found) >= count:
+                return found[:count]
+        return found or [known.contact for known in self._known.values()][:count]
+
+    def is_complete(self, target: int, count: int, now: float) -> bool:
+        """Whether we know all servers among the `count` nearest to `target`, and have heard each of late.
+
+        A bucket that is not full holds all that there are, if it was refreshed; a full one is a choice.
+        """
+        found = 0
+        for bucket in self._towards(target):
+            if bucket.is_full or bucket.waiting or bucket.refreshed == 0.0:
+                return False
+            near = sorted(bucket.members, key=lambda known: known.id ^ target)[: count - found]
+            if any(known.silences or now - known.seen > FRESH for known in near):
+                return False
+            found += len(near)
+            if found >= count:
+                return True
+        return found > 0
+
+    def rank(self, target: int, count: int) -> int:
+        """How many of the `count` nearest to `target` that we know are nearer than we are."""
+        mine = self._me ^ target
+        return sum(node_id(contact.peer) ^ target < mine for contact in self.closest(target, count))
+
+    def stalest(self) -> Known | None:
+        """Whom to ask next whether it is still there: the silent first, then the one not heard for longest."""
+        return min(self._known.values(), key=lambda known: (not known.silences, known.seen), default=None)
+
+    def population(self) -> float:
+        """An estimate of how many servers there are, from how densely they lie around us."""
+        near = self.closest(self._me, K)
+        if len(near) < K:
+            return float(len(self._known))
+        return float(len(near) * (1 << BITS) / (node_id(near[-1].peer) ^ self._me))
+
+    def _towards(self, target: int) -> Iterator[Bucket]:
+        """Buckets in the order of their members' distance from `target`: no member of one lies between two of another.
+
+        Where our distance from the target has a one, the bucket's members have a zero there, and are nearer than we;
+        the higher that bit, the nearer. Where it has a zero they are farther; the lower the bit, the nearer.
+        """
+        ours = self._me ^ target
+        order = sorted(self._buckets, key=lambda bits: -bits if ours >> (bits - 1) & 1 else bits + BITS)
+        return (self._buckets[bits] for bits in order if self._buckets[bits].members)
+
+    def _bits(self, peer: PeerId) -> int:
+        return (node_id(peer) ^ self._me).bit_length()

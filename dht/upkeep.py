@@ -1,0 +1,134 @@
+"""Keeping the table alive: joining, asking the silent, filling buckets, looking around us.
+
+Rules:
+- A join is a lookup of ourselves and then a refresh of every bucket; it begins with the first server that we get to
+  know, and anew if we should lose them all.
+- Every tick the contact heard least recently is asked whether it is there, if that was long ago. In a quiet network
+  that is one short call; a busy one needs none.
+- A bucket is refreshed by asking members for what is near a random point in it. Of each answer a few are greeted: many
+  questions with few takers each give a bucket whose members lie apart from each other.
+- Who serves looks itself up now and then, so that the nearest know each other: they hold the same records.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from shoal.dht.calls import Calls
+from shoal.dht.greeting import Greeter
+from shoal.dht.hearsay import closer
+from shoal.dht.keys import K, node_id
+from shoal.dht.lookup import Lookup
+from shoal.dht.table import Table
+from shoal.protocol.errors import RemoteError
+from shoal.protocol.ids import DIGEST_SIZE, Digest, PeerId
+from shoal.protocol.messages.dht import Contact, FindNode, Nodes
+from shoal.protocol.wire import Message
+
+TAKEN = 5  # contacts of one answer that are greeted to fill a bucket
+QUESTIONS = 3  # for one bucket of a joining node
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often a node does what keeps its table alive, in seconds."""
+
+    tick: float  # one contact at most is asked whether it is there
+    stale: float  # if it was not heard for so long
+    refresh: float  # of a bucket that is not full, or was not used
+    look_around: float  # lookups of ourselves
+
+
+SERVER = Pace(tick=10.0, stale=900.0, refresh=900.0, look_around=600.0)
+CLIENT = Pace(tick=30.0, stale=1800.0, refresh=3600.0, look_around=3600.0)
+SILENT = 20.0  # seconds after which one that did not answer is asked again
+
+
+class Upkeep:
+    """Joins, and keeps what a join gives."""
+
+    def __init__(self, me: PeerId, rng: random.Random, table: Table, calls: Calls, greeter: Greeter) -> None:
+        self._me, self._rng, self._table, self._calls, self._greeter = me, rng, table, calls, greeter
+        self._around: Lookup | None = None
+        self.has_joined = False
+
+    @property
+    def _pace(self) -> Pace:
+        return SERVER if self._greeter.serves else CLIENT
+
+    def start(self, now: float) -> None:
+        """Begin to tick."""
+        self._calls.wake(now, self._rng.uniform(0.0, self._pace.tick), "tick")
+        self._calls.wake(now, self._rng.uniform(0.5, 1.0) * self._pace.look_around, "look around")
+
+    def met(self, now: float, contact: Contact, serves: bool) -> None:
+        """A server has come into the table; or a client has answered, who may know servers."""
+        if not serves:
+            if not len(self._table):
+                self._calls.ask(now, contact, FindNode(_digest(node_id(self._me))), self)
+        elif not self.has_joined and self._around is None:
+            self._look_around(now)
+
+    def tick(self, now: float) -> None:
+        """Ask one contact; refresh one bucket."""
+        self._calls.wake(now, self._rng.uniform(0.8, 1.2) * self._pace.tick, "tick")
+        if not len(self._table):
+            self.has_joined = False
+        known = self._table.stalest()
+        if known and now - (known.silent_since if known.silences else known.seen) > (
+            SILENT if known.silences else self._pace.stale
+        ):
+            self._greeter.greet(now, known.contact, anew=True)
+        due = [bits for bits, bucket in self._table.buckets() if now - bucket.refreshed > self._pace.refresh]
+        if due and self.has_joined:
+            self._refresh(now, due[0], 1)
+
+    def look_around(self, now: float) -> None:
+        """Time to look ourselves up again."""
+        self._calls.wake(now, self._rng.uniform(0.8, 1.2) * self._pace.look_around, "look around")
+        if self._around is None:
+            self._look_around(now)
+
+    def _look_around(self, now: float) -> None:
+        target = _digest(node_id(self._me))
+        self._around = Lookup(self._me, self._table, self._calls, target, K // 2, self._looked)
+        self._around.begin(now)
+
+    def _looked(self, now: float) -> None:
+        lookup = self._around
+        if lookup is None or not lookup.is_over:
+            return
+        self._around = None
+        for candidate in lookup.nearest(K):
+            if self._table.wants(candidate.contact):
+                self._greeter.greet(now, candidate.contact)
+        if not self.has_joined and len(self._table):
+            self.has_joined = True
+            for bits, _ in self._table.buckets():
+                self._refresh(now, bits, QUESTIONS)
+
+    # -- buckets ------------------------------------------------------------------------------------------
+
+    def _refresh(self, now: float, bits: int, questions: int) -> None:
+        bucket = dict(self._table.buckets())[bits]
+        bucket.refreshed = now
+        members = [known for known in bucket.members if not known.silences]
+        for known in self._rng.sample(members, min(questions, len(members))):
+            offset = self._rng.getrandbits(bits - 1) | 1 << (bits - 1)
+            self._calls.ask(now, known.contact, FindNode(_digest(node_id(self._me) ^ offset)), self)
+
+    def answered(self, now: float, contact: Contact, answer: Message) -> None:
+        """Somebody knows others who may be in its bucket."""
+        if not isinstance(answer, Nodes):
+            raise RemoteError(f"answers FindNode with {type(answer).__name__}", contact.peer)
+        named = [each for each in closer(self._me, contact, answer.closer) if self._table.wants(each)]
+        for each in self._rng.sample(named, min(TAKEN, len(named))):
+            self._greeter.greet(now, each)
+
+    def failed(self, now: float, contact: Contact) -> None:
+        """The next tick asks another."""
+
+
+def _digest(number: int) -> Digest:
+    return Digest(number.to_bytes(DIGEST_SIZE, "big"))
