@@ -3,8 +3,8 @@
 Rules:
 - A server that is new in the table, and among the REPLICAS nearest of a record's place, is given what lies there by the
   HEIRS nearest of the others; a single one may be gone or lying.
-- What nobody has stored with us for a period is stored again with all of the nearest, if we are among them. Periods have
-  jitter, and whoever is stored with waits for another period itself, so mostly one of the nearest does it.
+- What nobody has stored with us for a period is stored again with all of the nearest, if we are among them. Periods
+  have jitter, and whoever is stored with waits for another period itself, so mostly one of the nearest does it.
 - What goes to one server goes in few calls, of BATCH records at most.
 """
 

@@ -13,7 +13,7 @@ Kademlia (Maymounkov and Mazieres 2002), sections 2.2 and 4.1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from shoal.dht.keys import BITS, K, node_id
@@ -24,7 +24,8 @@ from shoal.protocol.messages.dht import Contact
 WAITING = 5  # newcomers in line for a full bucket
 PER_NARROW, PER_WIDE = 5, 10  # contacts of a bucket in one /24, in one /16
 SILENCES = 2
-FRESH = 1200.0  # seconds: who was heard within is taken for alive
+FRESH = 1200.0  # seconds: who was heard within is taken for alive, and a bucket refreshed within for whole
+YOUNG = 60.0  # seconds between refreshes while we know fewer than K servers
 
 
 @dataclass(slots=True)
@@ -46,6 +47,7 @@ class Bucket:
     members: list[Known] = field(default_factory=list)
     waiting: list[Known] = field(default_factory=list)
     refreshed: float = 0.0
+    is_settled: bool = False  # of late nobody has named a server that we lacked here
 
     @property
     def is_full(self) -> bool:
@@ -93,6 +95,13 @@ class Table:
             return False
         bucket = self._buckets.get(self._bits(contact.peer))
         return bucket is None or (not bucket.is_full and bucket.has_room_for(contact))
+
+    def doubt(self, named: Sequence[Contact]) -> list[Contact]:
+        """Those of the named that we would take in; so their buckets are not all that there is."""
+        wanted = [contact for contact in named if self.wants(contact)]
+        for contact in wanted:
+            self._buckets.setdefault(self._bits(contact.peer), Bucket()).is_settled = False
+        return wanted
 
     def add(self, now: float, contact: Contact) -> bool:
         """`contact` has answered us, and serves; whether it is new in the table."""
@@ -171,11 +180,11 @@ class Table:
     def is_complete(self, target: int, count: int, now: float) -> bool:
         """Whether we know all servers among the `count` nearest to `target`, and have heard each of late.
 
-        A bucket that is not full holds all that there are, if it was refreshed; a full one is a choice.
+        A bucket that is not full holds all that there are, if it has settled; a full one is a choice.
         """
         found = 0
         for bucket in self._towards(target):
-            if bucket.is_full or bucket.waiting or bucket.refreshed == 0.0:
+            if bucket.is_full or not bucket.is_settled or now - bucket.refreshed > 2 * self.refresh_pause(FRESH / 2):
                 return False
             near = sorted(bucket.members, key=lambda known: known.id ^ target)[: count - found]
             if any(known.silences or now - known.seen > FRESH for known in near):
@@ -184,6 +193,10 @@ class Table:
             if found >= count:
                 return True
         return found > 0
+
+    def refresh_pause(self, pause: float) -> float:
+        """How long a bucket may go without a refresh, if `pause` is right in a large network: a small one may grow."""
+        return pause if len(self._known) >= K else min(pause, YOUNG)
 
     def rank(self, target: int, count: int) -> int:
         """How many of the `count` nearest to `target` that we know are nearer than we are."""

@@ -5,8 +5,8 @@ Rules:
   know, and anew if we should lose them all.
 - Every tick the contact heard least recently is asked whether it is there, if that was long ago. In a quiet network
   that is one short call; a busy one needs none.
-- A bucket is refreshed by asking members for what is near a random point in it. Of each answer a few are greeted: many
-  questions with few takers each give a bucket whose members lie apart from each other.
+- A bucket is refreshed by asking a member for what is near a random point in it, again and again until nobody is named
+  that it has room for. Of each answer a few are greeted: so its members lie apart from each other.
 - Who serves looks itself up now and then, so that the nearest know each other: they hold the same records.
 """
 
@@ -20,14 +20,13 @@ from shoal.dht.greeting import Greeter
 from shoal.dht.hearsay import closer
 from shoal.dht.keys import K, node_id
 from shoal.dht.lookup import Lookup
-from shoal.dht.table import Table
+from shoal.dht.table import Bucket, Table
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import DIGEST_SIZE, Digest, PeerId
 from shoal.protocol.messages.dht import Contact, FindNode, Nodes
 from shoal.protocol.wire import Message
 
 TAKEN = 5  # contacts of one answer that are greeted to fill a bucket
-QUESTIONS = 3  # for one bucket of a joining node
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +39,9 @@ class Pace:
     look_around: float  # lookups of ourselves
 
 
-SERVER = Pace(tick=10.0, stale=900.0, refresh=900.0, look_around=600.0)
-CLIENT = Pace(tick=30.0, stale=1800.0, refresh=3600.0, look_around=3600.0)
+SERVER = Pace(tick=10.0, stale=900.0, refresh=500.0, look_around=600.0)
+CLIENT = Pace(tick=30.0, stale=1000.0, refresh=500.0, look_around=3600.0)
+FILLING = 2.0  # between ticks while buckets have not settled
 SILENT = 20.0  # seconds after which one that did not answer is asked again
 
 
@@ -71,18 +71,26 @@ class Upkeep:
             self._look_around(now)
 
     def tick(self, now: float) -> None:
-        """Ask one contact; refresh one bucket."""
-        self._calls.wake(now, self._rng.uniform(0.8, 1.2) * self._pace.tick, "tick")
-        if not len(self._table):
-            self.has_joined = False
-        known = self._table.stalest()
-        if known and now - (known.silent_since if known.silences else known.seen) > (
-            SILENT if known.silences else self._pace.stale
-        ):
-            self._greeter.greet(now, known.contact, anew=True)
-        due = [bits for bits, bucket in self._table.buckets() if now - bucket.refreshed > self._pace.refresh]
+        """Ask one contact whether it is there; refresh one bucket."""
+        self._check_stalest(now)
+        due = [(bits, bucket) for bits, bucket in self._table.buckets() if self._is_due(now, bucket)]
         if due and self.has_joined:
-            self._refresh(now, due[0], 1)
+            self._refresh(now, *min(due, key=lambda each: each[1].refreshed))
+        self.has_joined = self.has_joined and len(self._table) > 0
+        pause = FILLING if self.has_joined and len(due) > 1 else self._pace.tick
+        self._calls.wake(now, self._rng.uniform(0.8, 1.2) * pause, "tick")
+
+    def _check_stalest(self, now: float) -> None:
+        known = self._table.stalest()
+        if known is None:
+            return
+        quiet = now - (known.silent_since if known.silences else known.seen)
+        if quiet > (SILENT if known.silences else self._pace.stale):
+            self._greeter.greet(now, known.contact, anew=True)
+
+    def _is_due(self, now: float, bucket: Bucket) -> bool:
+        pause = self._table.refresh_pause(self._pace.refresh)
+        return not (bucket.is_settled or bucket.is_full) or now - bucket.refreshed > pause
 
     def look_around(self, now: float) -> None:
         """Time to look ourselves up again."""
@@ -105,16 +113,17 @@ class Upkeep:
                 self._greeter.greet(now, candidate.contact)
         if not self.has_joined and len(self._table):
             self.has_joined = True
-            for bits, _ in self._table.buckets():
-                self._refresh(now, bits, QUESTIONS)
+            for bits, bucket in self._table.buckets():
+                self._refresh(now, bits, bucket)
+            self._calls.wake(now, FILLING, "tick")
 
     # -- buckets ------------------------------------------------------------------------------------------
 
-    def _refresh(self, now: float, bits: int, questions: int) -> None:
-        bucket = dict(self._table.buckets())[bits]
-        bucket.refreshed = now
+    def _refresh(self, now: float, bits: int, bucket: Bucket) -> None:
+        bucket.refreshed, bucket.is_settled = now, True
         members = [known for known in bucket.members if not known.silences]
-        for known in self._rng.sample(members, min(questions, len(members))):
+        if members:
+            known = self._rng.choice(members)
             offset = self._rng.getrandbits(bits - 1) | 1 << (bits - 1)
             self._calls.ask(now, known.contact, FindNode(_digest(node_id(self._me) ^ offset)), self)
 
@@ -122,7 +131,7 @@ class Upkeep:
         """Somebody knows others who may be in its bucket."""
         if not isinstance(answer, Nodes):
             raise RemoteError(f"answers FindNode with {type(answer).__name__}", contact.peer)
-        named = [each for each in closer(self._me, contact, answer.closer) if self._table.wants(each)]
+        named = self._table.doubt(closer(self._me, contact, answer.closer))
         for each in self._rng.sample(named, min(TAKEN, len(named))):
             self._greeter.greet(now, each)
 

@@ -1,10 +1,10 @@
 """A whole network of DHT cores in one thread and in virtual time, through the real codec.
 
 Rules:
-- Every call and every answer is encoded and decoded. It takes a random time, and some vanish: then the caller's shell
-  gives up after SHELL_PATIENCE, which is far beyond what the core waits.
-- Who does not serve cannot be called: it is behind a NAT. Nobody answers at an address that is not its own, and the dead
-  are silent.
+- Every call and every answer is encoded and decoded. It takes a random time, and some vanish: then the caller's
+  shell gives up after SHELL_PATIENCE, which is far beyond what the core waits.
+- Who does not serve cannot be called: it is behind a NAT. Nobody answers at an address that is not its own, and
+  the dead are silent.
 - A RemoteError of an honest node is recorded, any other exception ends the run.
 - The same seed gives the same run.
 """
