@@ -141,7 +141,7 @@ class Calls:
         try:
             call.asker.answered(now, call.to, answer)
         except RemoteError as error:
-            self._table.forget(call.to.peer)
+            self._table.forget(now, call.to.peer)
             self.tell(Blamed(call.to.peer, error.reason))
             return False
         return True

@@ -83,7 +83,8 @@ class Get:
         for lookup in self._lookups:
             lookup.stop()
         found = self._tally.found()
-        calls, answers = (sum(counts) for counts in zip(*((each.calls_made, each.answers) for each in self._lookups)))
+        answers = sum(lookup.answers for lookup in self._lookups)
+        calls = sum(lookup.calls_made for lookup in self._lookups)
         self._calls.tell(Got(self._ticket, found, answers, self._hops, calls))
         for copy, lookup in enumerate(self._lookups):
             self._cache(now, copy, lookup)

@@ -53,10 +53,10 @@ class Greeter:
         vet_addresses(greet.addresses, sender)
         contact = Contact(sender, greet.addresses)
         if not greet.serves:
-            self._table.forget(sender)
+            self._table.forget(now, sender)
         elif sender in self._table:
             self._table.add(now, contact)
-        elif greet.addresses and self._table.wants(contact):
+        elif greet.addresses and self._table.wants(now, contact):
             self.greet(now, contact)
         return Greeted(self.addresses, self.serves, int(now))
 
@@ -68,7 +68,7 @@ class Greeter:
         self._clocks.hear(now, answer.clock)
         known = Contact(contact.peer, answer.addresses or contact.addresses)
         if not answer.serves:
-            self._table.forget(contact.peer)
+            self._table.forget(now, contact.peer)
         if not answer.serves or self._table.add(now, known):
             self._on_known(now, known, answer.serves)
 

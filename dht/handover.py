@@ -22,7 +22,7 @@ from shoal.protocol.messages.dht import Contact, Record, Store, Stored
 
 HEIRS = 2
 BATCH = 16
-CHECK = 60.0  # seconds between looks at what is due
+CHECK = 100.0  # seconds between looks at what is due
 PERIOD = 900.0  # seconds after which a record is due
 MOST = 64  # records at one look
 FITTING = 1 << 20  # bytes of one key's records that are handed over

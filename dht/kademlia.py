@@ -60,7 +60,6 @@ class Kademlia:
         self._queued: deque[Begin] = deque()
         self._on_timer: dict[str, Callable[[float], None]] = {
             "tick": self._upkeep.tick,
-            "look around": self._upkeep.look_around,
             "republish": self._handover.republish,
         }
 

@@ -111,7 +111,7 @@ class Lookup:
         self.hops = max(self.hops, candidate.hop)
         if candidate.speaker is not None:
             self._duds[candidate.speaker] -= 1
-        self._table.doubt(named)
+        self._table.doubt(now, named)
         path.offer([self._candidate(each, candidate.hop + 1, contact.peer) for each in named])
         if not self.is_over:
             self._on_move(now)

@@ -13,6 +13,7 @@ Kademlia (Maymounkov and Mazieres 2002), sections 2.2 and 4.1.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -24,7 +25,8 @@ from shoal.protocol.messages.dht import Contact
 WAITING = 5  # newcomers in line for a full bucket
 PER_NARROW, PER_WIDE = 5, 10  # contacts of a bucket in one /24, in one /16
 SILENCES = 2
-FRESH = 1200.0  # seconds: who was heard within is taken for alive, and a bucket refreshed within for whole
+FRESH = 2400.0  # seconds: who was heard within is taken for alive, and a bucket refreshed within for whole
+VAIN, MOST_VAIN = 600.0, 512  # seconds for which who did not answer is not tried on hearsay; how many of them
 YOUNG = 60.0  # seconds between refreshes while we know fewer than K servers
 
 
@@ -70,7 +72,9 @@ class Table:
         self._peer = me
         self._me = node_id(me)
         self._buckets: dict[int, Bucket] = {}
-        self._known: dict[PeerId, Known] = {}
+        self._known: OrderedDict[PeerId, Known] = OrderedDict()  # whom we have not heard for longest first
+        self._silent: dict[PeerId, Known] = {}
+        self._vain: OrderedDict[PeerId, float] = OrderedDict()  # who did not answer, or does not serve, and when
         self._heard = 0.0
 
     def __len__(self) -> int:
@@ -89,16 +93,16 @@ class Table:
 
     # -- changes ------------------------------------------------------------------------------------------
 
-    def wants(self, contact: Contact) -> bool:
-        """Whether `contact` would get in at once if it answered us."""
-        if contact.peer in self._known or contact.peer == self._peer:
+    def wants(self, now: float, contact: Contact) -> bool:
+        """Whether `contact` would get in at once if it answered us, and there is hope that it does."""
+        if contact.peer in self._known or contact.peer == self._peer or now - self._vain.get(contact.peer, 0.0) < VAIN:
             return False
         bucket = self._buckets.get(self._bits(contact.peer))
         return bucket is None or (not bucket.is_full and bucket.has_room_for(contact))
 
-    def doubt(self, named: Sequence[Contact]) -> list[Contact]:
+    def doubt(self, now: float, named: Sequence[Contact]) -> list[Contact]:
         """Those of the named that we would take in; so their buckets are not all that there is."""
-        wanted = [contact for contact in named if self.wants(contact)]
+        wanted = [contact for contact in named if self.wants(now, contact)]
         for contact in wanted:
             self._buckets.setdefault(self._bits(contact.peer), Bucket()).is_settled = False
         return wanted
@@ -124,30 +128,46 @@ class Table:
     def heard(self, now: float, peer: PeerId) -> None:
         """`peer` has answered us."""
         self._heard = now
+        self._vain.pop(peer, None)
         known = self._known.get(peer)
         if known is not None:
             known.seen, known.silences = now, 0
+            self._known.move_to_end(peer)
+            self._silent.pop(peer, None)
 
     def silent(self, now: float, peer: PeerId) -> None:
         """`peer` has not answered us."""
         known = self._known.get(peer)
         if known is None:
+            self._note_vain(now, peer)
             return
         known.silent_since = known.silent_since if known.silences else now
         known.silences += 1
+        self._silent[peer] = known
         if known.silences >= SILENCES and self._heard > known.silent_since:
-            self.forget(peer)
+            self.forget(now, peer)
 
-    def forget(self, peer: PeerId) -> None:
+    def forget(self, now: float, peer: PeerId) -> None:
         """`peer` is gone, or serves no more, or is not to be trusted."""
+        self._note_vain(now, peer)
         bucket = self._buckets.get(self._bits(peer))
         if bucket is None:
             return
         bucket.waiting = [known for known in bucket.waiting if known.contact.peer != peer]
-        gone = self._known.pop(peer, None)
-        if gone is not None:
-            bucket.members.remove(gone)
+        if peer in self._known:
+            self._remove(bucket, self._known[peer])
             self._let_in(bucket)
+
+    def _note_vain(self, now: float, peer: PeerId) -> None:
+        self._vain[peer] = now
+        self._vain.move_to_end(peer)
+        if len(self._vain) > MOST_VAIN:
+            self._vain.popitem(last=False)
+
+    def _remove(self, bucket: Bucket, known: Known) -> None:
+        bucket.members.remove(known)
+        del self._known[known.contact.peer]
+        self._silent.pop(known.contact.peer, None)
 
     def _let_in(self, bucket: Bucket) -> Known | None:
         """Let the freshest that waits in, if there is room for it or somebody who has fallen silent."""
@@ -157,8 +177,7 @@ class Table:
             silent = next((known for known in bucket.members if known.silences), None)
             if silent is None:
                 return None
-            bucket.members.remove(silent)
-            del self._known[silent.contact.peer]
+            self._remove(bucket, silent)
         newcomer = bucket.waiting.pop(0)
         bucket.members.append(newcomer)
         self._known[newcomer.contact.peer] = newcomer
@@ -204,8 +223,10 @@ class Table:
         return sum(node_id(contact.peer) ^ target < mine for contact in self.closest(target, count))
 
     def stalest(self) -> Known | None:
-        """Whom to ask next whether it is still there: the silent first, then the one not heard for longest."""
-        return min(self._known.values(), key=lambda known: (not known.silences, known.seen), default=None)
+        """Whom to ask next whether it is there: who has fallen silent, or else whom we have not heard for longest."""
+        for known in self._silent.values():
+            return known
+        return next(iter(self._known.values()), None)
 
     def population(self) -> float:
         """An estimate of how many servers there are, from how densely they lie around us."""

@@ -7,7 +7,7 @@ Rules:
   that is one short call; a busy one needs none.
 - A bucket is refreshed by asking a member for what is near a random point in it, again and again until nobody is named
   that it has room for. Of each answer a few are greeted: so its members lie apart from each other.
-- Who serves looks itself up now and then, so that the nearest know each other: they hold the same records.
+- Buckets near us are seldom full, so those around us come to know each other: they hold the same records.
 """
 
 from __future__ import annotations
@@ -35,12 +35,11 @@ class Pace:
 
     tick: float  # one contact at most is asked whether it is there
     stale: float  # if it was not heard for so long
-    refresh: float  # of a bucket that is not full, or was not used
-    look_around: float  # lookups of ourselves
 
 
-SERVER = Pace(tick=10.0, stale=900.0, refresh=500.0, look_around=600.0)
-CLIENT = Pace(tick=30.0, stale=1000.0, refresh=500.0, look_around=3600.0)
+SERVER = Pace(tick=15.0, stale=1800.0)
+CLIENT = Pace(tick=60.0, stale=1800.0)
+REFRESH, REFRESH_FULL = 1200.0, 3600.0  # seconds between refreshes of a bucket that has settled, of one that is full
 FILLING = 2.0  # between ticks while buckets have not settled
 SILENT = 20.0  # seconds after which one that did not answer is asked again
 
@@ -60,7 +59,6 @@ class Upkeep:
     def start(self, now: float) -> None:
         """Begin to tick."""
         self._calls.wake(now, self._rng.uniform(0.0, self._pace.tick), "tick")
-        self._calls.wake(now, self._rng.uniform(0.5, 1.0) * self._pace.look_around, "look around")
 
     def met(self, now: float, contact: Contact, serves: bool) -> None:
         """A server has come into the table; or a client has answered, who may know servers."""
@@ -72,31 +70,27 @@ class Upkeep:
 
     def tick(self, now: float) -> None:
         """Ask one contact whether it is there; refresh one bucket."""
-        self._check_stalest(now)
-        due = [(bits, bucket) for bits, bucket in self._table.buckets() if self._is_due(now, bucket)]
+        pace = self._pace
+        self._check_stalest(now, pace.stale)
+        due = [each for each in self._table.buckets() if self._is_due(now, each[1])]
         if due and self.has_joined:
             self._refresh(now, *min(due, key=lambda each: each[1].refreshed))
         self.has_joined = self.has_joined and len(self._table) > 0
-        pause = FILLING if self.has_joined and len(due) > 1 else self._pace.tick
+        pause = FILLING if self.has_joined and len(due) > 1 else pace.tick
         self._calls.wake(now, self._rng.uniform(0.8, 1.2) * pause, "tick")
 
-    def _check_stalest(self, now: float) -> None:
+    def _check_stalest(self, now: float, stale: float) -> None:
         known = self._table.stalest()
         if known is None:
             return
         quiet = now - (known.silent_since if known.silences else known.seen)
-        if quiet > (SILENT if known.silences else self._pace.stale):
+        if quiet > (SILENT if known.silences else stale):
             self._greeter.greet(now, known.contact, anew=True)
 
     def _is_due(self, now: float, bucket: Bucket) -> bool:
-        pause = self._table.refresh_pause(self._pace.refresh)
-        return not (bucket.is_settled or bucket.is_full) or now - bucket.refreshed > pause
-
-    def look_around(self, now: float) -> None:
-        """Time to look ourselves up again."""
-        self._calls.wake(now, self._rng.uniform(0.8, 1.2) * self._pace.look_around, "look around")
-        if self._around is None:
-            self._look_around(now)
+        if bucket.is_full:
+            return now - bucket.refreshed > REFRESH_FULL
+        return not bucket.is_settled or now - bucket.refreshed > self._table.refresh_pause(REFRESH)
 
     def _look_around(self, now: float) -> None:
         target = _digest(node_id(self._me))
@@ -109,7 +103,7 @@ class Upkeep:
             return
         self._around = None
         for candidate in lookup.nearest(K):
-            if self._table.wants(candidate.contact):
+            if self._table.wants(now, candidate.contact):
                 self._greeter.greet(now, candidate.contact)
         if not self.has_joined and len(self._table):
             self.has_joined = True
@@ -131,7 +125,7 @@ class Upkeep:
         """Somebody knows others who may be in its bucket."""
         if not isinstance(answer, Nodes):
             raise RemoteError(f"answers FindNode with {type(answer).__name__}", contact.peer)
-        named = self._table.doubt(closer(self._me, contact, answer.closer))
+        named = self._table.doubt(now, closer(self._me, contact, answer.closer))
         for each in self._rng.sample(named, min(TAKEN, len(named))):
             self._greeter.greet(now, each)
 
