@@ -93,19 +93,18 @@ class Town:
 
     # -- life ---------------------------------------------------------------------------------------------
 
-    def live(self, records: int, gets: int, churn: float = 0.5, keys: Sequence[Digest] = ()) -> Outcome:
-        """An hour: `churn` of the nodes are replaced, so many records put, so many gets (of `keys`, if given)."""
-        start = self.world.now
-        self._plan(start, start + HOUR, round(self.size * churn), self._replace)
-        for number in range(records):
-            key = keys[number] if number < len(keys) else digest("key", number.to_bytes(4, "big"))
-            at = start + self.rng.uniform(0.0, 0.6 * HOUR)
+    def live(self, keys: Sequence[Digest], gets: int, seconds: float = HOUR) -> Outcome:
+        """Half of the nodes are replaced in an hour; records are put under `keys`, every second one anew; so many gets."""
+        start, end = self.world.now, self.world.now + seconds
+        self._plan(start, end, round(self.size / 2 * seconds / HOUR), self._replace)
+        for number, key in enumerate(keys):
+            at = start + self.rng.uniform(0.0, (seconds - SETTLED) / 2)
             self.world.at(at, self._put, key, 1)
             if number % 2 == 0:
-                self.world.at(at + self.rng.uniform(60.0, 0.2 * HOUR), self._put, key, 2)
-        self._plan(start + SETTLED + 60.0, start + HOUR, gets, lambda: self._get(keys))
-        self._plan(start + SETTLED, start + HOUR, max(10, gets // 10), self._get_missing)
-        self.world.run(HOUR + PATIENCE)
+                self.world.at(at + self.rng.uniform(60.0, 120.0), self._put, key, 2)
+        self._plan(start + SETTLED + 180.0, end, gets, self._get)
+        self._plan(start + SETTLED, end, max(10, gets // 10), self._get_missing)
+        self.world.run(seconds + PATIENCE)
         return self.outcome
 
     def _plan(self, start: float, end: float, count: int, action: Callable[[], None]) -> None:
@@ -139,9 +138,9 @@ class Town:
         self._ticket += 1
         self.world.carry_out(author, author.core.put(self.world.now, self._ticket, record))
 
-    def _get(self, keys: Sequence[Digest]) -> None:
+    def _get(self) -> None:
         now = self.world.now
-        ripe = [key for key in (keys or self.records) if key in self.records and self.records[key][1] < now - SETTLED]
+        ripe = [key for key, (_, since) in self.records.items() if since < now - SETTLED]
         if not ripe:
             return
         key = self.rng.choice(ripe)
@@ -220,6 +219,6 @@ def _know(now: float, node: Node, bits: int, servers: list[Node], rng: random.Ra
     node.core._upkeep.has_joined = True
 
 
-def names(count: int, rng: random.Random) -> list[PeerId]:
-    """So many names."""
-    return [make_peer(rng) for _ in range(count)]
+def keys(count: int) -> list[Digest]:
+    """So many keys."""
+    return [digest("test key", number.to_bytes(4, "big")) for number in range(count)]

@@ -1,0 +1,117 @@
+"""Contacts, tables and askers for the tests of the DHT's core."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from shoal.dht.calls import Calls
+from shoal.dht.effects import Ask
+from shoal.dht.keys import BITS, node_id
+from shoal.dht.table import Table
+from shoal.protocol.effects import Tell, Wake
+from shoal.protocol.errors import RemoteError
+from shoal.protocol.ids import DIGEST_SIZE, Digest, PeerId
+from shoal.protocol.messages.dht import Contact
+from shoal.protocol.wire import Message
+from tests.simulation.dht_world import make_address, make_peer
+
+NOW = 1_800_000_000.0
+RNG = random.Random("core kit")
+ME = make_peer(RNG)
+
+
+def contact(peer: PeerId | None = None, *addresses: str) -> Contact:
+    """Somebody somewhere on the internet."""
+    return Contact(peer or make_peer(RNG), addresses or (make_address(RNG),))
+
+
+def contacts(count: int) -> list[Contact]:
+    return [contact() for _ in range(count)]
+
+
+def in_bucket(bits: int, count: int, *addresses: str) -> list[Contact]:
+    """Contacts whose distance from ME has so many bits; a high number, since they are found by trying."""
+    found: list[Contact] = []
+    while len(found) < count:
+        peer = make_peer(RNG)
+        if (node_id(peer) ^ node_id(ME)).bit_length() == bits:
+            found.append(contact(peer, *addresses))
+    return found
+
+
+FAR = BITS  # the bucket with half of all nodes
+
+
+def filled(known: Sequence[Contact], now: float = NOW, settled: bool = True) -> Table:
+    """A table that has heard these, in turn."""
+    table = Table(ME)
+    for each in known:
+        table.add(now, each)
+    for _, bucket in table.buckets():
+        bucket.refreshed, bucket.is_settled = now, settled
+    return table
+
+
+def distance(each: Contact, target: int) -> int:
+    return node_id(each.peer) ^ target
+
+
+def as_digest(number: int) -> Digest:
+    return Digest(number.to_bytes(DIGEST_SIZE, "big"))
+
+
+class Witness:
+    """An asker that notes what it is told; it refuses answers of the type `refuses`."""
+
+    def __init__(self, refuses: type[Message] | None = None) -> None:
+        self.answers: list[Message] = []
+        self.failures: list[Contact] = []
+        self._refuses = refuses
+
+    def answered(self, now: float, contact: Contact, answer: Message) -> None:
+        if self._refuses is not None and isinstance(answer, self._refuses):
+            raise RemoteError("no", contact.peer)
+        self.answers.append(answer)
+
+    def failed(self, now: float, contact: Contact) -> None:
+        self.failures.append(contact)
+
+
+class Wire:
+    """The other end of `calls`: shows what goes out, and answers it."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self.asks: list[Ask] = []  # not answered yet
+        self.wakes: list[Wake] = []
+        self.told: list[object] = []
+
+    def look(self) -> list[Ask]:
+        """Take what has come out since, and give all that waits for an answer."""
+        for effect in self._calls.drain():
+            match effect:
+                case Ask():
+                    self.asks.append(effect)
+                case Wake():
+                    self.wakes.append(effect)
+                case Tell():
+                    self.told.append(effect.event)
+        return self.asks
+
+    def answer(self, now: float, ask: Ask, message: Message) -> None:
+        self.asks.remove(ask)
+        self._calls.answered(now, ask.number, message)
+        self.look()
+
+    def fail(self, now: float, ask: Ask) -> None:
+        self.asks.remove(ask)
+        self._calls.failed(now, ask.number)
+        self.look()
+
+    def lose_patience(self, now: float) -> None:
+        """Let every timer that was set fire."""
+        wakes, self.wakes = self.wakes, []
+        for wake in wakes:
+            self._calls.accept(now, wake.timer)
+        self.look()

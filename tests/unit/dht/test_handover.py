@@ -1,0 +1,99 @@
+"""Records follow the nearest: newcomers are given what belongs to them, and all the nearest get all from time to time."""
+
+from __future__ import annotations
+
+import random
+
+from shoal.dht.calls import Calls
+from shoal.dht.handover import BATCH, HEIRS, PERIOD, Handover
+from shoal.dht.keys import REPLICAS, node_id, place
+from shoal.dht.store import RecordStore
+from shoal.protocol.ids import PeerId
+from shoal.protocol.messages.dht import Contact, Record, Store, Stored
+from tests.unit.dht.core_kit import ME, Wire, contacts, distance, filled
+from tests.unit.dht.record_kit import KEY, NOW, key_of, unsigned
+
+RECORD = unsigned("alice")
+TARGET = int.from_bytes(place(KEY, 0), "big")
+EVERYBODY = sorted(contacts(60), key=lambda each: distance(each, TARGET))
+MINE = node_id(ME) ^ TARGET
+NEARER = [each for each in EVERYBODY if distance(each, TARGET) < MINE]
+FARTHER = [each for each in EVERYBODY if distance(each, TARGET) > MINE]
+
+
+class Keeper:
+    """We, who hold RECORD at one place, in a network of `known` servers."""
+
+    def __init__(self, known: list[Contact], *records: Record) -> None:
+        self.table = filled(known, NOW)
+        calls = Calls(self.table)
+        self.wire = Wire(calls)
+        self.store = RecordStore(ME)
+        self.handover = Handover(ME, random.Random(1), self.table, calls, self.store)
+        for record in records or (RECORD,):
+            self.store.put(NOW, record, 0, PeerId("somebody"))
+            self.handover.note((record,), 0)
+
+    def come(self, newcomer: Contact) -> list[Store]:
+        self.table.add(NOW, newcomer)
+        self.handover.welcome(NOW, newcomer)
+        asks = self.wire.look()
+        assert all(ask.to == newcomer for ask in asks)
+        return [ask.message for ask in asks if isinstance(ask.message, Store)]
+
+
+def test_a_newcomer_among_the_nearest_is_given_what_lies_there() -> None:
+    assert Keeper(FARTHER[:10]).come(FARTHER[11]) == []
+    assert Keeper(FARTHER[1:11]).come(FARTHER[0]) == [Store((RECORD,), 0)]
+
+
+def test_only_by_the_nearest_of_those_that_were_there() -> None:
+    for nearer in range(HEIRS + 1):
+        given = Keeper(NEARER[1 : 1 + nearer] + FARTHER[:10]).come(NEARER[0])
+        assert bool(given) == (nearer < HEIRS)
+
+
+def test_many_records_go_in_few_calls() -> None:
+    records = [unsigned(f"author {number}") for number in range(BATCH + 3)]
+    given = Keeper(FARTHER[1:11], *records).come(FARTHER[0])
+    assert [len(store.records) for store in given] == [BATCH, 3]
+
+
+def test_what_has_expired_is_given_to_nobody() -> None:
+    keeper = Keeper(FARTHER[1:11])
+    keeper.store.expire(RECORD.expires + 1)
+    keeper.table.add(NOW, FARTHER[0])
+    keeper.handover.welcome(RECORD.expires + 1, FARTHER[0])
+    assert keeper.wire.look() == []
+    assert keeper.handover._places == {}
+
+
+def test_what_was_refused_is_not_ours() -> None:
+    keeper = Keeper(FARTHER[1:11])
+    other = unsigned("bob", key_of("other"))
+    keeper.handover.note_answer(Store((other, RECORD), 1), Stored(("no", "")))
+    assert sorted(keeper.handover._places) == sorted([(KEY, 0), (KEY, 1)])
+
+
+def test_what_nobody_has_stored_for_long_is_stored_with_all_the_nearest() -> None:
+    keeper = Keeper(FARTHER[:20])
+    keeper.handover.republish(NOW + PERIOD / 2)
+    assert keeper.wire.look() == [], "not yet"
+    keeper.handover.republish(NOW + 2 * PERIOD)
+    assert [(ask.to, ask.message) for ask in keeper.wire.look()] == [
+        (each, Store((RECORD,), 0)) for each in FARTHER[:REPLICAS]
+    ]
+    keeper.handover.republish(NOW + 2 * PERIOD + 60)
+    assert len(keeper.wire.look()) == REPLICAS, "it is due again a period later"
+
+
+def test_not_by_one_that_others_are_nearer_than() -> None:
+    keeper = Keeper(NEARER[:REPLICAS] + FARTHER[:5])
+    keeper.handover.republish(NOW + 2 * PERIOD)
+    assert keeper.wire.look() == []
+
+
+def test_who_leaves_leaves_its_records() -> None:
+    keeper = Keeper(FARTHER[:20])
+    keeper.handover.leave(NOW + 1)
+    assert [ask.to for ask in keeper.wire.look()] == FARTHER[:REPLICAS]

@@ -1,0 +1,74 @@
+"""What others say about servers."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.dht.hearsay import MAX_ADDRESS, MAX_ADDRESSES, closer
+from shoal.dht.keys import K
+from shoal.protocol.errors import RemoteError
+from shoal.protocol.identity import Identity
+from shoal.protocol.ids import PeerId
+from shoal.protocol.messages.dht import Contact
+from tests.unit.dht.core_kit import ME, contact, contacts
+
+SPEAKER = contact()
+
+
+def test_good_contacts_pass_and_we_are_left_out() -> None:
+    others = contacts(3)
+    assert closer(ME, SPEAKER, [*others, contact(ME), others[0]]) == others
+
+
+def test_a_real_peer_id_passes() -> None:
+    real = contact(Identity.of_seed(b"x" * 32).peer)
+    assert closer(ME, SPEAKER, [real]) == [real]
+
+
+BAD = [
+    [SPEAKER],
+    contacts(K + 1),
+    [contact(PeerId("Qm" + "x" * 44))],
+    [Contact(PeerId(""), SPEAKER.addresses)],
+    [contact(PeerId("12D3KooW" + "0" * 44))],
+    [contact(None, *["/ip4/8.8.8.8/tcp/1"] * (MAX_ADDRESSES + 1))],
+    [contact(None, "/" + "x" * MAX_ADDRESS)],
+    [contact(None, "ip4/8.8.8.8/tcp/1")],
+]
+
+
+@pytest.mark.parametrize("named", BAD)
+def test_what_no_honest_node_says_is_refused_and_the_speaker_named(named: list[Contact]) -> None:
+    with pytest.raises(RemoteError) as caught:
+        closer(ME, SPEAKER, [*contacts(1)[: K - len(named)], *named])
+    assert caught.value.peer == SPEAKER.peer
+
+
+def test_nobody_on_the_internet_makes_us_dial_at_home() -> None:
+    home = contact(None, "/ip4/127.0.0.1/tcp/22", "/ip4/192.168.0.1/tcp/80")
+    both = contact(None, "/ip4/127.0.0.1/tcp/22", "/ip4/8.8.8.8/tcp/1")
+    assert closer(ME, SPEAKER, [home, both]) == [Contact(both.peer, ("/ip4/8.8.8.8/tcp/1",))]
+    neighbour = contact(None, "/ip4/192.168.0.2/tcp/4101")
+    assert closer(ME, neighbour, [home]) == [home]
+
+
+def test_a_contact_without_an_address_cannot_be_asked() -> None:
+    assert closer(ME, SPEAKER, [Contact(contact().peer, ())]) == []
+
+
+@given(
+    st.lists(
+        st.builds(Contact, st.text(max_size=60), st.lists(st.text(max_size=300), max_size=10).map(tuple)), max_size=25
+    )
+)
+def test_anything_gives_contacts_or_blames_the_speaker(named: list[Contact]) -> None:
+    blamed: list[PeerId | None] = []
+    found: list[Contact] = []
+    try:
+        found = closer(ME, SPEAKER, named)
+    except RemoteError as error:
+        blamed.append(error.peer)
+    assert blamed in ([], [SPEAKER.peer])
+    assert len(found) <= K

@@ -1,0 +1,133 @@
+"""Puts: the nearest of each place hold the record, and silent ones are replaced."""
+
+from __future__ import annotations
+
+from shoal.dht.calls import Calls
+from shoal.dht.effects import Blamed, Put
+from shoal.dht.keys import COPIES, REPLICAS, place
+from shoal.dht.put import SPARE, PutTask
+from shoal.protocol.messages.dht import Contact, FindNode, Nodes, Record, Store, Stored
+from tests.unit.dht.core_kit import ME, Wire, contacts, distance, filled, in_bucket
+from tests.unit.dht.record_kit import KEY, NOW, signed_record
+
+RECORD = signed_record()
+SERVERS = contacts(16)
+TARGETS = [int.from_bytes(place(KEY, copy), "big") for copy in range(COPIES)]
+
+
+class Writing:
+    """A put in a network of `servers` that are all known."""
+
+    def __init__(self, servers: list[Contact] = SERVERS, *, serves: bool = False, settled: bool = True) -> None:
+        table = filled(servers, NOW, settled)
+        self.kept: list[int] = []
+        self.calls = Calls(table)
+        self.wire = Wire(self.calls)
+        self.task = PutTask(3, RECORD, self.calls)
+        self.task.begin(NOW, ME, table, self._keep if serves else None)
+        self.wire.look()
+
+    def _keep(self, now: float, record: Record, copy: int) -> str:
+        self.kept.append(copy)
+        return ""
+
+    def asked(self) -> dict[int, list[Contact]]:
+        """Who is asked to store, for each place."""
+        found: dict[int, list[Contact]] = {copy: [] for copy in range(COPIES)}
+        for ask in self.wire.asks:
+            if isinstance(ask.message, Store):
+                found[ask.message.copy].append(ask.to)
+        return found
+
+    def all_answer(self, refusal: str = "") -> Put:
+        while not self.task.is_over:
+            assert self.wire.asks
+            for ask in list(self.wire.asks):
+                near = sorted(SERVERS, key=lambda each: distance(each, TARGETS[0]))
+                nodes = Nodes(tuple(each for each in near if each != ask.to))
+                self.wire.answer(NOW, ask, nodes if isinstance(ask.message, FindNode) else Stored((refusal,)))
+        return self.put()
+
+    def put(self) -> Put:
+        [put] = [event for event in self.wire.told if isinstance(event, Put)]
+        return put
+
+
+def nearest(copy: int, count: int, servers: list[Contact] = SERVERS) -> list[Contact]:
+    return sorted(servers, key=lambda each: distance(each, TARGETS[copy]))[:count]
+
+
+def test_where_all_are_known_the_nearest_of_each_place_store_at_once() -> None:
+    writing = Writing()
+    assert writing.asked() == {copy: nearest(copy, REPLICAS) for copy in range(COPIES)}
+    count = COPIES * REPLICAS
+    assert writing.all_answer() == Put(3, held=count, wanted=count, refusals=(), hops=1, calls=count)
+
+
+def test_elsewhere_they_are_looked_for_first() -> None:
+    writing = Writing(settled=False)
+    assert all(isinstance(ask.message, FindNode) for ask in writing.wire.asks)
+    put = writing.all_answer()
+    assert (put.held, put.wanted) == (COPIES * REPLICAS, COPIES * REPLICAS)
+    assert put.hops == 2
+
+
+def test_silent_servers_are_replaced_by_the_next() -> None:
+    writing = Writing()
+    silent = [ask for ask in writing.wire.asks if ask.message.copy == 0][:2]  # type: ignore[attr-defined]
+    for ask in silent:
+        writing.wire.fail(NOW, ask)
+    assert writing.asked()[0][REPLICAS - 2 :] == nearest(0, REPLICAS + 2)[REPLICAS:]
+    put = writing.all_answer()
+    assert put.held == put.wanted == COPIES * REPLICAS
+    assert put.calls == COPIES * REPLICAS + 2
+
+
+def test_not_for_ever() -> None:
+    writing = Writing(SERVERS)
+    calls = 0
+    while not writing.task.is_over:
+        for ask in list(writing.wire.asks):
+            calls += 1
+            writing.wire.fail(NOW, ask)
+    assert calls <= COPIES * (REPLICAS + SPARE)
+    assert writing.put().held == 0
+
+
+def test_refusals_are_reported_once_each_and_nobody_else_is_asked() -> None:
+    put = Writing().all_answer("the store is full")
+    assert put.refusals == ("the store is full",)
+    assert (put.held, put.calls) == (0, COPIES * REPLICAS)
+
+
+def test_a_late_answer_counts_while_others_are_waited_for() -> None:
+    writing = Writing()
+    first = writing.wire.asks[0]
+    writing.wire.lose_patience(NOW + 1)
+    writing.wire.answer(NOW + 1.1, first, Stored(("",)))
+    assert writing.all_answer().held >= COPIES * REPLICAS
+
+
+def test_if_we_are_among_the_nearest_we_hold_it_too() -> None:
+    alone = Writing([], serves=True)
+    assert alone.kept == [0, 1, 2]
+    assert alone.put() == Put(3, held=3, wanted=3, refusals=(), hops=1, calls=0)
+    few = Writing(SERVERS[:4], serves=True)
+    assert few.all_answer().held == COPIES * 5
+
+
+def test_a_client_alone_holds_nothing() -> None:
+    assert Writing([]).put() == Put(3, held=0, wanted=0, refusals=(), hops=1, calls=0)
+
+
+def test_a_server_that_answers_something_else_is_blamed_and_replaced() -> None:
+    writing = Writing()
+    writing.wire.answer(NOW, writing.wire.asks[0], Nodes(()))
+    assert isinstance(writing.wire.told[0], Blamed)
+    assert writing.all_answer().held == COPIES * REPLICAS
+
+
+def test_a_far_away_owner_of_a_full_table_keeps_nothing() -> None:
+    near = sorted(in_bucket(256, 20) + in_bucket(255, 20), key=lambda each: distance(each, TARGETS[0]))
+    writing = Writing(near, serves=True)
+    assert len(writing.kept) < COPIES
