@@ -94,7 +94,7 @@ class Town:
     # -- life ---------------------------------------------------------------------------------------------
 
     def live(self, keys: Sequence[Digest], gets: int, seconds: float = HOUR) -> Outcome:
-        """Half of the nodes are replaced in an hour; records are put under `keys`, every second one anew; so many gets."""
+        """Half of the nodes are replaced per hour; `keys` get records, every second one a newer one; so many gets."""
         start, end = self.world.now, self.world.now + seconds
         self._plan(start, end, round(self.size / 2 * seconds / HOUR), self._replace)
         for number, key in enumerate(keys):

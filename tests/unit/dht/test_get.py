@@ -29,6 +29,7 @@ class Reading:
         self.wire = Wire(calls)
         self.get = Get(7, FindRecords(KEY, 0, subkeys), quorum, signer_of(BOB), calls)
         self.get.begin(NOW, ME, table, held)
+        self.wire.look()
 
     def questions(self, copy: int | None = None) -> list[Ask]:
         asks = [ask for ask in self.wire.look() if isinstance(ask.message, FindRecords)]

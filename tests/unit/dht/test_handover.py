@@ -1,4 +1,4 @@
-"""Records follow the nearest: newcomers are given what belongs to them, and all the nearest get all from time to time."""
+"""Records follow the nearest: newcomers are given what belongs to them, and from time to time all get all."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def test_a_network_that_grows_is_noticed_by_those_that_were_first() -> None:
     village = Village(2, clients=1)
     first = village.nodes[2]
     for number in range(10):
-        node = village.world.add(make_peer(random.Random(number)), True)
+        node = village.world.add(make_peer(random.Random(f"newcomer {number}")), True)
         village.world.carry_out(node, node.core.meet(village.world.now, [village.nodes[0].contact]))
     village.world.run(REFRESH / 5)
     assert len(first.core.contacts()) == 12
@@ -168,7 +168,7 @@ def test_many_gets_wait_for_their_turn_and_too_many_are_refused_in_words() -> No
         node.core.get(village.world.now, waiting, KEY)
 
 
-def test_real_signatures_do_too() -> None:
+def test_with_real_signatures_it_is_the_same() -> None:
     identity = Identity.of_seed(b"s" * 32)
     world = DhtWorld(1, LAN)
     nodes = [

@@ -1,0 +1,104 @@
+"""How the DHT grows: whole networks of the real core, from 100 nodes up, in virtual time and through the real codec.
+
+    python benchmarks/dht_curve.py --sizes 100 300 1000
+
+Each network lives for an hour as tests/simulation/dht_town.py describes: 70 % of the nodes behind NATs, half of all
+replaced, 1 % of the calls lost, 20-300 ms on the way. One JSON line per size goes to docs/dht.jsonl, in place of an
+earlier one of that size, and all that are there are drawn into docs/dht.svg. The largest takes hours on a slow machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+import time
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.simulation.dht_town import Town, keys  # noqa: E402
+
+SIZES = (100, 300, 1000, 2000, 5000, 10_000)
+GETS, KEYS = 500, 60
+TABLE, PLOT = ROOT / "docs" / "dht.jsonl", ROOT / "docs" / "dht.svg"
+
+Row = dict[str, Any]
+
+
+def measure(size: int, seed: int) -> Row:
+    """One network's hour."""
+    begin = time.process_time()
+    town = Town(size, seed)
+    town.settle()
+    outcome = town.live(keys(KEYS), GETS)
+    got = outcome.got
+    return {
+        "nodes": size,
+        "seed": seed,
+        "gets": outcome.asks.total(),
+        "success": round(outcome.success(), 5),
+        "hops": median(each.hops for each in got),
+        "hops_p90": quantiles([each.hops for each in got], n=10)[-1],
+        "seconds": round(median(outcome.seconds), 3),
+        "calls_per_get": median(each.calls for each in got),
+        "calls_per_missing": median(each.calls for each in outcome.missing),
+        "calls_per_put": median(each.calls for each in outcome.put),
+        "calls_per_node_and_hour": round(town.world.calls.total() / size),
+        "cpu_seconds": round(time.process_time() - begin),
+    }
+
+
+def keep(row: Row) -> list[Row]:
+    """All rows that there are, with this one, by size."""
+    rows = {each["nodes"]: each for each in map(json.loads, TABLE.read_text().splitlines())} if TABLE.exists() else {}
+    rows[row["nodes"]] = row
+    ordered = [rows[size] for size in sorted(rows)]
+    TABLE.write_text("".join(json.dumps(each) + "\n" for each in ordered), encoding="utf-8")
+    return ordered
+
+
+def draw(rows: list[Row]) -> None:
+    """Three small plots over the number of nodes."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "shoal"
+    from matplotlib import pyplot
+
+    figure, (success, hops, calls) = pyplot.subplots(1, 3, figsize=(10, 3), layout="constrained")
+    sizes = [row["nodes"] for row in rows]
+    for axes, title, series in (
+        (success, "gets that succeed, %", {"": [100 * row["success"] for row in rows]}),
+        (hops, "hops of a get", {"median": [row["hops"] for row in rows], "p90": [row["hops_p90"] for row in rows]}),
+        (calls, "calls", {name: [row[f"calls_per_{name}"] for row in rows] for name in ("get", "missing", "put")}),
+    ):
+        for label, values in series.items():
+            axes.plot(sizes, values, marker="o", markersize=3, label=label)
+        axes.set(xscale="log", title=title, xlabel="nodes")
+        axes.grid(alpha=0.3)
+        if len(series) > 1:
+            axes.set_ylim(bottom=0)
+            axes.legend(frameon=False)
+    success.set_ylim(99, 100.05)
+    figure.savefig(PLOT, metadata={"Date": None})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    gc.disable()  # the cores of a network are one large living heap; looking through it again and again finds nothing
+    for size in options.sizes:
+        row = measure(size, options.seed)
+        print(json.dumps(row), flush=True)
+        draw(keep(row))
+
+
+if __name__ == "__main__":
+    main()
