@@ -96,7 +96,7 @@ def test_a_quiet_network_costs_little() -> None:
     before = village.world.calls.total()
     village.world.run(3600.0)
     per_node = (village.world.calls.total() - before) / 30
-    assert per_node < 70
+    assert per_node < 250, "three or four short calls a minute, for it may grow"
 
 
 def test_a_node_that_was_cut_off_keeps_its_table_and_finds_all_again() -> None:
