@@ -69,6 +69,8 @@ class Handover:
 
     def _is_heir(self, target: int, ours: int, theirs: int) -> bool:
         """Whether it is for us to give a newcomer what lies at `target`."""
+        if self._table.crowd(target) > HEIRS:  # cheap, and so for nearly all in a store that somebody has filled
+            return False
         near = [node_id(contact.peer) ^ target for contact in self._table.closest(target, REPLICAS + 1)]
         nearer_than_we = sum(distance < ours ^ target for distance in near if distance != theirs ^ target)
         nearer_than_it = sum(distance < theirs ^ target for distance in near) + (ours ^ target < theirs ^ target)

@@ -109,8 +109,7 @@ class Lookup:
         candidate.state = State.ANSWERED
         self.answers += 1
         self.hops = max(self.hops, candidate.hop)
-        if candidate.speaker is not None:
-            self._duds[candidate.speaker] -= 1
+        self._duds.subtract(candidate.speakers)
         self._table.doubt(now, named)
         path.offer([self._candidate(each, candidate.hop + 1, contact.peer) for each in named])
         if not self.is_over:
@@ -122,15 +121,17 @@ class Lookup:
         candidate = self._candidates[contact.peer]
         candidate.state = State.FAILED
         self._asked_by[contact.peer].waiting -= 1
-        if candidate.speaker is not None:
-            self._duds[candidate.speaker] += 1
+        self._duds.update(candidate.speakers)
         self._widen(now)
 
     def _candidate(self, contact: Contact, hop: int, speaker: PeerId | None) -> Candidate:
         known = self._candidates.get(contact.peer)
         if known is None:
-            known = Candidate(contact, node_id(contact.peer) ^ self._target, hop, speaker)
+            speakers = [] if speaker is None else [speaker]
+            known = Candidate(contact, node_id(contact.peer) ^ self._target, hop, speakers)
             self._candidates[contact.peer] = known
+        elif known.speakers and speaker is not None:
+            known.speakers.append(speaker)
         return known
 
     def _widen(self, now: float) -> None:

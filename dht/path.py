@@ -3,7 +3,8 @@
 Rules:
 - Paths share who was asked, never what was heard: a liar on one path cannot choose where another goes. A node is asked
   once, by the path that comes to it first, and its answer feeds that path.
-- A candidate is hearsay. Of a speaker that named MAX_DUDS more silent nodes than living ones, nothing more is asked.
+- A candidate is hearsay. Who has named MAX_DUDS more silent nodes than living ones vouches for nobody any more; whom
+  only such speakers have named is not asked. So nobody can discredit a node by naming it beside silent ones.
 - A path is at its end when the nearest of its list have answered, as many as are wanted, and nobody nearer is left.
 
 S/Kademlia (Baumgart and Mies 2007), section 4.4.
@@ -40,7 +41,7 @@ class Candidate:
     contact: Contact
     distance: int
     hop: int
-    speaker: PeerId | None  # who named it first; None: our own table
+    speakers: list[PeerId]  # who has named it; nobody, if it is from our own table
     state: State = State.NEW
 
 
@@ -85,5 +86,6 @@ class Path:
 
     def _is_usable(self, candidate: Candidate) -> bool:
         if candidate.state is State.NEW:
-            return candidate.speaker is None or self.duds[candidate.speaker] < MAX_DUDS
+            speakers = candidate.speakers
+            return not speakers or any(self.duds[speaker] < MAX_DUDS for speaker in speakers)
         return candidate.state is not State.FAILED

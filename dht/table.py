@@ -222,6 +222,11 @@ class Table:
         mine = self._me ^ target
         return sum(node_id(contact.peer) ^ target < mine for contact in self.closest(target, count))
 
+    def crowd(self, target: int) -> int:
+        """So many at least that we know are nearer to `target` than we: all of the bucket in which it would lie."""
+        bucket = self._buckets.get((self._me ^ target).bit_length())
+        return len(bucket.members) if bucket else 0
+
     def stalest(self) -> Known | None:
         """Whom to ask next whether it is there: who has fallen silent, or else whom we have not heard for longest."""
         for known in self._silent.values():

@@ -119,6 +119,24 @@ def test_a_liar_with_ghosts_costs_its_own_path_a_few_calls() -> None:
     assert sum(each.peer not in alive for each in watch.asked) <= MAX_DUDS
 
 
+def test_a_liar_discredits_nobody_by_naming_it_beside_ghosts() -> None:
+    everybody = contacts(200)
+    liar = by_distance(everybody[:60])[0]
+    near = by_distance(everybody)
+    ghosts = sorted(contacts(4000), key=lambda each: distance(each, TARGET))[: 2 * MAX_DUDS]
+    alive = {each.peer for each in everybody}
+    honest = knows(everybody)
+    watch = Watch(filled(everybody[:60]))
+
+    def answer(ask: Ask) -> list[Contact] | None:
+        if ask.to == liar:
+            return [*ghosts, *(each for each in near if each != liar)][:K]
+        return honest(ask) if ask.to.peer in alive else None
+
+    watch.run(answer)
+    assert watch.nearest(5) == near[:5]
+
+
 def test_a_crowd_that_names_only_itself_leaves_the_other_paths_alone() -> None:
     everybody = contacts(200)
     crowd = contacts(60)
@@ -200,8 +218,7 @@ def test_hearsay_about_unknown_servers_unsettles_their_buckets() -> None:
 
 
 def candidates(count: int, speaker: Contact | None = None) -> list[Candidate]:
-    who = None if speaker is None else speaker.peer
-    return [Candidate(each, distance(each, TARGET), 1, who) for each in contacts(count)]
+    return [Candidate(each, distance(each, TARGET), 1, [speaker.peer] if speaker else []) for each in contacts(count)]
 
 
 def test_a_path_holds_a_bounded_number_the_nearest() -> None:

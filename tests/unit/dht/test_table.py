@@ -12,6 +12,15 @@ from shoal.protocol.messages.dht import Contact
 from tests.unit.dht.core_kit import FAR, ME, NOW, contact, contacts, distance, filled, in_bucket
 
 
+def test_a_crowd_is_nearer_than_we() -> None:
+    table = filled(contacts(100))
+    for target in map(random.Random(1).getrandbits, [256] * 20):
+        nearer = sum(distance(known.contact, target) < node_id(ME) ^ target for known in table.known())
+        assert table.crowd(target) <= nearer
+        assert table.rank(target, 1000) == nearer
+    assert table.crowd(node_id(ME) ^ (1 << 255)) == sum(known.id ^ node_id(ME) >= 1 << 255 for known in table.known())
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_the_closest_are_those_that_a_sort_finds(seed: int) -> None:
     table = filled(contacts(200))
