@@ -121,19 +121,22 @@ def test_a_liar_with_ghosts_costs_its_own_path_a_few_calls() -> None:
 
 def test_a_liar_discredits_nobody_by_naming_it_beside_ghosts() -> None:
     everybody = contacts(200)
-    liar = by_distance(everybody[:60])[0]
     near = by_distance(everybody)
-    ghosts = sorted(contacts(4000), key=lambda each: distance(each, TARGET))[: 2 * MAX_DUDS]
+    liar = by_distance(everybody[:60])[0]
+    ghosts = sorted(contacts(4000), key=lambda each: distance(each, TARGET))[:MAX_DUDS]
     alive = {each.peer for each in everybody}
     honest = knows(everybody)
     watch = Watch(filled(everybody[:60]))
-
-    def answer(ask: Ask) -> list[Contact] | None:
-        if ask.to == liar:
-            return [*ghosts, *(each for each in near if each != liar)][:K]
-        return honest(ask) if ask.to.peer in alive else None
-
-    watch.run(answer)
+    while not watch.lookup.is_over:
+        asks = list(watch.wire.look())
+        silent = [ask for ask in asks if ask.to.peer not in alive]
+        for ask in silent or asks:  # the liar has lost all credit before others than it answer again
+            if silent:
+                watch.wire.fail(NOW, ask)
+            elif ask.to == liar:
+                watch.wire.answer(NOW, ask, Nodes((*ghosts, *(each for each in near[:15] if each != liar))))
+            else:
+                watch.wire.answer(NOW, ask, Nodes(tuple(honest(ask) or ())))
     assert watch.nearest(5) == near[:5]
 
 
