@@ -119,25 +119,13 @@ def test_a_liar_with_ghosts_costs_its_own_path_a_few_calls() -> None:
     assert sum(each.peer not in alive for each in watch.asked) <= MAX_DUDS
 
 
-def test_a_liar_discredits_nobody_by_naming_it_beside_ghosts() -> None:
-    everybody = contacts(200)
-    near = by_distance(everybody)
-    liar = by_distance(everybody[:60])[0]
-    ghosts = sorted(contacts(4000), key=lambda each: distance(each, TARGET))[:MAX_DUDS]
-    alive = {each.peer for each in everybody}
-    honest = knows(everybody)
-    watch = Watch(filled(everybody[:60]))
-    while not watch.lookup.is_over:
-        asks = list(watch.wire.look())
-        silent = [ask for ask in asks if ask.to.peer not in alive]
-        for ask in silent or asks:  # the liar has lost all credit before others than it answer again
-            if silent:
-                watch.wire.fail(NOW, ask)
-            elif ask.to == liar:
-                watch.wire.answer(NOW, ask, Nodes((*ghosts, *(each for each in near[:15] if each != liar))))
-            else:
-                watch.wire.answer(NOW, ask, Nodes(tuple(honest(ask) or ())))
-    assert watch.nearest(5) == near[:5]
+def test_all_who_named_a_candidate_vouch_for_it() -> None:
+    watch = Watch(filled(contacts(100)))
+    named = sorted(contacts(2000), key=lambda each: distance(each, TARGET))[0]
+    first, second, _ = watch.wire.look()
+    for ask in (first, second):
+        watch.wire.answer(NOW, ask, Nodes((named,)))
+    assert watch.lookup.nearest(1)[0].speakers == [first.to.peer, second.to.peer]
 
 
 def test_a_crowd_that_names_only_itself_leaves_the_other_paths_alone() -> None:
@@ -238,3 +226,13 @@ def test_the_rest_of_what_a_bad_speaker_said_is_dropped(duds: int) -> None:
     path = Path(Counter({speaker.peer: duds}))
     path.offer(candidates(4, speaker) + candidates(2))
     assert len(list(path.usable())) == (6 if duds < MAX_DUDS else 2)
+
+
+def test_a_liar_discredits_nobody_by_naming_it_beside_silent_nodes() -> None:
+    liar, honest = contact(), contact()
+    [named] = candidates(1, liar)
+    path = Path(Counter({liar.peer: MAX_DUDS}))
+    path.offer([named])
+    assert list(path.usable()) == []
+    named.speakers.append(honest.peer)
+    assert list(path.usable()) == [named]
