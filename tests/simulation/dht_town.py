@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from bisect import bisect_left
 from collections import Counter
@@ -104,7 +105,9 @@ class Town:
                 self.world.at(at + self.rng.uniform(60.0, 120.0), self._put, key, 2)
         self._plan(start + SETTLED + 180.0, end, gets, self._get)
         self._plan(start + SETTLED, end, max(10, gets // 10), self._get_missing)
+        gc.freeze()  # thousands of tables that live to the end: not to be searched for garbage again and again
         self.world.run(seconds + PATIENCE)
+        gc.unfreeze()
         return self.outcome
 
     def _plan(self, start: float, end: float, count: int, action: Callable[[], None]) -> None:
