@@ -16,7 +16,6 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal.node.checkpoint.lineage import going_on
@@ -25,9 +24,9 @@ from shoal.node.description import describe
 from shoal.node.faults import FaultTrigger
 from shoal.node.home import Home
 from shoal.node.introduction import Introduction, Providers, find_manifest, link_to, nobody, wanted
-from shoal.node.logs import warn
 from shoal.node.manifest import Manifest, check_manifest, parse_manifest, sign_manifest
 from shoal.node.options import NodeSettings
+from shoal.node.reloading import forget_rest, load_checkpoint, load_checkpoint_again, load_rest
 from shoal.node.remembered import Joined, PeerCache, forget_run, recall_run, remember_run, remembered_runs
 from shoal.node.run_view import is_resting
 from shoal.node.service import Answer, find_run
@@ -110,8 +109,8 @@ class Runs:
                     continue  # it was left meanwhile
                 try:
                     found, joined = self._recall(run, seeds)
-                    rested = await asyncio.to_thread(_load_rest, self._home.run_folder(run))
-                    await self._enter(found, joined.trains, await _load_again(joined.checkpoint), rested)
+                    rested = await load_rest(self._home.run_folder(run))
+                    await self._enter(found, joined.trains, await load_checkpoint_again(joined.checkpoint), rested)
                     log.info("in run %s again", run)
                 except ShoalError as error:
                     self.broken[run] = str(error)
@@ -121,31 +120,31 @@ class Runs:
 
     async def create(self, manifest_toml: str, train: bool, checkpoint: str = "") -> Answer:
         """Found a run, and be its first member; from the folder of a checkpoint it goes on there."""
-        manifest, loaded = await self.data.named(parse_manifest(manifest_toml)), await _load(checkpoint)
+        manifest, loaded = await self.data.named(parse_manifest(manifest_toml)), await load_checkpoint(checkpoint)
         manifest = going_on(manifest, loaded)
         async with self._entering:
             if self.has(manifest.run_id.hex()):
                 raise LocalError(f"this node is in the run '{manifest.name}' already; another seed makes another run")
-            await asyncio.to_thread(_forget_rest, self._home.run_folder(manifest.run_id.hex()))
+            await forget_rest(self._home.run_folder(manifest.run_id.hex()))
             signature = sign_manifest(manifest, self._identity.signer(manifest.run_id))
             return await self._enter(Introduction(manifest, self._identity.peer, signature, {}), train, loaded)
 
     async def preview(self, link: str) -> Answer:
         """What joining a run would mean, from its link or id; nothing is joined, and nothing kept."""
         found = await self._find(link)
-        data = tuple(path.absolute() for path in self._settings.data)
+        data = await self.data.standing(found.manifest.data, self._donors(found))
         return await asyncio.to_thread(describe, found, data)
 
     async def join(self, link: str, train: bool, checkpoint: str = "") -> Answer:
         """Become a member of a run, from its link or id; with the checkpoint that it goes on from, at once."""
-        loaded = await _load(checkpoint)
+        loaded = await load_checkpoint(checkpoint)
         found = await self._find(link)  # which may take long: others may be entered meanwhile, or all be left
         async with self._entering:
             self._check_is_new(found.manifest.run_id.hex())
-        await self._data_for(found)  # which may take hours, and holds up no other run
+        await self._data_for(found, train)  # which may take hours, and holds up no other run
         async with self._entering:
             self._check_is_new(found.manifest.run_id.hex())
-            await asyncio.to_thread(_forget_rest, self._home.run_folder(found.manifest.run_id.hex()))
+            await forget_rest(self._home.run_folder(found.manifest.run_id.hex()))
             return await self._enter(found, train, loaded)
 
     async def leave(self, wanted: str) -> Answer:
@@ -160,7 +159,7 @@ class Runs:
             if key in self.open:
                 await self.open[key].close(for_good=True)
                 await self._forget_data(self.open.pop(key))
-            await asyncio.to_thread(_forget_rest, self._home.run_folder(key))
+            await forget_rest(self._home.run_folder(key))
         return {"run": key, "name": names[key]}
 
     async def close(self) -> None:
@@ -212,7 +211,7 @@ class Runs:
         rested: Rested | None = None,
     ) -> Answer:
         manifest, key = found.manifest, found.manifest.run_id.hex()
-        data = await self._data_for(found)
+        data = await self._data_for(found, train)
         run = await asyncio.to_thread(self._build, found, data, train, checkpoint, rested)
         if self._closing:
             raise LocalError("the node is ending")
@@ -234,15 +233,18 @@ class Runs:
         ):
             await self.data.forget(spec)
 
-    async def _data_for(self, found: Introduction) -> tuple[str, ...]:
-        """What the worker is to read; the members and whoever is connected are asked for it, if it is not here."""
+    async def _data_for(self, found: Introduction, train: bool) -> tuple[str, ...]:
+        """What the worker is to read, from the members if it is not here; who does not train gives it if it is."""
+        self._donors(found)
+        if not train and not await self.data.has(found.manifest.data):
+            return ()
+        return await self.data.get(found.manifest.data, lambda: self._donors(found))
+
+    def _donors(self, found: Introduction) -> list[PeerId]:
+        """Who may have a run's data: its members, whose addresses are remembered, and whoever is connected."""
         for peer, addresses in found.members.items():
             self._network.remember(peer, addresses)
-
-        def donors() -> list[PeerId]:
-            return [*found.members, *(link.peer for link in self._network.links())]
-
-        return await self.data.get(found.manifest.data, donors)
+        return list(dict.fromkeys([*found.members, *(link.peer for link in self._network.links())]))
 
     def _build(
         self,
@@ -264,39 +266,5 @@ class Runs:
         return Run(found.manifest, found.author, found.signature, signer, self._network, settings, checkpoint, rested)
 
 
-async def _load_again(checkpoint: str) -> Checkpoint | None:
-    """The checkpoint that we came with; without it the others may still have the state, so that is a warning."""
-    try:
-        return await _load(checkpoint)
-    except LocalError as error:
-        warn(log, "checkpoint-gone", f"the checkpoint that we came with cannot be used: {error}; others may have it")
-        return None
-
-
-def _load_rest(run_folder: Path) -> Rested | None:
-    """In a thread, as it imports torch: what we kept of a run when we stopped; None if others went on with it."""
-    from shoal.node.resting import load_rest
-
-    return load_rest(run_folder)
-
-
-def _forget_rest(run_folder: Path) -> None:
-    """In a thread: we leave a run, or begin with it anew; what we kept in an earlier life must not come up."""
-    from shoal.node.resting import forget_rest
-
-    forget_rest(run_folder)
-
-
 def _words(error: BaseException) -> str:
     return str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
-
-
-async def _load(checkpoint: str) -> Checkpoint | None:
-    """The checkpoint in a folder, verified; None if none is named."""
-    if not checkpoint:
-        return None
-    if not Path(checkpoint).is_absolute():
-        raise LocalError(f"{checkpoint} is not an absolute path")
-    from shoal.node.checkpoint.read import load
-
-    return await asyncio.to_thread(load, Path(checkpoint))

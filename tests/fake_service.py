@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable
 
 from shoal.node.api import serve_api
+from shoal.node.dataset.supply import DataStanding
 from shoal.node.description import describe
 from shoal.node.home import DaemonInfo, Home
 from shoal.node.introduction import Introduction
@@ -121,7 +122,7 @@ class FakeService:
             raise ZeroDivisionError("a bug")
         self.calls.append(("preview", link))
         found = Introduction(MANIFEST, PeerId("evil\x1b[2Jpeer"), b"", {}, 4, 14, 12.0)
-        return describe(found, ()) | ({"data": {"here": False, "words": self.missing}} if self.missing else {})
+        return describe(found, DataStanding(problem=self.missing))
 
     async def join_run(self, link: str, train: bool, checkpoint: str = "") -> Answer:
         self.calls.append(("join", link, train, *([checkpoint] if checkpoint else [])))

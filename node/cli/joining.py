@@ -30,9 +30,9 @@ def join(text: str, train: bool, checkpoint: str, yes: bool, as_json: bool) -> d
         preview = client.preview_run(link)
         if not as_json:
             _show(preview)
-        if train and not preview["data"]["here"]:
+        if train and preview["data"]["problem"]:
             raise LocalError(
-                f"this machine does not have the run's data ({preview['data']['words']}), so it cannot train; "
+                f"this machine cannot train on the run's data: {preview['data']['problem']}; "
                 "--no-train joins to keep the state and vote"
             )
         if not yes and not _confirmed():

@@ -90,14 +90,24 @@ class Supply:
     async def standing(self, spec: DataSpec, members: Sequence[PeerId]) -> DataStanding:
         """Whether the data are here, or whether `members` give them; asks these, and downloads nothing."""
         digest = _digest(spec)
-        if digest is None or (digest not in self._fetches and await self._find(digest, _root(spec)) is not None):
-            return DataStanding()
+        if digest is None:
+            return DataStanding(problem="" if spec.name == "stdlib" or self._paths else "start this node with --data")
+        try:
+            if digest not in self._fetches and await self._find(digest, _root(spec)) is not None:
+                return DataStanding()
+        except LocalError as error:
+            return DataStanding(problem=str(error))
         if problem := self._problem(spec):
             return DataStanding(problem=problem)
         wanted = _wanted(spec)
         said = await asyncio.gather(*(self._gives(peer, wanted) for peer in members))
         problem = "" if any(said) else f"no member that was asked gives the run's data; {REMEDY}"
         return DataStanding(wanted.size, sum(said), problem)
+
+    async def has(self, spec: DataSpec) -> bool:
+        """Whether nothing must be downloaded."""
+        digest = _digest(spec)
+        return digest is None or await self._find(digest, _root(spec)) is not None
 
     async def forget(self, spec: DataSpec) -> None:
         """No run of this node is about these data any more."""

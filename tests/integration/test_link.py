@@ -71,7 +71,7 @@ def test_a_run_outlives_the_one_that_its_first_link_led_to(children: Children, t
     assert all(port_of(node) in fresh for node in (b, c))
     d.start(children)
     preview = d.client.preview_run(fresh)
-    assert (preview["name"], preview["data"]["here"]) == ("tiny", True)
+    assert (preview["name"], preview["data"]["problem"]) == ("tiny", "")
     assert preview["members"] in (2, 3)
     assert preview["round"] >= 1
     assert preview["pace"] is None or preview["pace"] > 0

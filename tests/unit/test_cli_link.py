@@ -75,7 +75,7 @@ def test_who_said_yes_before_is_shown_it_all_the_same(shoal: Shoal, node: FakeSe
 
 
 def test_who_lacks_the_data_is_told_before_it_joins(shoal: Shoal, node: FakeService) -> None:
-    node.missing = "text files with the digest 01234567, which this node was not given: start it with --data PATH"
+    node.missing = "no member that was asked gives the run's data; start this node with --data PATH"
     code, _, err = shoal("run", "join", LINK, "--yes")
     assert code == Exit.FAILED
     assert "--data PATH" in err

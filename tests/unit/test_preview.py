@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from shoal.node import qr
-from shoal.node.corpus import files_corpus
-from shoal.node.description import data_at_hand, describe
+from shoal.node.dataset.supply import DataStanding
+from shoal.node.description import data_in_words, describe
 from shoal.node.introduction import Introduction
 from shoal.node.manifest import DataSpec, Manifest, load_manifest
 from shoal.node.preview import show_preview
@@ -24,7 +24,7 @@ LINK = f"shoal:{STDLIB.run_id.hex()}?p=/ip4/192.0.2.7/tcp/4101&p=/ip4/192.0.2.8/
 
 
 def described(manifest: Manifest = STDLIB, present: int = 4, round: int = 14, pace: float = 12.0) -> Answer:
-    return describe(Introduction(manifest, AUTHOR, b"", {}, present, round, pace), ())
+    return describe(Introduction(manifest, AUTHOR, b"", {}, present, round, pace), DataStanding())
 
 
 def test_the_screen_says_what_is_run_and_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,22 +60,13 @@ def test_a_pace_is_said_as_people_say_it(capsys: pytest.CaptureFixture[str], pac
     assert f"about one every {words}\n" in capsys.readouterr().out
 
 
-def test_whether_the_data_are_here(tmp_path: Path) -> None:
-    (tmp_path / "ours.txt").write_text("text " * 1000)
-    digest = files_corpus([tmp_path]).digest.hex()
-    named, own = DataSpec(name="files", digest=digest), DataSpec(name="files")
-    assert data_at_hand(DataSpec(), ())[0]
-    assert data_at_hand(named, [tmp_path])[0]
-    assert data_at_hand(own, [tmp_path])[0]
-    for spec in (named, own):
-        here, words = data_at_hand(spec, ())
-        assert (here, "--data PATH" in words) == (False, True)
-    (tmp_path / "ours.txt").write_text("other text " * 1000)
-    here, words = data_at_hand(named, [tmp_path])
-    assert (here, "are others" in words) == (False, True)
-    (tmp_path / "ours.txt").unlink()
-    here, words = data_at_hand(named, [tmp_path])
-    assert (here, "no text in" in words) == (False, True)
+def test_what_the_data_are_and_whether_they_are_here() -> None:
+    named, own = DataSpec(name="files", digest="ab" * 32), DataSpec(name="files")
+    assert data_in_words(DataSpec(), DataStanding()).endswith("which are here")
+    assert data_in_words(named, DataStanding()) == "text files with the digest abababab, which are here"
+    assert "48.0 MiB to download, which 2 members give" in data_in_words(named, DataStanding(48 << 20, 2))
+    assert "which a member gives" in data_in_words(named, DataStanding(1 << 20, 1))
+    assert data_in_words(own, DataStanding(problem="no")) == "text files of each member's own: no"
 
 
 # -- the code -----------------------------------------------------------------------------------------------

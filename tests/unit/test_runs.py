@@ -38,7 +38,8 @@ def home(tmp_path: Path) -> Home:
 
 def made(home: Home) -> Runs:
     settings = NodeSettings(home=home.root)
-    return Runs(settings, home, Identity.generate(), cast(Network, None), PeerCache(home.peers), None)
+    network = cast(Network, SimpleNamespace(call=None, links=list, remember=lambda peer, addresses: None))
+    return Runs(settings, home, Identity.generate(), network, PeerCache(home.peers), None)
 
 
 @pytest.mark.asyncio

@@ -168,6 +168,8 @@ async def test_it_is_known_before_joining_who_gives_how_much(tmp_path: Path, dat
     nobody = await joiner.standing(named(dataset), [BOB])
     assert "--data" in nobody.problem
     assert await joiner.standing(DataSpec(), []) == DataStanding()
+    assert "--data" in (await joiner.standing(DataSpec(name="files"), [])).problem
+    assert [await joiner.has(spec) for spec in (DataSpec(), named(dataset))] == [True, False]
     assert not (tmp_path / "data").exists()
 
 

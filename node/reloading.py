@@ -1,0 +1,63 @@
+"""What a node kept of a run on disk, read again or forgotten; in threads, as reading it imports torch."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shoal.node.logs import warn
+from shoal.protocol.errors import LocalError
+
+if TYPE_CHECKING:
+    from shoal.node.checkpoint.read import Checkpoint
+    from shoal.node.resting import Rested
+
+log = logging.getLogger("shoal.daemon")
+
+
+async def load_checkpoint(folder: str) -> Checkpoint | None:
+    """The checkpoint in a folder, verified; None if none is named."""
+    if not folder:
+        return None
+    if not Path(folder).is_absolute():
+        raise LocalError(f"{folder} is not an absolute path")
+
+    def load() -> Checkpoint:
+        from shoal.node.checkpoint.read import load
+
+        return load(Path(folder))
+
+    return await asyncio.to_thread(load)
+
+
+async def load_checkpoint_again(folder: str) -> Checkpoint | None:
+    """The checkpoint that we came with; without it the others may still have the state, so that is a warning."""
+    try:
+        return await load_checkpoint(folder)
+    except LocalError as error:
+        warn(log, "checkpoint-gone", f"the checkpoint that we came with cannot be used: {error}; others may have it")
+        return None
+
+
+async def load_rest(run_folder: Path) -> Rested | None:
+    """What we kept of a run when we stopped; None if others went on with it."""
+
+    def load() -> Rested | None:
+        from shoal.node.resting import load_rest
+
+        return load_rest(run_folder)
+
+    return await asyncio.to_thread(load)
+
+
+async def forget_rest(run_folder: Path) -> None:
+    """We leave a run, or begin with it anew; what we kept in an earlier life must not come up."""
+
+    def forget() -> None:
+        from shoal.node.resting import forget_rest
+
+        forget_rest(run_folder)
+
+    await asyncio.to_thread(forget)
