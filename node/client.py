@@ -78,6 +78,9 @@ class Client:
     def join_run(self, link: str, train: bool, checkpoint: str = "") -> Answer:
         return self._post("/v1/join", {"link": link, "train": train, "checkpoint": checkpoint})
 
+    def public_runs(self) -> list[Answer]:
+        return self._get_list("/v1/discover", PATIENT)
+
     def leave_run(self, run: str) -> Answer:
         return self._post(f"/v1/runs/{_quote(run)}/leave", {})
 
@@ -92,8 +95,8 @@ class Client:
         answer = self._call("GET", path, None, QUICK)
         return answer if isinstance(answer, dict) else _strange(path)
 
-    def _get_list(self, path: str) -> list[Answer]:
-        answer = self._call("GET", path, None, QUICK)
+    def _get_list(self, path: str, patience: float = QUICK) -> list[Answer]:
+        answer = self._call("GET", path, None, patience)
         return answer if isinstance(answer, list) else _strange(path)
 
     def _post(self, path: str, body: Answer) -> Answer:

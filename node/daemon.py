@@ -14,19 +14,23 @@ from pathlib import Path
 
 from shoal.node import run_view
 from shoal.node.api import serve_api
+from shoal.node.directory import Directory
+from shoal.node.discovery import Discovery
 from shoal.node.errands import Errands
 from shoal.node.faults import armed
 from shoal.node.home import DaemonInfo, Home
 from shoal.node.introduction import introduce
+from shoal.node.listings import providers, public_runs
 from shoal.node.logs import warn
 from shoal.node.nearby import Nearby, may_be_near
 from shoal.node.options import NodeSettings
 from shoal.node.reaching import Reaching
 from shoal.node.remembered import PeerCache
 from shoal.node.runs import Runs
-from shoal.node.sentence import label
+from shoal.node.sentence import summary
 from shoal.node.service import Answer
 from shoal.node.service_manager import ServiceManager
+from shoal.node.sight import Sight
 from shoal.node.standing import node_state
 from shoal.node.usage import resident_bytes
 from shoal.node.version import shoal_version
@@ -71,6 +75,10 @@ class Daemon:
         self._network.on_left = self._on_left
         self._cache = PeerCache(home.peers)
         self._runs = Runs(settings, home, identity, self._network, self._cache, self._fault)
+        self._sight = Sight(self._network, lambda: self._runs.open, lambda: self._discovery.contacts())
+        self._discovery = Discovery(identity, self._network, self._sight.is_in_a_run)
+        self._directory = Directory(self._discovery, self._network, lambda: self._runs.open)
+        self._runs.providers = lambda run: providers(self._discovery, run)
         self._was_in_runs = bool(self._runs.restoring)
         self._errands = Errands(settings, self._runs)
         self._reaching = Reaching(self._network, settings.bootstrap, self._cache, self._misses_somebody)
@@ -84,6 +92,7 @@ class Daemon:
         if self._fault is not None:
             warn(log, "fault-armed", f"this node will hurt itself, as its environment asks: {self._fault.fault}")
         await self._network.start()
+        self._discovery.start()
         try:
             settings = self._settings
             async with serve_api(self, self._home.token(), settings.admin_host, settings.admin_port) as (host, port):
@@ -93,13 +102,15 @@ class Daemon:
                 log.info("node %s listens on %s", self._identity.peer, ", ".join(addresses))
                 await self._live()
         finally:
+            await self._discovery.close()
             await self._network.close()
 
     async def _live(self) -> None:
         """Until asked to stop, or homeless."""
-        duties = [self._reaching.run, self._enter_runs, self._look_at_home, self._note_peers, self._keep_in_touch]
+        finding = [self._reaching.run, self._directory.run]
         if may_be_near(self._settings):
-            duties.append(self._nearby.run)
+            finding.append(self._nearby.run)
+        duties = (*finding, self._enter_runs, self._look_at_home, self._note_peers, self._keep_in_touch)
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(duty()) for duty in duties]
@@ -109,8 +120,8 @@ class Daemon:
                     task.cancel()
         finally:
             self._stopping.set()
-            await asyncio.to_thread(self._cache.update, self._peers_in_sight())
-            await self._end_runs()
+            await asyncio.to_thread(self._cache.update, self._sight.to_note())
+            await asyncio.gather(self._directory.close(), self._end_runs())
 
     async def _end_runs(self) -> None:
         """Leave them, and save what must be: for a large run that takes longer than a service manager waits unasked."""
@@ -147,10 +158,10 @@ class Daemon:
             return True
 
     async def _note_peers(self) -> None:
-        noted = self._peers_in_sight()
+        noted = self._sight.to_note()
         while True:
             await asyncio.sleep(NOTE_PEERS)
-            if (seen := self._peers_in_sight()) != noted:
+            if (seen := self._sight.to_note()) != noted:
                 noted = seen
                 await asyncio.to_thread(self._cache.update, seen)
 
@@ -164,20 +175,8 @@ class Daemon:
     # -- who is there ---------------------------------------------------------------------------------------
 
     def _misses_somebody(self) -> bool:
-        """Whether we should look for others: we know nobody, are in a run alone, or not in one that we should be in."""
-        lonely = (not run.is_finished and not run.member.membership.alive() for run in self._runs.open.values())
-        return not self._network.links() or self._errands.obstacle() is not None or any(lonely)
-
-    def _peers_in_sight(self) -> dict[PeerId, tuple[str, ...]]:
-        """The members of our runs that are alive, those that we are connected with first."""
-        links = [link.peer for link in self._network.links()]
-        alive = [
-            entry
-            for run in self._runs.open.values()
-            for peer in run.member.membership.alive()
-            if (entry := run.member.membership.entry(peer)) is not None
-        ]
-        return {entry.peer: entry.addresses for entry in sorted(alive, key=lambda entry: entry.peer not in links)}
+        """Whether we should look for others: we are alone, or not in a run that we should be in."""
+        return self._sight.is_alone() or self._errands.obstacle() is not None
 
     def _obstacle(self) -> str | None:
         """Why we are not where we should be, in one sentence. Who is the first to be back misses nobody yet."""
@@ -203,10 +202,13 @@ class Daemon:
             member.left(peer, message, sent)
 
     def _on_link(self, peer: PeerId, up: bool) -> None:
+        self._discovery.link(peer, up)
         for run in self._runs.open.values():
             run.driver.link(peer, up)
 
     async def _on_call(self, peer: PeerId, message: Message) -> Message:
+        if self._discovery.handles(message):
+            return await self._discovery.on_call(peer, message)
         if isinstance(message, GetManifest):
             return introduce(message, list(self._runs.open.values()), self._network.addresses())
         if isinstance(message, GetPiece):
@@ -218,14 +220,15 @@ class Daemon:
     def status(self) -> Answer:
         """See NodeService."""
         rows = [run_view.row(run, self._network.traffic(run.id)) for run in self._runs.open.values()]
-        split = any(run_view.split(run) for run in self._runs.open.values())
+        split = any(run_view.split(run, self._directory.evidence(run)) for run in self._runs.open.values())
         return {
             "version": shoal_version(),
             "peer": self._identity.peer,
             "state": node_state([row["phase"] for row in rows], split, bool(self._network.links())),
             "peers": len(self._network.links()),
             "obstacle": self._obstacle(),
-            "reachability": "unknown",
+            "reachability": self._discovery.verdict.reachability,
+            "dht": self._discovery.as_json(),
             "addresses": list(self._network.addresses()),
             "memory": resident_bytes(),
             "ending": self._stopping.is_set(),
@@ -238,14 +241,7 @@ class Daemon:
 
     def peers(self) -> list[Answer]:
         """See NodeService."""
-        links = {link.peer: link for link in self._network.links()}
-        rows: list[Answer] = []
-        for run in self._runs.open.values():
-            rows += run_view.peer_rows(run, links)
-        in_runs = {row["peer"] for row in rows}
-        rest = [link for link in links.values() if link.peer not in in_runs]
-        none = {"run": None, "round": None}
-        return rows + [{"peer": link.peer, **none, "path": link.path, "rtt_ms": link.rtt_ms} for link in rest]
+        return run_view.all_peer_rows(list(self._runs.open.values()), self._network.links())
 
     def run_details(self, run: str) -> Answer:
         """See NodeService."""
@@ -275,6 +271,10 @@ class Daemon:
         """See NodeService."""
         return await self._runs.join(link, train, checkpoint)
 
+    async def public_runs(self) -> list[Answer]:
+        """See NodeService."""
+        return await public_runs(self._discovery)
+
     async def leave_run(self, run: str) -> Answer:
         """See NodeService."""
         return await self._runs.leave(run)
@@ -289,9 +289,3 @@ class Daemon:
     async def stop(self) -> None:
         """See NodeService."""
         self._stopping.set()
-
-
-def summary(status: Answer) -> str:
-    """An answer to `status` in a few words, for the list of a machine's services."""
-    runs = [f"{label(run)} after round {run['round']}, {run['phase']}" for run in status["runs"]]
-    return "; ".join([status["state"], *([status["obstacle"]] if status["obstacle"] else []), *(runs or ["in no run"])])

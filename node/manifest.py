@@ -154,6 +154,7 @@ class Manifest(Spec):
     codec: CodecSpec = CodecSpec()
     goal: GoalSpec = GoalSpec()
     origin: OriginSpec | None = None
+    public: bool = False  # announced by its members, for all to find with `shoal run discover`
 
     @field_validator("protocol", mode="before")
     @classmethod
@@ -167,6 +168,8 @@ class Manifest(Spec):
         table = self.model_dump(mode="json")
         if self.origin is None:
             del table["origin"]
+        if not self.public:
+            del table["public"]
         if self.rounds.pace == "deadline":
             del table["rounds"]["pace"]
         if not self.data.pieces:

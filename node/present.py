@@ -18,6 +18,7 @@ Answer = dict[str, Any]
 COLOURS = {"SOLO": "yellow", "SPLIT": "bold red", "CONNECTED": "green", "IN-ROUND": "bold green"}
 CHECKPOINT_COLUMNS = ("run", "name", "round", "samples", "state", "peer", "MB", "saved", "path")
 RUN_COLUMNS = ("run", "name", "round", "members", "loss", "step", "samples", "tok/s", "digest", "phase")
+PUBLIC_COLUMNS = ("run", "name", "round", "members", "link")
 WORKER_COLUMNS = ("run", "device", "device memory", "memory")
 
 
@@ -34,6 +35,7 @@ def show_status(status: Answer, page: str) -> None:
             ("state", status.get("state")),
             ("memory", size(status.get("memory"))),
             ("reachability", status.get("reachability")),
+            ("dht", _dht(status.get("dht") or {})),
             ("addresses", ", ".join(map(str, status.get("addresses", [])))),
             ("version", status.get("version")),
             ("page", page),
@@ -59,6 +61,15 @@ def show_runs(runs: list[Answer]) -> None:
             print(f"{clean(label(run))} has failed on this node: {clean(run['failure'])}")
         elif run.get("waiting_for"):
             print(f"{clean(label(run))}: {clean(run['waiting_for'])}")
+
+
+def show_public_runs(runs: list[Answer]) -> None:
+    """One line per announced run; `shoal run join` takes its link."""
+    if not runs:
+        print("no public run was announced; one is public if its manifest says `public = true`")
+        return
+    rows = [[_short(run["run"]), *(run[key] for key in PUBLIC_COLUMNS[1:])] for run in runs]
+    _show_table(PUBLIC_COLUMNS, rows)
 
 
 def show_checkpoints(rows: list[Answer]) -> None:
@@ -113,6 +124,18 @@ def show_run(run: Answer) -> None:
         columns = ("round", "attempt", "members", "contributors", "seconds", "bytes", "digest")
         print()
         _show_table(columns, [_round_row(each) for each in rounds])
+
+
+def _dht(dht: Answer) -> str | None:
+    """Our part in the DHT, in a phrase."""
+    if not dht:
+        return None
+    part = f"serving, holds {_count(dht['records'], 'record')}" if dht["serves"] else "a client only"
+    return f"{part}, knows {_count(dht['servers'], 'server')}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _checkpoint_row(row: Answer) -> list[Any]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from shoal.dht.directory import Evidence
 from shoal.node.service import Answer
 from shoal.node.standing import LOSS_WINDOW, is_split
 from shoal.node.usage import resident_bytes
@@ -131,6 +132,16 @@ def peer_rows(run: Run, links: Mapping[PeerId, Link]) -> list[Answer]:
     return rows
 
 
+def all_peer_rows(runs: Sequence[Run], links: Sequence[Link]) -> list[Answer]:
+    """`shoal peers`: the members of all runs, and after them whoever else is connected."""
+    by_peer = {link.peer: link for link in links}
+    rows = [row for run in runs for row in peer_rows(run, by_peer)]
+    in_runs = {row["peer"] for row in rows}
+    none = {"run": None, "round": None}
+    rest = [link for link in links if link.peer not in in_runs]
+    return rows + [{"peer": link.peer, **none, "path": link.path, "rtt_ms": link.rtt_ms} for link in rest]
+
+
 def details(run: Run) -> Answer:
     """The run in `shoal run show`."""
     own = _standing(run.member.me, run.member.status)
@@ -175,8 +186,8 @@ def is_resting(run: Run) -> bool:
     return run.outer.committed.current.round <= run.rest.newest
 
 
-def split(run: Run) -> bool:
-    """Whether this node has evidence that the run has come apart."""
+def split(run: Run, evidence: Evidence) -> bool:
+    """Whether this node has evidence that the run has come apart; `evidence` is that of the directory."""
     membership, base = run.member.membership, run.member.rounds.base
     present = [run.member.me, *membership.alive()]
     others = [status for peer in membership.alive() if (status := membership.status(peer)) is not None]
@@ -192,9 +203,10 @@ def split(run: Run) -> bool:
         and not is_resting(run)
         and not is_quorum(present, base.voters, gone),
         group=run.commits.group,
-        lost=len(membership.lost_since(run.driver.now() - LOSS_WINDOW)),
+        lost=len({*membership.lost_since(run.driver.now() - LOSS_WINDOW), *evidence.elsewhere}),
         own=run.member.status,
         others=others,
+        conflict=evidence.conflict,
     )
 
 

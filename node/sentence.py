@@ -55,6 +55,12 @@ def headline(status: Answer) -> str:
     return f"Connected {_with_peers(status)}: {', '.join(map(_doing, runs))}."
 
 
+def summary(status: Answer) -> str:
+    """An answer to `status` in a few words, for the list of a machine's services."""
+    runs = [f"{label(run)} after round {run['round']}, {run['phase']}" for run in status["runs"]]
+    return "; ".join([status["state"], *([status["obstacle"]] if status["obstacle"] else []), *(runs or ["in no run"])])
+
+
 def _rounds(runs: list[Answer], phases: Sequence[str]) -> str:
     """The next round of each run that is in one of `phases`."""
     return " and ".join(f"round {run['round'] + 1} of {label(run)}" for run in runs if run.get("phase") in phases)

@@ -5,8 +5,6 @@ Rules:
   peer and class (control or bulk) they arrive in order and once.
 - Of each payload the owner is told once: that it was written to its stream, or that it was dropped (`on_left`).
 - The owner sets the handlers before `start`; what a handler raises is logged and ends nothing.
-- Each kind of mistake of a peer is logged once, and MAX_REASONS of them; COMPLAINTS of all peers. Nobody can make us
-  remember, or write, more than a bounded amount.
 - Another node with our key would get our messages, and we its: whoever meets one says so, once.
 - The listening port is the first of a pair (the second is for bulk sockets); a pair in use gives way to the next.
 """
@@ -22,7 +20,7 @@ from contextlib import suppress
 from typing import Any
 
 from shoal.protocol.addresses import listening, reachable_at, resolve
-from shoal.protocol.allowance import Allowance
+from shoal.protocol.complaints import Complaints
 from shoal.protocol.dialing import LIMIT, no_failures
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.identity import Identity, public_key
@@ -39,8 +37,6 @@ BULK_QUEUE = 1 << 30
 PING_INTERVAL = 5.0
 FLUSH_LIMIT = 0.3  # seconds that `close` waits for last words to leave
 MAX_NEIGHBOURS = 16_384  # more than a run may have members, as only here their addresses are kept
-MAX_REASONS = 16  # kinds of mistakes of one peer that are logged
-COMPLAINTS = (100, 0.1)  # lines about mistakes of peers, in a burst and per second
 
 log = logging.getLogger(__name__)
 
@@ -61,8 +57,7 @@ class Network:
         self._transport = Transport(identity, (CONTROL, BULK), self._accept, self._change)
         self._neighbours: OrderedDict[PeerId, Neighbour] = OrderedDict()
         self._traffic: dict[RunId, Traffic] = {}
-        self._complaints: OrderedDict[PeerId | None, set[str]] = OrderedDict()
-        self._may_complain = Allowance(*COMPLAINTS)
+        self._complaints = Complaints(MAX_NEIGHBOURS)
         self._knows_of_namesake = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
@@ -71,7 +66,7 @@ class Network:
             transport=self._transport,
             failures=no_failures(),
             spawn=self._spawn,
-            complain=self._complain,
+            complain=self._complaints.add,
             count=self._count,
             takes=lambda run: self.takes(run),
             on_message=self._deliver,
@@ -163,6 +158,15 @@ class Network:
         """All peers that we are connected with."""
         return [each.link() for each in self._neighbours.values() if each.is_up]
 
+    def remote_addresses(self, peer: PeerId) -> tuple[str, ...]:
+        """Where our connections with `peer` lead; empty without one."""
+        return self._transport.remote_addresses(peer)
+
+    async def part(self, peer: PeerId) -> None:
+        """Close all connections with `peer`; it may come back."""
+        with suppress(TransportError):  # the host has stopped, and with it the connection
+            await self._transport.disconnect(peer)
+
     def traffic(self, run: RunId) -> Traffic:
         """The bytes of `run`, since we first sent something for it or asked."""
         return self._traffic.setdefault(run, Traffic())
@@ -191,7 +195,7 @@ class Network:
             return
         if peer == self.peer:
             self.meet_namesake()
-            self._spawn(self._part(peer))
+            self._spawn(self.part(peer))
             return
         neighbour = self._neighbour(peer)
         if up:
@@ -208,10 +212,6 @@ class Network:
             "two, or move its key file away so that it makes a key of its own"
         )
 
-    async def _part(self, peer: PeerId) -> None:
-        with suppress(TransportError):  # the host has stopped, and with it the connection
-            await self._transport.disconnect(peer)
-
     def _deliver(self, peer: PeerId, run: RunId | None, message: Message) -> None:
         self._guard(self.on_message, peer, run, message)
 
@@ -220,7 +220,7 @@ class Network:
         try:
             handler(*args)
         except RemoteError as error:
-            self._complain(error)
+            self._complaints.add(error)
         except Exception:  # our own mistake with one message; the stream has others
             log.exception("a handler of the network failed")
 
@@ -254,17 +254,6 @@ class Network:
     def _count(self, run: RunId | None, sent: int, received: int, bulk: bool) -> None:
         if run is not None and run in self._traffic:
             self._traffic[run].count(sent, received, bulk)
-
-    def _complain(self, error: RemoteError) -> None:
-        """Log a peer's mistake, once per peer and reason."""
-        known = self._complaints.setdefault(error.peer, set())
-        self._complaints.move_to_end(error.peer)
-        if error.reason not in known and len(known) < MAX_REASONS:
-            known.add(error.reason)
-            if self._may_complain.take(asyncio.get_running_loop().time()):
-                log.warning("%s", error, extra={"code": "peer-mistake"})
-        if len(self._complaints) > MAX_NEIGHBOURS:
-            self._complaints.popitem(last=False)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(coroutine)

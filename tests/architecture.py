@@ -25,7 +25,7 @@ VALUES = {"errors", "estimate", "ids", "effects", "messages", "signing", "wire"}
 SHELLS = {
     *("host", "swarm", "bridge", "transport"),  # libp2p, and asyncio's view of it
     *("dialing", "racing", "ports", "addresses"),  # who is where
-    *("network", "link", "lane", "calls"),  # frames to peers by name
+    *("network", "link", "lane", "calls", "complaints"),  # frames to peers by name
     "identity",  # the key file
 }
 TENSORS = {"compression", "reduction"}  # sub-packages of pure functions on tensors

@@ -64,6 +64,7 @@ class FakeService:
             "peers": 1,
             "obstacle": self.obstacle,
             "reachability": "public",
+            "dht": {"servers": 12, "serves": True, "records": 30},
             "addresses": [ADDRESS],
             "memory": 64 << 20,
             "ending": self.ending,
@@ -127,6 +128,10 @@ class FakeService:
     async def join_run(self, link: str, train: bool, checkpoint: str = "") -> Answer:
         self.calls.append(("join", link, train, *([checkpoint] if checkpoint else [])))
         return ENTERED
+
+    async def public_runs(self) -> list[Answer]:
+        row = {"run": RUN, "name": "open\x1b[2J", "round": 9, "members": 4, "announced_by": 3}
+        return [{**row, "link": f"shoal:{RUN}?p=/ip4/192.0.2.1/tcp/4101"}]
 
     async def leave_run(self, run: str) -> Answer:
         self.calls.append(("leave", find_run(run, {RUN: "stdlib"})))

@@ -117,6 +117,17 @@ def ls(as_json: Json = False) -> None:
 
 
 @app.command()
+def discover(as_json: Json = False) -> None:
+    """List public runs that anybody may join, as they announce themselves."""
+    from shoal.node import present
+    from shoal.node.client import Client
+    from shoal.node.home import find_home
+
+    answer = Client(find_home()).public_runs()
+    present.show_json(answer) if as_json else present.show_public_runs(answer)
+
+
+@app.command()
 def show(run: Run, as_json: Json = False) -> None:
     """Show a run: its manifest, its members, its last rounds."""
     from shoal.node import present

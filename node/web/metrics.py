@@ -50,6 +50,7 @@ class Metrics:
             "shoal_node_split", "1 if the swarm has come apart, as seen from here.", status["state"] == "SPLIT"
         )
         yield _paths(self._service.peers())
+        yield from _dht(status["dht"])
         yield from _runs(status["runs"])
         meters = self._service.meters()
         yield from _rounds(meters)
@@ -67,6 +68,12 @@ def _paths(peers: Iterable[Answer]) -> Metric:
     for path in sorted({*PATHS, *paths}):
         family.add_metric([path], paths[path])
     return family
+
+
+def _dht(dht: Answer) -> Iterator[Metric]:
+    yield _gauge("shoal_dht_servers", "Servers of the DHT that this node knows.", dht["servers"])
+    yield _gauge("shoal_dht_serving", "1 if others may store with this node; it must be reachable.", dht["serves"])
+    yield _gauge("shoal_dht_records", "Records that this node holds for others.", dht["records"])
 
 
 def _runs(rows: list[Answer]) -> Iterator[Metric]:

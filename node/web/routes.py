@@ -23,6 +23,7 @@ class Routes:
             web.get("/v1/peers", self._peers),
             web.get("/v1/runs", self._runs),
             web.post("/v1/runs", self._create_run),
+            web.get("/v1/discover", self._public_runs),
             web.get("/v1/runs/{run}", self._run_details),
             web.get("/v1/runs/{run}/rounds", self._rounds),
             web.get("/v1/runs/{run}/link", self._run_link),
@@ -42,6 +43,9 @@ class Routes:
 
     async def _runs(self, request: web.Request) -> web.Response:
         return web.json_response(self._service.status()["runs"])
+
+    async def _public_runs(self, request: web.Request) -> web.Response:
+        return web.json_response(await self._service.public_runs())
 
     async def _run_details(self, request: web.Request) -> web.Response:
         return web.json_response(self._service.run_details(request.match_info["run"]))

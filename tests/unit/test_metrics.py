@@ -64,7 +64,7 @@ async def test_every_promised_metric_has_the_nodes_number() -> None:
 async def test_names_and_labels_keep_the_rules() -> None:
     text, samples = await scrape(FakeService())
     own = {name for name, _ in samples if not name.startswith("process_")}
-    assert all(re.fullmatch(r"shoal_(node|network|run|round|state)_[a-z_]+", name) for name in own)
+    assert all(re.fullmatch(r"shoal_(dht|node|network|run|round|state)_[a-z_]+", name) for name in own)
     labels = {label for _, pairs in samples for label, _ in pairs}
     assert labels <= {"run", "path", "direction", "class", "reason", "le", "name", "version", "peer"}
     assert set(re.findall(r'peer="([^"]+)"', text)) == {PEER}  # this node's own: no series per peer

@@ -38,6 +38,10 @@ def test_no_quorum_and_another_history_are_splits() -> None:
     assert not is_split(no_quorum=False, group=4, lost=0, own=HERE, others=[older])
 
 
+def test_another_history_in_the_directory_is_a_split() -> None:
+    assert is_split(no_quorum=False, group=4, lost=0, own=HERE, others=[HERE], conflict=True)
+
+
 def test_one_word_for_a_node() -> None:
     assert node_state([], False, False) == "SOLO"
     assert node_state([], False, True) == "CONNECTED"

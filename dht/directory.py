@@ -1,0 +1,134 @@
+"""The directory of a run: what its members put under its key, when, and what a member learns from reading it.
+
+Rules:
+- An entry lives LIFETIME and is written anew at a third of that, when our addresses change, and, while much of the run
+  is missed, every minute: those beyond a cut see so that we live.
+- It is read when we have just come, while we are alone, when somebody is lost, and now and then.
+- Whoever is in it and not among the members that we see is called upon; what it says is believed by nobody else.
+- An entry is evidence of a cut only if its author was a member here, was lost without a goodbye, and has written again
+  since: the dead write nothing. Its clock plays no part: we compare two of its own sequence numbers.
+- Another history of a round that we have decided, in the entry of somebody who was a member here, is evidence as well.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from shoal.dht.effects import Found
+from shoal.protocol.errors import RemoteError
+from shoal.protocol.ids import Digest, PeerId
+from shoal.protocol.messages.directory import ManifestEntry, MemberEntry, RunNotice
+from shoal.protocol.vetting import vet_addresses
+from shoal.protocol.wire import Message, decode
+
+MEMBER, MANIFEST = "member", "manifest"  # subkeys; that of a notice is its run's id
+LIFETIME = 1800.0
+EVERY = LIFETIME / 3
+WHILE_CUT = (60.0, 30.0)  # seconds between two writings, and two readings, while much of the run is missed
+CUT_WINDOW = 600.0  # seconds for which lost members are missed
+SETTLE = 10.0  # seconds between two writings, however often our addresses change
+AGAIN = (2.0, 60.0)  # the first and the longest pause, after a writing that nobody took, or while we are alone
+ENTRY_TAGS = range(94, 97)
+MAX_ENTRY = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What a member has written."""
+
+    peer: PeerId
+    sequence: int
+    entry: MemberEntry
+
+
+def read_entry(found: Found) -> Message | None:
+    """What a record says that belongs into a directory; None if it was withdrawn, or is nonsense."""
+    record = found.record
+    if not record.value:
+        return None
+    try:
+        entry = decode(record.value, record.author, MAX_ENTRY, ENTRY_TAGS)
+        if isinstance(entry, MemberEntry | ManifestEntry | RunNotice):
+            vet_addresses(entry.addresses, record.author)
+    except RemoteError:
+        return None
+    return entry
+
+
+def members_in(found: Iterable[Found]) -> list[Listed]:
+    """The members in what was got under a run's key."""
+    rows = []
+    for each in found:
+        entry = read_entry(each) if each.record.subkey == MEMBER else None
+        if isinstance(entry, MemberEntry):
+            rows.append(Listed(each.record.author, each.record.sequence, entry))
+    return rows
+
+
+class Rhythm:
+    """When to write our entry, and when to read the others'."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._written: tuple[str, ...] | None = None  # our addresses in the entry that is out
+        self._write_at = self._read_at = 0.0
+        self._written_at = self._read_last = float("-inf")
+        self._write_pause = self._read_pause = AGAIN[0]
+        self._lost = 0
+
+    def must_write(self, now: float, addresses: tuple[str, ...], cut: bool) -> bool:
+        """Whether our entry is missing, old or wrong."""
+        moved = addresses != self._written and now >= self._written_at + SETTLE
+        return now >= self._write_at or moved or (cut and now >= self._written_at + WHILE_CUT[0])
+
+    def wrote(self, now: float, addresses: tuple[str, ...], held: bool) -> None:
+        """What came of it; `held`: at least one server has it."""
+        self._written, self._written_at = addresses, now
+        pause = EVERY * self._rng.uniform(0.9, 1.0) if held else self._write_pause
+        self._write_pause = AGAIN[0] if held else min(AGAIN[1], 2 * self._write_pause)
+        self._write_at = now + pause
+
+    def must_read(self, now: float, alone: bool, lost: int, cut: bool) -> bool:
+        """Whether others may be there whom we do not see. `lost`: members that we miss."""
+        is_new_loss, self._lost = lost > self._lost, lost
+        if is_new_loss or (cut and now >= self._read_last + WHILE_CUT[1]):
+            return True
+        if alone:
+            return now >= self._read_last + self._read_pause
+        self._read_pause = AGAIN[0]
+        return now >= self._read_at
+
+    def read(self, now: float) -> None:
+        """It was read, with or without an answer."""
+        self._read_last, self._read_at = now, now + EVERY * self._rng.uniform(0.9, 1.0)
+        self._read_pause = min(AGAIN[1], 2 * self._read_pause)
+
+
+class Evidence:
+    """What the directory says against what membership says."""
+
+    def __init__(self) -> None:
+        self._first: dict[PeerId, int] = {}  # the sequence of a lost member when we first saw it after the loss
+        self.elsewhere: tuple[PeerId, ...] = ()  # lost members that have written since
+        self.conflict = False  # somebody has another history of a round that we have decided
+
+    def weigh(
+        self,
+        listed: Sequence[Listed],
+        lost: Sequence[PeerId],
+        known: Callable[[PeerId], bool],
+        history: Callable[[int], Digest | None],
+    ) -> None:
+        """After a reading. `lost`: died without a goodbye; `known`: was ever a member; `history`: ours, by round."""
+        latest = {each.peer: each.sequence for each in listed}
+        self._first = {peer: self._first.get(peer, latest[peer]) for peer in lost if peer in latest}
+        self.elsewhere = tuple(peer for peer in self._first if latest[peer] > self._first[peer])
+        self.conflict = any(
+            known(each.peer) and history(each.entry.round) not in (None, each.entry.history) for each in listed
+        )
+
+    def found_again(self, alive: Callable[[PeerId], bool]) -> None:
+        """Who is back is not elsewhere."""
+        self.elsewhere = tuple(peer for peer in self.elsewhere if not alive(peer))

@@ -1,0 +1,136 @@
+"""Whether others can dial us, and where: what a few peers found who tried, and what we try for others.
+
+    asker                                       the one that is asked
+    TryMe(its addresses)                  ->    dials anew, and sees by the handshake who answers
+                                          <-    Reached(the addresses at which that was the asker)
+
+Rules for the asker:
+- Some connected peers of each scope are asked: at the start, when our addresses change, and now and then.
+- An address counts as confirmed if most of those asked in its scope found us there; one that we did not know of (the
+  outer one of a forwarded port) if besides at least two did. So one liar can neither hide nor invent us.
+- We serve in the DHT while any address is confirmed. Only an internet address makes us `public`.
+
+Rules for the one that is asked, so that nobody scans or floods others through us: we dial the hosts that the asker is
+connected from, at the ports that it names, and no other; so there is nothing to learn about anybody else, and no
+loopback or LAN address is dialled for anybody who is not there. Few per question; per asker and in all at a bounded
+rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from shoal.dht.scope import Scope, host_and_port, scope_of
+from shoal.protocol.allowance import Allowance, Allowances
+from shoal.protocol.ids import PeerId
+
+OPINIONS = 3  # that we want in each scope
+ASK_AGAIN = 1800.0  # seconds until an opinion is too old
+RETRY = 60.0  # seconds until somebody is asked again who did not answer
+MAX_ASKED = 256  # peers whose answers, or silence, we remember
+GUESSES = 2  # peers that must agree on an address that we did not know of
+
+PORTS, HOSTS = 2, 2  # of one question that are dialled
+PER_ASKER = (4, 1 / 30)  # questions in a burst, and per second
+IN_ALL = (16, 1.0)
+MAX_ASKERS = 4096  # whose rate is remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Where we can be reached, widest scope first, and the word for it in `status`."""
+
+    addresses: tuple[str, ...] = ()
+    reachability: str = "unknown"  # "public" | "nat" | "unknown"
+
+    @property
+    def serves(self) -> bool:
+        """Whether others may count on reaching us."""
+        return bool(self.addresses)
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """What came of asking one peer."""
+
+    scope: Scope  # of our connection with it
+    reached: tuple[str, ...] | None  # None: it did not answer
+    until: float
+
+
+class Reachability:
+    """The asker."""
+
+    def __init__(self) -> None:
+        self._own: tuple[str, ...] = ()
+        self._opinions: dict[PeerId, Opinion] = {}
+
+    def set_addresses(self, addresses: Sequence[str]) -> None:
+        """Where we listen. If that has changed, all that was said is void."""
+        own = tuple(address.partition("/p2p/")[0] for address in addresses)
+        if own != self._own:
+            self._own, self._opinions = own, {}
+
+    def whom_to_ask(self, now: float, linked: Iterable[tuple[PeerId, Scope]]) -> list[PeerId]:
+        """Of the connected peers, those whose opinion we want now."""
+        self._opinions = {peer: each for peer, each in self._opinions.items() if each.until > now}
+        wanted = {scope: OPINIONS - len(self._said(scope)) for scope in Scope}
+        chosen = []
+        for peer, scope in linked:
+            if wanted[scope] > 0 and peer not in self._opinions and len(self._opinions) < MAX_ASKED:
+                wanted[scope] -= 1
+                chosen.append(peer)
+        return chosen
+
+    def answered(self, now: float, peer: PeerId, scope: Scope, reached: Sequence[str]) -> None:
+        """A peer has tried: what it found cannot be at a port that is none of ours."""
+        ours = {where[1] for own in self._own if (where := host_and_port(own)) is not None}
+        plausible = [each for each in reached if (where := host_and_port(each)) is not None and where[1] in ours]
+        self._opinions[peer] = Opinion(scope, tuple(dict.fromkeys(plausible))[: HOSTS * PORTS], now + ASK_AGAIN)
+
+    def failed(self, now: float, peer: PeerId, scope: Scope) -> None:
+        """A peer did not try, or did not say what it found."""
+        self._opinions[peer] = Opinion(scope, None, now + RETRY)
+
+    def verdict(self) -> Verdict:
+        """What follows from all that was said."""
+        named = dict.fromkeys(each for scope in Scope for reached in self._said(scope) for each in reached)
+        confirmed = [address for address in named if self._is_confirmed(address)]
+        confirmed.sort(key=lambda address: -(scope_of(address) or Scope.LOOPBACK))
+        if any(scope_of(address) is Scope.INTERNET for address in confirmed):
+            return Verdict(tuple(confirmed), "public")
+        in_vain = self._said(Scope.INTERNET) or (any(self._said(scope) for scope in Scope) and not confirmed)
+        return Verdict(tuple(confirmed), "nat" if in_vain else "unknown")
+
+    def _said(self, scope: Scope) -> list[tuple[str, ...]]:
+        return [each.reached for each in self._opinions.values() if each.scope is scope and each.reached is not None]
+
+    def _is_confirmed(self, address: str) -> bool:
+        scope = scope_of(address)
+        said = self._said(scope) if scope is not None else []
+        found = sum(address in reached for reached in said)
+        return 2 * found > len(said) and (address in self._own or found >= GUESSES)
+
+
+class Tries:
+    """The one that is asked."""
+
+    def __init__(self) -> None:
+        self._per_asker = Allowances[PeerId](*PER_ASKER, MAX_ASKERS)
+        self._in_all = Allowance(*IN_ALL)
+
+    def allows(self, now: float, asker: PeerId) -> bool:
+        """Whether a question is to be answered now."""
+        return self._per_asker.of(asker).take(now) and self._in_all.take(now)
+
+
+def to_dial(named: Sequence[str], connected_from: Sequence[str]) -> list[str]:
+    """What to dial for an asker that is connected from these addresses: those very hosts, at the ports it names."""
+    ports = dict.fromkeys(where[1] for each in named if (where := host_and_port(each)) is not None)
+    hosts = dict.fromkeys(where[0] for each in connected_from if (where := host_and_port(each)) is not None)
+    return [
+        f"/ip{host.version}/{host}/tcp/{port}"
+        for host in [host for host in hosts if not host.is_unspecified][:HOSTS]
+        for port in list(ports)[:PORTS]
+    ]

@@ -1,0 +1,88 @@
+"""How far an address carries: this machine, a local network, the internet.
+
+One DHT spans all three, so what a peer says of where others are is worth something only as far as it reaches us: an
+internet peer's 192.168.1.7 is another machine than ours. Hence of all that a peer says, `heard` keeps the addresses
+whose scope is at least that of the connection it is said over; a contact that is left without one is dropped.
+
+Documentation networks (RFC 5737, RFC 3849) count as the internet, so that a network lab can play it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+
+from shoal.protocol.messages.dht import Contact, Greet, Greeted, Nodes, Records
+from shoal.protocol.wire import Message
+
+MAX_PORT = 65_535
+DOCUMENTATION = tuple(
+    ip_network(each) for each in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32")
+)
+
+
+class Scope(IntEnum):
+    """From where an address can be dialled; a wider scope is greater."""
+
+    LOOPBACK = 0
+    LAN = 1
+    INTERNET = 2
+
+
+def host_and_port(address: str) -> tuple[IPv4Address | IPv6Address, int] | None:
+    """Where a multiaddr of a literal IP address and a TCP port leads; None for all others."""
+    parts = address.split("/")
+    if len(parts) < 5 or parts[0] or parts[1] not in ("ip4", "ip6") or parts[3] != "tcp" or not _is_port(parts[4]):
+        return None
+    try:
+        host = ip_address(parts[2])
+    except ValueError:
+        return None
+    return (host, int(parts[4])) if parts[1] == f"ip{host.version}" else None
+
+
+def scope_of(address: str) -> Scope | None:
+    """The scope of a multiaddr; None if nobody can dial it, or a name must be looked up first."""
+    where = host_and_port(address)
+    if where is None:
+        return None
+    host = where[0]
+    if host.is_loopback:
+        return Scope.LOOPBACK
+    if any(host in network for network in DOCUMENTATION):
+        return Scope.INTERNET
+    if host.is_unspecified or host.is_multicast or host.is_reserved:
+        return None
+    return Scope.INTERNET if host.is_global else Scope.LAN
+
+
+def scope_between(addresses: Iterable[str]) -> Scope:
+    """The scope of the connections with a peer that lead to `addresses`: the narrowest; the widest if there is none."""
+    return min((scope for address in addresses if (scope := scope_of(address)) is not None), default=Scope.INTERNET)
+
+
+def within_reach(addresses: Sequence[str], scope: Scope) -> tuple[str, ...]:
+    """Those of a peer's addresses that mean something to us, who are connected with their source in `scope`."""
+    return tuple(address for address in addresses if (found := scope_of(address)) is not None and found >= scope)
+
+
+def heard(message: Message, scope: Scope) -> Message:
+    """`message`, said over a connection in `scope`, without the addresses that mean nothing here."""
+    match message:
+        case Greet() | Greeted():
+            addresses = within_reach(message.addresses, scope)
+            return dataclasses.replace(message, addresses=addresses, serves=message.serves and bool(addresses))
+        case Nodes() | Records():
+            return dataclasses.replace(message, closer=_contacts(message.closer, scope))
+    return message
+
+
+def _contacts(contacts: Sequence[Contact], scope: Scope) -> tuple[Contact, ...]:
+    near = (Contact(each.peer, within_reach(each.addresses, scope)) for each in contacts)
+    return tuple(each for each in near if each.addresses)
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= MAX_PORT

@@ -1,0 +1,97 @@
+"""Finding out whether others can dial us, and trying that for them: the shell of shoal.dht.reachability."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+from shoal.dht.reachability import Reachability, Tries, Verdict, to_dial
+from shoal.dht.scope import Scope, scope_between
+from shoal.protocol.errors import RemoteError, TransportError
+from shoal.protocol.ids import PeerId
+from shoal.protocol.messages.dht import Reached, TryMe
+from shoal.protocol.messages.node import Refused
+from shoal.protocol.network import Network
+from shoal.protocol.wire import Message
+
+DIAL_LIMIT = 4.0  # seconds for what we dial for others
+CALL_LIMIT = 6.0  # seconds for the answer to our question
+LOOK = 5.0  # seconds between two looks whether somebody is to be asked
+FIRST_LIMIT = 5.0  # seconds until we count as not reachable, if the first whom we ask do not say
+MAX_NAMED = 8  # addresses in our question
+
+
+class DialBack:
+    """Asks and answers. `tell` hears of each new verdict."""
+
+    def __init__(self, network: Network, tell: Callable[[Verdict], None]) -> None:
+        self.verdict = Verdict()
+        self._network = network
+        self._tell = tell
+        self._reachability = Reachability()
+        self._tries = Tries()
+        self._somebody_came = asyncio.Event()
+        self._was_tried = asyncio.Event()
+
+    def link(self) -> None:
+        """Somebody is connected now, whom we may ask."""
+        self._somebody_came.set()
+
+    async def first_verdict(self) -> None:
+        """Wait, not for long, until somebody has tried to dial us."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_LIMIT):
+                await self._was_tried.wait()
+        self._was_tried.set()
+
+    async def run(self) -> None:
+        """For good: ask whoever is connected, while we want to know more."""
+        while True:
+            self._somebody_came.clear()
+            self._reachability.set_addresses(self._network.addresses())
+            linked = [(link.peer, scope_between(link.addresses)) for link in self._network.links()]
+            chosen = self._reachability.whom_to_ask(_now(), linked)
+            scopes = dict(linked)
+            await asyncio.gather(*(self._ask(peer, scopes[peer]) for peer in chosen))
+            self._look_at_verdict()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK):
+                    await self._somebody_came.wait()
+
+    async def try_for(self, asker: PeerId, message: TryMe) -> Message:
+        """Our answer to one that wants to be dialled."""
+        if not self._tries.allows(_now(), asker):
+            return Refused("asked too often to be dialled")
+        addresses = to_dial(message.addresses, self._network.remote_addresses(asker))
+        found = await asyncio.gather(*(self._is_at(asker, address) for address in addresses))
+        return Reached(tuple(address for address, is_there in zip(addresses, found, strict=True) if is_there))
+
+    async def _is_at(self, peer: PeerId, address: str) -> bool:
+        try:
+            async with asyncio.timeout(DIAL_LIMIT):
+                return await self._network.name_at(address) == peer
+        except (TransportError, TimeoutError):
+            return False
+
+    async def _ask(self, peer: PeerId, scope: Scope) -> None:
+        own = tuple(address.partition("/p2p/")[0] for address in self._network.addresses())[:MAX_NAMED]
+        try:
+            answer = await self._network.call(peer, TryMe(own), CALL_LIMIT)
+        except (TransportError, RemoteError):
+            answer = None
+        if isinstance(answer, Reached):
+            self._reachability.answered(_now(), peer, scope, answer.addresses)
+            self._look_at_verdict()
+            self._was_tried.set()
+        else:
+            self._reachability.failed(_now(), peer, scope)
+
+    def _look_at_verdict(self) -> None:
+        if (verdict := self._reachability.verdict()) != self.verdict:
+            self.verdict = verdict
+            self._tell(verdict)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,176 @@
+"""The directory of a run: when it is written and read, and what it proves."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from shoal.dht.directory import (
+    AGAIN,
+    EVERY,
+    MEMBER,
+    SETTLE,
+    WHILE_CUT,
+    Evidence,
+    Listed,
+    Rhythm,
+    members_in,
+    read_entry,
+)
+from shoal.dht.effects import Found
+from shoal.protocol.ids import Digest, PeerId, RunId, digest
+from shoal.protocol.messages.dht import Record
+from shoal.protocol.messages.directory import ManifestEntry, MemberEntry, RunNotice
+from shoal.protocol.messages.node import Refused
+from shoal.protocol.vetting import MAX_ADDRESSES
+from shoal.protocol.wire import Message, encode
+
+HERE = ("/ip4/192.0.2.1/tcp/4101",)
+THERE = ("/ip4/192.0.2.2/tcp/4101",)
+ANNA, BERT, CARL, EVE = (PeerId(name) for name in ("anna", "bert", "carl", "eve"))
+OURS, OTHER = digest("test", b"ours"), digest("test", b"other")
+
+
+def found(value: Message | bytes, author: PeerId = ANNA, subkey: str = MEMBER) -> Found:
+    plain = value if isinstance(value, bytes) else encode(value)
+    return Found(Record(Digest(bytes(32)), author, subkey, plain, 7, 2**31, b""), 2)
+
+
+def listed(peer: PeerId, sequence: int, history: Digest = OURS, round: int = 5) -> Listed:
+    return Listed(peer, sequence, MemberEntry(HERE, round, history))
+
+
+# -- what it says -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"\xc1",
+        Refused("no entry"),
+        MemberEntry(HERE * (MAX_ADDRESSES + 1), 1, OURS),
+        MemberEntry(("/ip4/" + "x" * 300,), 1, OURS),
+    ],
+)
+def test_what_is_withdrawn_or_nonsense_is_not_read(value: Message | bytes) -> None:
+    assert read_entry(found(value)) is None
+    assert members_in([found(value), found(MemberEntry(HERE, 5, OURS), BERT)]) == [listed(BERT, 7)]
+
+
+def test_only_members_are_members() -> None:
+    notice = RunNotice(RunId(bytes(32)), "x", 1, 1, HERE)
+    assert members_in([found(ManifestEntry(HERE)), found(notice)]) == []
+    assert members_in([found(MemberEntry(HERE, 5, OURS), subkey="another")]) == []
+
+
+# -- when ---------------------------------------------------------------------------------------------------
+
+
+def test_an_entry_is_written_at_once_and_then_at_a_third_of_its_life() -> None:
+    rhythm = Rhythm(random.Random(1))
+    assert rhythm.must_write(100.0, HERE, cut=False)
+    rhythm.wrote(100.0, HERE, held=True)
+    assert not rhythm.must_write(100.0 + 0.8 * EVERY, HERE, cut=False)
+    assert rhythm.must_write(100.0 + EVERY, HERE, cut=False)
+
+
+def test_who_has_moved_says_so_soon_but_not_all_the_time() -> None:
+    rhythm = Rhythm(random.Random(1))
+    rhythm.wrote(100.0, HERE, held=True)
+    assert not rhythm.must_write(100.0 + SETTLE / 2, THERE, cut=False)
+    assert rhythm.must_write(100.0 + SETTLE, THERE, cut=False)
+
+
+def test_what_nobody_took_is_written_again_with_growing_pauses() -> None:
+    rhythm, now, pauses = Rhythm(random.Random(1)), 0.0, []
+    for _ in range(8):
+        rhythm.wrote(now, HERE, held=False)
+        begin = now
+        while not rhythm.must_write(now, HERE, cut=False):
+            now += 0.5
+        pauses.append(now - begin)
+    assert pauses == [2, 4, 8, 16, 32, 60, 60, 60]
+    rhythm.wrote(now, HERE, held=True)
+    assert not rhythm.must_write(now + AGAIN[1], HERE, cut=False)
+
+
+def test_while_much_of_the_run_is_missed_both_are_done_often() -> None:
+    rhythm = Rhythm(random.Random(1))
+    rhythm.wrote(0.0, HERE, held=True)
+    rhythm.read(0.0)
+    assert rhythm.must_read(0.0, alone=False, lost=3, cut=True)
+    rhythm.read(0.0)
+    assert not rhythm.must_write(WHILE_CUT[0] - 1, HERE, cut=True)
+    assert rhythm.must_write(WHILE_CUT[0], HERE, cut=True)
+    assert not rhythm.must_read(WHILE_CUT[1] - 1, alone=False, lost=3, cut=True)
+    assert rhythm.must_read(WHILE_CUT[1], alone=False, lost=3, cut=True)
+
+
+def test_it_is_read_at_the_start_when_somebody_is_lost_and_now_and_then() -> None:
+    rhythm = Rhythm(random.Random(1))
+    assert rhythm.must_read(100.0, alone=False, lost=0, cut=False)
+    rhythm.read(100.0)
+    assert not rhythm.must_read(101.0, alone=False, lost=0, cut=False)
+    assert rhythm.must_read(102.0, alone=False, lost=1, cut=False)
+    rhythm.read(102.0)
+    assert not rhythm.must_read(103.0, alone=False, lost=1, cut=False)
+    assert rhythm.must_read(102.0 + EVERY, alone=False, lost=1, cut=False)
+
+
+def test_who_is_alone_looks_again_and_again_with_growing_pauses() -> None:
+    rhythm, now, pauses = Rhythm(random.Random(1)), 0.0, []
+    for _ in range(7):
+        rhythm.read(now)
+        begin = now
+        while not rhythm.must_read(now, alone=True, lost=0, cut=False):
+            now += 0.5
+        pauses.append(now - begin)
+    assert pauses == [4, 8, 16, 32, 60, 60, 60]
+
+
+# -- what it proves -----------------------------------------------------------------------------------------
+
+
+def weigh(evidence: Evidence, rows: list[Listed], lost: list[PeerId]) -> None:
+    evidence.weigh(rows, lost, lambda peer: peer != EVE, {5: OURS}.get)
+
+
+def test_the_dead_write_nothing_and_prove_nothing() -> None:
+    evidence = Evidence()
+    for _ in range(5):
+        weigh(evidence, [listed(ANNA, 10), listed(BERT, 10)], [ANNA, BERT])
+        assert not evidence.elsewhere
+    weigh(evidence, [], [ANNA, BERT])  # their entries have expired
+    assert not evidence.elsewhere
+
+
+def test_who_was_lost_and_has_written_since_is_elsewhere_until_it_is_back() -> None:
+    evidence = Evidence()
+    weigh(evidence, [listed(ANNA, 10), listed(BERT, 10), listed(CARL, 10)], [])
+    weigh(evidence, [listed(ANNA, 20), listed(BERT, 20), listed(CARL, 20)], [ANNA, BERT])  # written before it was lost
+    assert not evidence.elsewhere
+    weigh(evidence, [listed(ANNA, 30), listed(BERT, 20), listed(CARL, 30)], [ANNA, BERT])
+    assert list(evidence.elsewhere) == [ANNA]
+    weigh(evidence, [listed(ANNA, 30), listed(BERT, 30)], [ANNA, BERT])
+    assert list(evidence.elsewhere) == [ANNA, BERT]
+    evidence.found_again(lambda peer: peer == ANNA)
+    assert list(evidence.elsewhere) == [BERT]
+    weigh(evidence, [listed(ANNA, 30), listed(BERT, 30)], [])
+    assert not evidence.elsewhere
+
+
+@pytest.mark.parametrize(
+    ("row", "conflict"),
+    [
+        (listed(ANNA, 1, OURS), False),
+        (listed(ANNA, 1, OTHER), True),
+        (listed(ANNA, 1, OTHER, round=6), False),  # we have not decided that round
+        (listed(EVE, 1, OTHER), False),  # who was never a member may write what it likes
+    ],
+)
+def test_another_history_counts_only_where_it_can_be_compared(row: Listed, conflict: bool) -> None:
+    evidence = Evidence()
+    weigh(evidence, [row], [])
+    assert evidence.conflict is conflict

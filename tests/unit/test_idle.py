@@ -1,0 +1,47 @@
+"""Which connections are closed: many, idle, and of no use to a run."""
+
+from __future__ import annotations
+
+from shoal.node.idle import IDLE, KEPT, MAX_KNOWN, LastUse
+from shoal.protocol.ids import PeerId
+
+PEERS = [PeerId(f"{number:04}") for number in range(KEPT + 10)]
+
+
+def nobody(peer: PeerId) -> bool:
+    return False
+
+
+def used(peers: list[PeerId]) -> LastUse:
+    last = LastUse()
+    for second, peer in enumerate(peers):
+        last.note(float(second), peer)
+    return last
+
+
+def test_those_used_last_are_kept_and_so_are_all_while_they_are_few() -> None:
+    last = used(PEERS)
+    assert last.to_close(1000.0, PEERS[:KEPT], nobody) == []
+    assert sorted(last.to_close(1000.0, PEERS, nobody)) == PEERS[:10]
+
+
+def test_members_of_our_runs_are_never_closed() -> None:
+    members = PEERS[:5]
+    assert sorted(used(PEERS).to_close(1000.0, PEERS, lambda peer: peer in members)) == PEERS[5:10]
+
+
+def test_what_was_just_used_is_kept_however_many_there_are() -> None:
+    last = used(PEERS)
+    assert last.to_close(IDLE - 1.0, PEERS, nobody) == []
+    assert last.to_close(IDLE + 3.0, PEERS, nobody) == [PEERS[3], PEERS[2], PEERS[1], PEERS[0]]
+
+
+def test_who_never_called_counts_from_when_it_was_seen_first() -> None:
+    last = LastUse()
+    assert last.to_close(0.0, PEERS, nobody) == []
+    assert len(last.to_close(IDLE, PEERS, nobody)) == 10
+
+
+def test_the_memory_is_bounded() -> None:
+    last = used([PeerId(f"{number}") for number in range(2 * MAX_KNOWN)])
+    assert len(last._at) == MAX_KNOWN

@@ -1,0 +1,113 @@
+"""Whether others can dial us: whom we ask, whom we believe, and what we dial for others."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.dht.reachability import ASK_AGAIN, IN_ALL, OPINIONS, PER_ASKER, RETRY, Reachability, Tries, to_dial
+from shoal.dht.scope import Scope
+from shoal.protocol.ids import PeerId
+
+OWN, LAN = "/ip4/203.0.113.9/tcp/4101", "/ip4/192.168.1.7/tcp/4101"
+OUTER = "/ip4/198.51.100.2/tcp/4101"  # of a router that forwards our port: we do not know of it
+PEERS = [PeerId(f"peer {number}") for number in range(10)]
+WEB, HOME = Scope.INTERNET, Scope.LAN
+
+
+def listening() -> Reachability:
+    found = Reachability()
+    found.set_addresses([f"{OWN}/p2p/me", f"{LAN}/p2p/me"])
+    return found
+
+
+def test_some_of_each_scope_are_asked_and_nobody_twice() -> None:
+    us = listening()
+    linked = [(peer, WEB if number % 2 else HOME) for number, peer in enumerate(PEERS)]
+    first = us.whom_to_ask(0.0, linked)
+    assert [peer for peer in first if linked[PEERS.index(peer)][1] is WEB] == PEERS[1:7:2]
+    assert len(first) == 2 * OPINIONS
+    for peer in first:
+        us.answered(0.0, peer, dict(linked)[peer], [])
+    assert us.whom_to_ask(1.0, linked) == []
+    assert len(us.whom_to_ask(ASK_AGAIN + 1.0, linked)) == 2 * OPINIONS
+
+
+def test_who_does_not_say_is_asked_again_later_and_others_at_once() -> None:
+    us = listening()
+    linked = [(peer, WEB) for peer in PEERS]
+    for peer in us.whom_to_ask(0.0, linked):
+        us.failed(0.0, peer, WEB)
+    assert us.whom_to_ask(1.0, linked) == PEERS[3:6]
+    assert us.whom_to_ask(RETRY + 1.0, linked[:1]) == PEERS[:1]
+    assert us.verdict().reachability == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("said", "reachability", "addresses"),
+    [
+        ([], "unknown", ()),
+        ([[OWN]], "public", (OWN,)),
+        ([[]], "nat", ()),
+        ([[OWN], []], "nat", ()),  # one of two is no majority
+        ([[OWN], [OWN], []], "public", (OWN,)),  # a liar cannot hide us
+        ([[], [], [OWN]], "nat", ()),  # nor can one invent us
+        ([[OUTER]], "nat", ()),
+        ([[OUTER], [OUTER]], "public", (OUTER,)),  # two have found us where we did not know that we are
+        ([["/ip4/198.51.100.2/tcp/22"]] * 3, "nat", ()),  # no port of ours
+        ([["nonsense"]] * 3, "nat", ()),
+    ],
+)
+def test_most_of_those_asked_are_believed(said: list[list[str]], reachability: str, addresses: tuple[str, ...]) -> None:
+    us = listening()
+    for peer, reached in zip(PEERS, said, strict=False):
+        us.answered(0.0, peer, WEB, reached)
+    verdict = us.verdict()
+    assert (verdict.reachability, verdict.addresses, verdict.serves) == (reachability, addresses, bool(addresses))
+
+
+def test_a_node_that_only_its_lan_can_dial_serves_there_and_is_not_public() -> None:
+    us = listening()
+    us.answered(0.0, PEERS[0], HOME, [LAN])
+    assert (us.verdict().reachability, us.verdict().addresses) == ("unknown", (LAN,))
+    us.answered(0.0, PEERS[1], WEB, [])
+    assert (us.verdict().reachability, us.verdict().addresses) == ("nat", (LAN,))
+
+
+def test_the_widest_address_comes_first() -> None:
+    us = listening()
+    us.answered(0.0, PEERS[0], HOME, [LAN])
+    us.answered(0.0, PEERS[1], WEB, [OWN])
+    assert us.verdict().addresses == (OWN, LAN)
+
+
+def test_with_other_addresses_nothing_said_before_counts() -> None:
+    us = listening()
+    us.answered(0.0, PEERS[0], WEB, [OWN])
+    us.set_addresses([f"{OWN}/p2p/me", f"{LAN}/p2p/me"])
+    assert us.verdict().serves
+    us.set_addresses([f"{LAN}/p2p/me"])
+    assert not us.verdict().serves
+    assert us.whom_to_ask(1.0, [(PEERS[0], WEB)]) == [PEERS[0]]
+
+
+def test_only_the_hosts_that_the_asker_is_connected_from_are_dialled() -> None:
+    others = ["/ip4/203.0.113.77/tcp/80", "/ip4/127.0.0.1/tcp/22", "/ip4/192.168.1.1/tcp/443", "/dns4/x/tcp/5"]
+    assert to_dial(others, ["/ip4/198.51.100.2/tcp/51234"]) == [
+        "/ip4/198.51.100.2/tcp/80",
+        "/ip4/198.51.100.2/tcp/22",
+    ]
+    assert to_dial(others, []) == []
+    assert to_dial([], ["/ip4/198.51.100.2/tcp/51234"]) == []
+
+
+def test_few_are_dialled_for_one_question() -> None:
+    named = [f"/ip4/203.0.113.1/tcp/{port}" for port in range(1, 1000)]
+    hosts = [f"/ip4/198.51.100.{number}/tcp/9" for number in range(1, 200)]
+    assert len(to_dial(named, hosts)) == 4
+
+
+def test_questions_are_answered_at_a_bounded_rate() -> None:
+    tries = Tries()
+    assert sum(tries.allows(0.0, PEERS[0]) for _ in range(100)) == PER_ASKER[0]
+    assert sum(tries.allows(0.0, PeerId(f"{number}")) for number in range(100)) == IN_ALL[0] - PER_ASKER[0]
+    assert tries.allows(31.0, PEERS[0])

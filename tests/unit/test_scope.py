@@ -1,0 +1,76 @@
+"""What an address is worth to whom."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.dht.scope import Scope, heard, host_and_port, scope_between, scope_of
+from shoal.protocol.ids import NO_DIGEST, Digest, PeerId
+from shoal.protocol.messages.dht import Contact, FindNode, Greet, Greeted, Nodes, Records
+
+HERE, HOME, AWAY = "/ip4/127.0.0.1/tcp/4101", "/ip4/192.168.1.7/tcp/4101", "/ip4/203.0.113.9/tcp/4101"
+ANNA, BERT, CARL = PeerId("anna"), PeerId("bert"), PeerId("carl")
+
+
+@pytest.mark.parametrize(
+    ("address", "scope"),
+    [
+        (HERE, Scope.LOOPBACK),
+        ("/ip6/::1/tcp/1", Scope.LOOPBACK),
+        (HOME, Scope.LAN),
+        ("/ip4/10.0.0.1/tcp/1/p2p/12D3KooW", Scope.LAN),
+        ("/ip4/172.31.0.1/tcp/1", Scope.LAN),
+        ("/ip4/169.254.1.1/tcp/1", Scope.LAN),
+        ("/ip4/100.64.0.1/tcp/1", Scope.LAN),  # behind a carrier's NAT
+        ("/ip6/fd00::1/tcp/1", Scope.LAN),
+        ("/ip6/fe80::1/tcp/1", Scope.LAN),
+        (AWAY, Scope.INTERNET),  # RFC 5737: a network lab plays the internet there
+        ("/ip4/198.51.100.1/tcp/1", Scope.INTERNET),
+        ("/ip6/2001:db8::1/tcp/1", Scope.INTERNET),
+        ("/ip4/8.8.8.8/tcp/53", Scope.INTERNET),
+        ("/ip4/0.0.0.0/tcp/1", None),
+        ("/ip4/224.0.0.1/tcp/1", None),
+        ("/ip4/255.255.255.255/tcp/1", None),
+        ("/dns4/example.org/tcp/1", None),
+        ("/ip4/8.8.8.8/udp/53", None),
+        ("/ip4/8.8.8.8/tcp/0", None),
+        ("/ip4/8.8.8.8/tcp/65536", None),
+        ("/ip4/8.8.8.8/tcp/\u0663", None),  # a digit, but none of ours
+        ("/ip4/::1/tcp/1", None),
+        ("/ip4/8.8.8/tcp/1", None),
+        ("ip4/8.8.8.8/tcp/1", None),
+        ("", None),
+    ],
+)
+def test_the_scope_of_an_address(address: str, scope: Scope | None) -> None:
+    assert scope_of(address) is scope
+    assert (host_and_port(address) is None) <= (scope is None)
+
+
+def test_a_peer_with_several_connections_is_as_near_as_the_nearest() -> None:
+    assert scope_between([AWAY, HOME]) is Scope.LAN
+    assert scope_between(["nonsense", HERE]) is Scope.LOOPBACK
+    assert scope_between([]) is Scope.INTERNET
+
+
+@pytest.mark.parametrize(
+    ("scope", "kept"),
+    [(Scope.LOOPBACK, (HERE, HOME, AWAY)), (Scope.LAN, (HOME, AWAY)), (Scope.INTERNET, (AWAY,))],
+)
+def test_what_does_not_reach_us_is_not_heard(scope: Scope, kept: tuple[str, ...]) -> None:
+    everywhere = (HERE, HOME, AWAY, "/dns4/example.org/tcp/1")
+    assert heard(Greet(everywhere, True), scope) == Greet(kept, True)
+    assert heard(Greeted(everywhere, True, 7), scope) == Greeted(kept, True, 7)
+    closer = (Contact(ANNA, everywhere), Contact(BERT, (AWAY,)))
+    assert heard(Nodes(closer), scope) == Nodes((Contact(ANNA, kept), Contact(BERT, (AWAY,))))
+
+
+def test_who_is_left_without_an_address_is_no_server_to_us() -> None:
+    assert heard(Greet((HOME,), True), Scope.INTERNET) == Greet((), False)
+    answer = heard(Records((), 0, (Contact(CARL, (HERE,)),)), Scope.LAN)
+    assert answer == Records((), 0, ())
+
+
+def test_all_else_is_heard_as_it_was_said() -> None:
+    question = FindNode(Digest(NO_DIGEST))
+    assert heard(question, Scope.INTERNET) is question
