@@ -39,7 +39,7 @@ class Fleet:
     """The fleet, as a child sees it."""
 
     def __init__(self) -> None:
-        self._answers = _only_ours()
+        self._answers = only_ours()
         self.task = Task(**self._read())
 
     def meet(self, address: str) -> list[str]:
@@ -69,7 +69,7 @@ class Fleet:
         return cast(dict[str, Any], json.loads(line))
 
 
-def _only_ours() -> TextIO:
+def only_ours() -> TextIO:
     """Our own copy of stdout; libraries that print do it on stderr from now on."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

@@ -1,0 +1,225 @@
+"""How long the DHT takes to store and to find, by Shoal and by hivemind, on this machine and in the same run.
+
+    benchmarks/dht.py --nodes 32 --records 200 --against hivemind [--json]
+
+Every node is a process of its own on loopback (hivemind's with its p2pd beside it). The records are stored and got one
+after the other, each got by another node than its author, keys that nobody stored likewise; seconds are taken inside
+the nodes, around each call. `store`, `get` and `missing` are among nodes that have talked before, `cold_get` is by
+nodes that have just joined through one address. `replicas` is how many nodes hold a record: a store that makes more of
+them has more to do. `crippled_get` is Shoal's alone: 8 of 32 nodes were killed, and 4 stopped, so that they are silent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryFile
+from threading import Timer
+from types import TracebackType
+from typing import IO, Any, cast
+
+from kit.fleet import PeerFailed, script
+
+HIVEMIND = Path(__file__).parent / ".hivemind" / "bin" / "python"
+REPLICAS = {"shoal": 15, "hivemind": 5}  # shoal: 5 at each of 3 places of the id space
+COLD = 8  # fresh nodes
+KILLED, STOPPED = 8, 4  # of every 32
+LIMIT = 1.0  # seconds at p95 for a get in a crippled network
+
+Timed = tuple[list[float], int]
+
+
+class Child:
+    """One process that is one node, or several."""
+
+    def __init__(self, argv: Sequence[str], patience: float) -> None:
+        self._patience = patience
+        self._words: IO[bytes] = TemporaryFile()  # noqa: SIM115 (closed with the child)
+        self.process = subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._words, text=True
+        )
+
+    def tell(self, **question: Any) -> None:
+        """One question."""
+        pipe = cast(IO[str], self.process.stdin)
+        pipe.write(json.dumps(question) + "\n")
+        pipe.flush()
+
+    def answer(self) -> dict[str, Any]:
+        """The answer to it; PeerFailed if there is none in time."""
+        watch = Timer(self._patience, self.process.kill)
+        watch.start()
+        try:
+            line = cast(IO[str], self.process.stdout).readline()
+        finally:
+            watch.cancel()
+        if not line:
+            self._words.seek(0)
+            raise PeerFailed(self._words.read().decode(errors="replace").strip()[-1500:] or "a node was silent")
+        return cast(dict[str, Any], json.loads(line))
+
+    def ask(self, **question: Any) -> dict[str, Any]:
+        """A question and its answer."""
+        self.tell(**question)
+        return self.answer()
+
+    def signal(self, number: int) -> None:
+        """Hurt it."""
+        os.kill(self.process.pid, number)
+
+    def end(self) -> None:
+        """It ends by itself, or is killed; one that was stopped goes on first."""
+        if self.process.poll() is None:
+            self.signal(signal.SIGCONT)
+        cast(IO[str], self.process.stdin).close()
+        try:
+            self.process.wait(self._patience / 10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        cast(IO[str], self.process.stdout).close()
+        self._words.close()
+
+
+class System:
+    """All nodes of one system: `node(i)` is (the child that it is in, its number there)."""
+
+    def __init__(self, name: str, nodes: int, patience: float) -> None:
+        self.name, self.count = name, nodes
+        self._alone = name == "hivemind"  # one script that makes a process for each node
+        argv = script(f"dht_{name}.py", HIVEMIND if self._alone else sys.executable)
+        self.children = [Child(argv, patience) for _ in range(1 if self._alone else nodes)]
+
+    def node(self, index: int) -> tuple[Child, int]:
+        """Where a node is."""
+        return (self.children[0], index) if self._alone else (self.children[index], 0)
+
+    def join(self) -> str:
+        """Let all find each other; the address of the first."""
+        each = self.count if self._alone else 1
+        first = str(self.children[0].ask(nodes=each, first="")["addresses"][0])
+        for child in self.children[1:]:
+            child.tell(nodes=1, first=first)
+        for child in self.children[1:]:
+            child.answer()
+        if not self._alone:
+            for child in self.children:
+                child.tell(settle=True)
+            for child in self.children:
+                child.answer()
+        return first
+
+    def timed(self, what: str, keys: Sequence[str], nodes: Sequence[int], shift: int) -> Timed:
+        """Do `what` with each key, the next one at the next of `nodes`, one after the other."""
+        seconds, right = list[float](), 0
+        for number, key in enumerate(keys):
+            child, index = self.node(nodes[(number + shift) % len(nodes)])
+            answer = child.ask(node=index, **{what: [key]})
+            seconds += answer["seconds"]
+            right += answer["right"]
+        return seconds, right
+
+    def __enter__(self) -> System:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for child in self.children:
+            child.end()
+
+
+def main() -> int:
+    """Measure each system in turn; 0 if every answer of Shoal's was right and in time."""
+    options = _parse()
+    results = []
+    for name in ["shoal", *options.against]:
+        if name == "hivemind" and not HIVEMIND.exists():
+            print("hivemind is not installed: left out; `make bench-peers` installs it", file=sys.stderr)
+            continue
+        try:
+            results.append(measure(name, options))
+        except (PeerFailed, BrokenPipeError) as failure:
+            print(f"{name} failed: {failure}", file=sys.stderr)
+            results.append({"system": name, "ok": False})
+        print(json.dumps(results[-1]) if options.json else _words(results[-1]), flush=True)
+    return 0 if results and all(result["ok"] for result in results) else 1
+
+
+def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """One system."""
+    keys = [f"key {number}" for number in range(options.records)]
+    missing = [f"missing {number}" for number in range(options.records)]
+    everybody = list(range(options.nodes))
+    with System(name, options.nodes, options.patience) as system:
+        first = system.join()
+        system.timed("store", [f"warm {number}" for number in everybody], everybody, 0)
+        system.timed("get", [f"warm {number}" for number in everybody], everybody, 1)
+        done = {
+            "store": system.timed("store", keys, everybody, 0),
+            "get": system.timed("get", keys, everybody, options.nodes // 2 + 1),
+            "missing": system.timed("miss", missing, everybody, 0),
+        }
+        answer = system.node(0)[0].ask(cold=keys[:COLD], first=first)
+        done["cold_get"] = (answer["seconds"], answer["right"])
+        if name == "shoal":
+            done["crippled_get"] = cripple(system, keys)
+    right = {what: f"{count} of {len(seconds)}" for what, (seconds, count) in done.items()}
+    figures = {what: _figures(seconds) for what, (seconds, _) in done.items()}
+    ok = all(count == len(seconds) for seconds, count in done.values())
+    if "crippled_get" in figures:
+        ok = ok and figures["crippled_get"]["p95_ms"] < 1000 * LIMIT
+    return {"system": name, "nodes": options.nodes, "records": options.records, "replicas": REPLICAS[name]} | {
+        **figures,
+        "right": right,
+        "ok": ok,
+    }
+
+
+def cripple(system: System, keys: Sequence[str]) -> Timed:
+    """All records, got by those that are left when a quarter is killed and an eighth is silent."""
+    killed, stopped = KILLED * system.count // 32, STOPPED * system.count // 32
+    for index in range(1, 1 + killed):
+        system.children[index].signal(signal.SIGKILL)
+    for index in range(1 + killed, 1 + killed + stopped):
+        system.children[index].signal(signal.SIGSTOP)
+    return system.timed("get", keys, [0, *range(1 + killed + stopped, system.count)], 1)
+
+
+def _figures(seconds: Sequence[float]) -> dict[str, float]:
+    ordered = sorted(seconds)
+    return {
+        name: round(1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))], 2)
+        for name, share in (("median_ms", 0.5), ("p95_ms", 0.95))
+    }
+
+
+def _words(result: dict[str, Any]) -> str:
+    figures = {what: each for what, each in result.items() if type(each) is dict and "p95_ms" in each}
+    parts = [f"{what} {each['median_ms']} ms (p95 {each['p95_ms']})" for what, each in figures.items()]
+    return f"{result['system']:9} {', '.join(parts) or 'failed'}{'' if result['ok'] else f'   WRONG: {result}'}"
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Time the DHT of Shoal and of its peers.")
+    parser.add_argument("--nodes", type=int, default=32)
+    parser.add_argument("--records", type=int, default=200)
+    parser.add_argument("--against", type=lambda names: [name for name in names.split(",") if name], default=[])
+    parser.add_argument("--patience", type=float, default=180.0, help="seconds for any one answer")
+    parser.add_argument("--json", action="store_true", help="one line of JSON for each system")
+    options = parser.parse_args()
+    if options.nodes < 4 or options.records < 1:
+        parser.error("--nodes must be at least 4, --records at least 1")
+    if unknown := set(options.against) - {"hivemind"}:
+        parser.error(f"unknown system '{min(unknown)}'; known is hivemind")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

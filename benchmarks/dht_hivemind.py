@@ -1,0 +1,83 @@
+"""hivemind's DHT for the benchmark: all nodes of it, each in the process that hivemind makes for it, and with its p2pd.
+
+Calls are timed inside that process, so that the way between two processes of hivemind's is not counted.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+import hivemind
+from hivemind.utils import get_dht_time
+from kit.dht import LIFETIME, Boss, value_of
+
+Timed = tuple[list[float], int]
+
+
+async def store(dht: hivemind.DHT, node: Any, keys: list[str]) -> Timed:
+    """Store these, one after the other."""
+    seconds, right = [], 0
+    for key in keys:
+        begin = time.perf_counter()
+        right += bool(await node.store(key, value_of(key), get_dht_time() + LIFETIME))
+        seconds.append(time.perf_counter() - begin)
+    return seconds, right
+
+
+async def get(dht: hivemind.DHT, node: Any, keys: list[str], wanted: bool) -> Timed:
+    """Get these, one after the other."""
+    seconds, right = [], 0
+    for key in keys:
+        begin = time.perf_counter()
+        found = await node.get(key)
+        seconds.append(time.perf_counter() - begin)
+        right += (found is not None and found.value == value_of(key)) if wanted else found is None
+    return seconds, right
+
+
+def make(first: str) -> hivemind.DHT:
+    """One more node."""
+    peers = [first] if first else None
+    return hivemind.DHT(start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"], initial_peers=peers)
+
+
+def cold(keys: list[str], first: str) -> Timed:
+    """Each key by a node of its own."""
+    seconds, right = [], 0
+    for key in keys:
+        dht = make(first)
+        took, found = dht.run_coroutine(partial(get, keys=[key], wanted=True))
+        seconds += took
+        right += found
+        dht.shutdown()
+    return seconds, right
+
+
+def main() -> None:
+    """Be all nodes until nobody asks any more."""
+    boss, nodes = Boss(), list[hivemind.DHT]()
+    while (question := boss.next()) is not None:
+        if "nodes" in question:
+            first = question["first"]
+            while len(nodes) < question["nodes"]:
+                nodes.append(make(first))
+                first = first or str(nodes[0].get_visible_maddrs()[0])
+            boss.say(addresses=[str(node.get_visible_maddrs()[0]) for node in nodes])
+            continue
+        if "cold" in question:
+            seconds, right = cold(question["cold"], question["first"])
+        elif "store" in question:
+            seconds, right = nodes[question["node"]].run_coroutine(partial(store, keys=question["store"]))
+        else:
+            keys = question.get("get") or question["miss"]
+            work = partial(get, keys=keys, wanted="get" in question)
+            seconds, right = nodes[question["node"]].run_coroutine(work)
+        boss.say(seconds=seconds, right=right)
+    for node in nodes:
+        node.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""Nodes of Shoal's DHT for the benchmark: network and discovery as in the daemon, without a run."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+from kit.dht import LIFETIME, Boss, value_of
+
+from shoal.node.discovery import Discovery
+from shoal.protocol.identity import Identity
+from shoal.protocol.ids import Digest, digest
+from shoal.protocol.network import Network
+
+SETTLE = 60.0  # seconds for a node to learn that it can be dialled, and to know others
+
+Timed = tuple[list[float], int]
+
+
+class Node:
+    """One node."""
+
+    def __init__(self) -> None:
+        identity = Identity.generate()
+        self.network = Network(identity, host="127.0.0.1", port=0)
+        self.discovery = Discovery(identity, self.network)
+        self.network.on_call = self.discovery.on_call
+        self.network.on_link = self.discovery.link
+
+    async def join(self, first: str) -> None:
+        """Listen, and connect with `first`, if there is one."""
+        await self.network.start()
+        self.discovery.start()
+        if first:
+            await self.network.connect(first)
+            await until(lambda: bool(self.discovery.contacts()))
+
+    async def settled(self) -> None:
+        """Until others can count on us."""
+        await until(lambda: self.discovery.verdict.serves)
+
+    async def close(self) -> None:
+        """Be no node any more."""
+        await self.discovery.close()
+        await self.network.close()
+
+    async def store(self, keys: Sequence[str]) -> Timed:
+        """Store these, one after the other; right if most of those that are to hold the record are known to hold it."""
+
+        async def one(key: str) -> bool:
+            put = await self.discovery.put(_key(key), "", value_of(key), LIFETIME)
+            return 2 * put.held > put.wanted
+
+        return await timed(keys, one)
+
+    async def get(self, keys: Sequence[str], wanted: bool) -> Timed:
+        """Get these, one after the other."""
+
+        async def one(key: str) -> bool:
+            values = [each.record.value for each in (await self.discovery.get(_key(key))).found]
+            return values == ([value_of(key)] if wanted else [])
+
+        return await timed(keys, one)
+
+
+async def timed(keys: Sequence[str], one: Callable[[str], Awaitable[bool]]) -> Timed:
+    """The seconds of each, and how many were right."""
+    seconds, right = [], 0
+    for key in keys:
+        begin = time.perf_counter()
+        right += await one(key)
+        seconds.append(time.perf_counter() - begin)
+    return seconds, right
+
+
+async def cold(keys: Sequence[str], first: str) -> Timed:
+    """Each key by a node of its own, as soon as it knows somebody."""
+    seconds, right = [], 0
+    for key in keys:
+        node = Node()
+        await node.join(first)
+        took, found = await node.get([key], wanted=True)
+        seconds += took
+        right += found
+        await node.close()
+    return seconds, right
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition; TimeoutError if it takes too long."""
+    async with asyncio.timeout(SETTLE):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def main() -> None:
+    """Be the nodes until nobody asks any more."""
+    boss, nodes = Boss(), list[Node]()
+    while (question := await asyncio.to_thread(boss.next)) is not None:
+        if "nodes" in question:
+            while len(nodes) < question["nodes"]:
+                nodes.append(Node())
+                await nodes[-1].join(question["first"])
+            boss.say(addresses=[node.network.addresses()[0] for node in nodes])
+        elif "settle" in question:
+            await asyncio.gather(*(node.settled() for node in nodes))
+            boss.say(servers=[len(node.discovery.contacts()) for node in nodes])
+        else:
+            seconds, right = await _answer(nodes, question)
+            boss.say(seconds=seconds, right=right)
+    await asyncio.gather(*(node.close() for node in nodes))
+
+
+async def _answer(nodes: Sequence[Node], question: dict[str, list[str]]) -> Timed:
+    if "cold" in question:
+        return await cold(question["cold"], str(question["first"]))
+    node = nodes[int(str(question["node"]))]
+    if "store" in question:
+        return await node.store(question["store"])
+    return await node.get(question.get("get") or question["miss"], wanted="get" in question)
+
+
+def _key(name: str) -> Digest:
+    return digest("benchmark", name.encode())
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
