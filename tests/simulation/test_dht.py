@@ -65,9 +65,14 @@ def test_records_are_found_while_half_of_the_nodes_are_replaced(size: int, capsy
 
 
 @pytest.mark.parametrize(
-    "copies", [[0], pytest.param([1], marks=pytest.mark.slow), pytest.param([2], marks=pytest.mark.slow)]
+    ("size", "copies"),
+    [
+        (700, [0]),
+        pytest.param(700, [1], marks=pytest.mark.slow),
+        pytest.param(700, [2], marks=pytest.mark.slow),
+        pytest.param(10_000, [0], marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize("size", [pytest.param(700), pytest.param(10_000, marks=pytest.mark.slow)])
 def test_liars_hide_little_even_around_one_place(size: int, copies: list[int], capsys: CAPSYS) -> None:
     town, attacked = under_attack(size, 1, 200, copies)
     with capsys.disabled():
