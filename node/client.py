@@ -14,6 +14,7 @@ from shoal.node.version import shoal_version
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 
 QUICK = 15.0  # answered from memory
+JOINING = 30 * 86_400.0  # it may download the run's data first, however long that takes; Ctrl-C ends the wait
 PATIENT = 600.0  # the node has to ask peers, or to write a large file
 MAX_ANSWER = 64 << 20
 
@@ -76,7 +77,7 @@ class Client:
         return self._post("/v1/preview", {"link": link})
 
     def join_run(self, link: str, train: bool, checkpoint: str = "") -> Answer:
-        return self._post("/v1/join", {"link": link, "train": train, "checkpoint": checkpoint})
+        return self._post("/v1/join", {"link": link, "train": train, "checkpoint": checkpoint}, JOINING)
 
     def public_runs(self) -> list[Answer]:
         return self._get_list("/v1/discover", PATIENT)
@@ -99,8 +100,8 @@ class Client:
         answer = self._call("GET", path, None, patience)
         return answer if isinstance(answer, list) else _strange(path)
 
-    def _post(self, path: str, body: Answer) -> Answer:
-        answer = self._call("POST", path, body, PATIENT)
+    def _post(self, path: str, body: Answer, patience: float = PATIENT) -> Answer:
+        answer = self._call("POST", path, body, patience)
         return answer if isinstance(answer, dict) else _strange(path)
 
     def _call(self, method: str, path: str, body: Answer | None, patience: float, any_version: bool = False) -> Any:

@@ -37,7 +37,9 @@ def join(text: str, train: bool, checkpoint: str, yes: bool, as_json: bool) -> d
             )
         if not yes and not _confirmed():
             raise NotJoined("not joined")
-        return client.join_run(link, train, checkpoint)
+        if train and preview["data"]["missing"] and not as_json:
+            print("downloading the data first; in another terminal `shoal status` says how far it is", file=sys.stderr)
+        return client.join_run(_what_was_shown(link, preview), train, checkpoint)
 
 
 def look(text: str) -> dict[str, Any]:
@@ -93,6 +95,14 @@ def _link(text: str) -> str:
             "first 8 or more)"
         )
     return text
+
+
+def _what_was_shown(link: str, preview: dict[str, Any]) -> str:
+    """The run by its whole id: by the begin of it another one could be meant a moment later."""
+    from shoal.node.options import is_run_id
+
+    run: str = preview["run"]
+    return run if is_run_id(link) and not is_run_id(link, whole=True) else link
 
 
 def _check_that_somebody_answers(yes: bool, as_json: bool) -> None:

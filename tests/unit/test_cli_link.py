@@ -13,7 +13,7 @@ from shoal.node import present
 from shoal.node.exits import Exit
 from shoal.node.home import Home
 from shoal.node.qr import draw
-from tests.fake_service import LINK, RUN, FakeService
+from tests.fake_service import LINK, MANIFEST, RUN, FakeService
 from tests.unit.test_cli import Shoal, background, node, shoal
 
 Says = Callable[[str], None]
@@ -72,6 +72,11 @@ def test_who_said_yes_before_is_shown_it_all_the_same(shoal: Shoal, node: FakeSe
     assert "traffic" in out
     assert "Join?" not in out
     assert node.calls[1][2] is False
+
+
+def test_by_the_begin_of_an_id_nothing_else_is_joined_than_was_shown(shoal: Shoal, node: FakeService) -> None:
+    assert shoal("run", "join", RUN[:8], "--yes")[0] == Exit.OK
+    assert node.calls == [("preview", RUN[:8]), ("join", MANIFEST.run_id.hex(), True)]
 
 
 def test_who_lacks_the_data_is_told_before_it_joins(shoal: Shoal, node: FakeService) -> None:
