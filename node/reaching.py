@@ -51,6 +51,7 @@ class Reaching:
         self._bootstrap = dict.fromkeys(bootstrap)
         self._linked: OrderedDict[str, asyncio.Task[None] | None] = OrderedDict()
         self._nearby: dict[PeerId, tuple[str, ...]] = {}
+        self._greetings: set[asyncio.Task[None]] = set()
         self._cache = cache
         self._misses_somebody = misses_somebody
         self._doors = Doors()
@@ -66,6 +67,10 @@ class Reaching:
                 self._tasks.create_task(self._reach(address, Kind.BOOTSTRAP))
             linked, self._linked = list(self._linked), OrderedDict()
             self.also(linked)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self._tasks = None  # what is heard from now on comes too late
 
     def also(self, addresses: Sequence[str]) -> None:
         """Knock at these, too, a link's multiaddrs: at once, side by side, and from now on like bootstrap addresses."""
@@ -82,7 +87,11 @@ class Reaching:
         if self._nearby.get(peer) == addresses or (peer not in self._nearby and len(self._nearby) >= NEARBY):
             return
         self._nearby[peer] = addresses
-        self._start(lambda: self._greet(peer))
+        if len(self._greetings) < NEARBY:  # who comes and goes faster than doors answer is not greeted each time
+            greeting = self._start(lambda: self._greet(peer))
+            if greeting is not None:
+                self._greetings.add(greeting)
+                greeting.add_done_callback(self._greetings.discard)
 
     def unhear(self, peer: PeerId) -> None:
         """It is not there any more, says somebody on the local network."""
@@ -140,18 +149,18 @@ class Reaching:
                 self._doors.opened(address, peer)
             for place in places:
                 door = f"{place}/p2p/{name}" if name else place
-                if place not in in_use and (reason := await self._what_is_wrong(place, peer)):
+                if place not in in_use and (reason := await self._what_is_wrong(place, PeerId(name))):
                     self._doors.shut(door, kind, reason)
                 else:
                     self._doors.opened(door, peer)
 
-    async def _what_is_wrong(self, place: str, peer: PeerId) -> str:
-        """Why `peer` does not answer at an address; empty if it does."""
+    async def _what_is_wrong(self, place: str, name: PeerId) -> str:
+        """Why nobody of that name, if there is one, answers at an address; empty if somebody does."""
         try:
             found = await self._network.name_at(place)
         except TransportError as error:
             return str(error)
-        return "" if found == peer else f"{found} answers there"
+        return "" if name in ("", found) else f"{found} answers there"
 
     # -- peers that we know of ------------------------------------------------------------------------------
 
@@ -190,7 +199,8 @@ class Reaching:
         try:
             await self._network.connect(f"{addresses[0]}/p2p/{peer}")
         except (TransportError, LocalError, RemoteError) as error:
-            self._doors.shut(peer, kind, str(error))
+            if peer in self._nearby or peer in self.last_seen:  # else it was unheard meanwhile
+                self._doors.shut(peer, kind, str(error))
             return False
         self._doors.opened(peer, peer)
         await self._met(peer, *addresses)

@@ -268,3 +268,62 @@ async def test_hearsay_is_bounded_and_forgotten(cache: PeerCache, monkeypatch: p
         seeking.unhear(PeerId("a"))
         seeking.hear(PeerId("c"), ("/ip4/192.0.2.3/tcp/1",))
         await until(lambda: any(door.endswith("/p2p/c") for door in doors.tried))
+
+
+@pytest.mark.asyncio
+async def test_who_comes_and_goes_leaves_nothing_behind(cache: PeerCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reaching, "NEARBY", 3)
+    doors, name_of = Doors(), "/ip4/192.0.2.3/tcp/1/p2p/{}".format
+    names = [f"ghost{number}" for number in range(20)]
+    doors.hang = {name_of(name) for name in names}
+    seeking = made(doors, cache, FIRST)
+    async with working(seeking):
+        await until(lambda: doors.open)
+        for name in names:
+            seeking.hear(PeerId(name), ("/ip4/192.0.2.3/tcp/1",))
+            seeking.unhear(PeerId(name))
+            await asyncio.sleep(0)
+        assert len(seeking._greetings) <= 3
+        assert not doors.hang.intersection(doors.tried)  # nobody was there any more when the turn had come
+    seeking.hear(CARL, ("/ip4/192.0.2.3/tcp/1",))  # the node is ending
+    assert not seeking._greetings
+
+
+@pytest.mark.asyncio
+async def test_a_late_failure_at_a_door_that_was_unheard_is_of_no_interest(cache: PeerCache) -> None:
+    doors, called = Doors(), asyncio.Event()
+    seeking = made(doors, cache)
+
+    async def connect_slowly(address: str) -> PeerId:
+        seeking.unhear(CARL)
+        called.set()
+        raise TransportError("no answer in 10 s")
+
+    doors.connect = connect_slowly  # type: ignore[method-assign]
+    async with working(seeking):
+        await asyncio.sleep(0)
+        seeking.hear(CARL, ("/ip4/192.0.2.3/tcp/1",))
+        await until(called.is_set)
+        await until(lambda: not seeking._greetings)
+        assert seeking.obstacle() is None
+
+
+@pytest.mark.asyncio
+async def test_a_name_may_stand_for_several_nodes(
+    cache: PeerCache, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def resolve(address: str) -> tuple[str, ...]:
+        return (FIRST, SECOND)
+
+    async def name_at(address: str) -> PeerId:
+        asked.append(address)
+        return {FIRST: ANNA, SECOND: BERT}[address]
+
+    asked: list[str] = []
+    doors = Doors()
+    doors.name_at = name_at  # type: ignore[method-assign]
+    monkeypatch.setattr(reaching, "resolve", resolve)
+    async with working(made(doors, cache, "/dns4/all.example/tcp/4101")):
+        await until(lambda: SECOND in asked)
+        await asyncio.sleep(0)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
