@@ -82,6 +82,7 @@ class Daemon:
         self._was_in_runs = bool(self._runs.restoring)
         self._errands = Errands(settings, self._runs)
         self._reaching = Reaching(self._network, settings.bootstrap, self._cache, self._misses_somebody)
+        self._runs.on_linked = self._reaching.also
         self._nearby = Nearby(identity.peer, self._network.addresses, self._reaching.hear, self._reaching.unhear)
 
     async def run(self) -> None:

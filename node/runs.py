@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -58,6 +58,7 @@ class Runs:
         self.open: dict[str, Run] = {}
         self.restoring = remembered_runs(home)  # runs of our last life that are not open yet
         self.broken: dict[str, str] = {}  # runs that could not be opened again, and why
+        self.on_linked: Callable[[Sequence[str]], None] = lambda addresses: None  # of a link by which we have joined
         self.providers: Providers = nobody  # who is said to know runs that our peers do not
         limit = round(settings.data_limit * GIB)
         self.data = Supply(home.data, settings.data, limit, settings.share_data, network.call)
@@ -145,7 +146,9 @@ class Runs:
         async with self._entering:
             self._check_is_new(found.manifest.run_id.hex())
             await forget_rest(self._home.run_folder(found.manifest.run_id.hex()))
-            return await self._enter(found, train, loaded)
+            entered = await self._enter(found, train, loaded)
+        self.on_linked(wanted(link)[1])
+        return entered
 
     async def leave(self, wanted: str) -> Answer:
         """Say good-bye to a run, and forget it."""

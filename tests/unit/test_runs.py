@@ -138,6 +138,23 @@ async def test_a_run_that_was_entered_while_we_asked_for_it_is_not_entered_twice
             await runs.join(LINK, train=True)
 
 
+@pytest.mark.asyncio
+async def test_the_addresses_of_a_link_are_known_from_then_on(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def found(*_: object) -> Introduction:
+        return Introduction(MANIFEST, PeerId("anna"), b"", {})
+
+    async def enter(self: Runs, *_: object) -> dict[str, Any]:
+        assert known == []
+        return {}
+
+    monkeypatch.setattr("shoal.node.runs.find_manifest", found)
+    monkeypatch.setattr(Runs, "_enter", enter)
+    runs, known = made(home), list[str]()
+    runs.on_linked = known.extend
+    await runs.join(LINK, train=True)
+    assert known == [HERE]
+
+
 @pytest.mark.parametrize("way", ["create", "join"])
 @pytest.mark.asyncio
 async def test_who_begins_with_a_run_anew_does_not_begin_with_what_was_kept(
