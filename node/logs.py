@@ -25,7 +25,12 @@ MAX_LOG = 16 << 20  # bytes
 REPEAT_AFTER = 60.0
 REMEMBERED = 1024
 NETWORK_FAULTS = (RemoteError, TransportError, ConnectionError, TimeoutError, EOFError)
-THIRD_PARTIES = {"libp2p": logging.ERROR, "multiaddr": logging.ERROR, "aiohttp": logging.WARNING}
+THIRD_PARTIES = {
+    "libp2p": logging.ERROR,
+    "multiaddr": logging.ERROR,
+    "aiohttp": logging.WARNING,
+    "zeroconf": logging.CRITICAL,  # strangers' packets come with stacks; what stops us is raised, too
+}
 
 
 def warn(logger: logging.Logger, code: str, message: str, **fields: Any) -> None:

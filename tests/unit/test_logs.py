@@ -116,6 +116,12 @@ def test_the_memory_of_repeats_is_bounded() -> None:
     assert len(quieter._seen) == REMEMBERED
 
 
+def test_strangers_on_the_local_network_cannot_fill_the_log() -> None:
+    setup_logging(stream=(out := io.StringIO()))
+    logging.getLogger("zeroconf").error("a packet makes no sense", exc_info=ValueError("stranger"))
+    assert out.getvalue() == ""
+
+
 def test_libp2p_says_errors_only_and_through_our_handler() -> None:
     libp2p = logging.getLogger("libp2p")
     libp2p.propagate = False  # as its import leaves it
