@@ -64,7 +64,7 @@ def has_ipv6() -> bool:
 def own_addresses() -> list[str]:
     """Our addresses: that of the default route first, if there is one, then the others, then the loopback."""
     found = [str(each.ip) for each in attached()]
-    first = [host for host in map(_way_out, ROUTES) if host in found]
+    first = [host for host in map(_way_out, ROUTES) if host in found or (host and not found)]
     return [*list(dict.fromkeys([*first, *found]))[:MAX_OWN], "127.0.0.1"]
 
 
@@ -93,7 +93,7 @@ def is_loopback(address: str) -> bool:
 def attached() -> list[Interface]:
     """Our addresses with the networks that they lie in, but for loopbacks and those good on one IPv6 link only."""
     found: list[Interface] = []
-    with suppress(OSError):  # the system does not tell: then we know of none
+    with suppress(OSError, ValueError, AssertionError):  # the system does not tell, or what ifaddr does not understand
         for adapter in ifaddr.get_adapters():
             found += (_interface(each) for each in adapter.ips)
     return [each for each in found if not each.is_loopback and not (each.version == 6 and each.is_link_local)]

@@ -76,12 +76,18 @@ def test_a_machine_full_of_bridges_names_a_few_addresses(monkeypatch: pytest.Mon
     assert len(own_addresses()) == addresses.MAX_OWN + 1
 
 
-def test_what_the_system_does_not_tell_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [OSError("no"), AssertionError("a tunnel without a netmask")])
+@pytest.mark.parametrize("way_out", ["", "10.0.0.7"])
+def test_where_the_system_does_not_tell_the_way_out_is_known(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, way_out: str
+) -> None:
     def refuse() -> None:
-        raise OSError("no")
+        raise error
 
     monkeypatch.setattr(ifaddr, "get_adapters", refuse)
-    assert own_addresses() == ["127.0.0.1"]
+    monkeypatch.setattr(addresses, "_way_out", lambda route: way_out if route[0] is socket.AF_INET else "")
+    assert own_addresses() == [*([way_out] if way_out else []), "127.0.0.1"]
+    assert attached() == []
 
 
 def test_everywhere_is_spelled_out_with_the_loopback_last(machine: None) -> None:
@@ -96,6 +102,7 @@ def test_everywhere_is_spelled_out_with_the_loopback_last(machine: None) -> None
 
 def test_a_machine_of_ipv6_alone_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ifaddr, "get_adapters", list)
+    monkeypatch.setattr(addresses, "_way_out", lambda route: "")
     assert reachable_at(["/ip6/::/tcp/7"]) == ("/ip6/::1/tcp/7",)
 
 
