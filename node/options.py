@@ -80,6 +80,10 @@ class NodeSettings:
     def __post_init__(self) -> None:
         for flag, port in (("--port", self.port), ("--admin-port", self.admin_port)):
             _require(0 <= port < 65535, f"{flag} {port} is not a port: use 1 to 65534, or 0 for any free one")
+        _require(
+            _is_ip(self.listen_host),
+            f"--listen-host {self.listen_host} is no IP address: give one of this machine's, or 0.0.0.0 for all",
+        )
         for address in self.bootstrap:
             _require(
                 address.startswith("/") and "/tcp/" in address,
@@ -159,6 +163,16 @@ class UpOptions:
 def _check_checkpoints(every: int, keep: int) -> None:
     _require(every >= 0, f"--checkpoint-every {every}: give a number of rounds, or 0 for none")
     _require(keep >= 1, f"--checkpoint-keep {keep}: the newest one is always kept, so at least 1")
+
+
+def _is_ip(host: str) -> bool:
+    from ipaddress import ip_address
+
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return "%" not in host
 
 
 def _require(true: bool, otherwise: str) -> None:

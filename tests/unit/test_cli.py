@@ -416,6 +416,7 @@ def test_the_childs_command_line_says_the_same(shoal: Shoal, monkeypatch: pytest
     [
         (["--port", "65535"], "--port"),
         (["--admin-port", "-1"], "--admin-port"),
+        (["--listen-host", "localhost"], "--listen-host localhost is no IP address"),
         (["--threads", "0"], "--threads"),
         (["--data", "/nowhere/at/all"], "--data"),
         (["--data-limit", "-1"], "--data-limit"),

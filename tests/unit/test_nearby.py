@@ -35,7 +35,6 @@ HERE, THERE = "/ip4/10.0.0.7/tcp/4101", "/ip4/10.0.0.9/tcp/4101"
         ("127.0.0.1", True, False),
         ("127.8.8.8", True, False),
         ("::1", True, False),
-        ("localhost", True, False),
     ],
 )
 def test_it_is_on_where_somebody_could_reach_us(tmp_path: Path, host: str, mdns: bool, near: bool) -> None:
