@@ -22,6 +22,7 @@ NODE_BASE = 410 * MIB  # a daemon in a run of no parameters: Python, torch, libp
 WORKER_BASE = 360 * MIB  # a worker with torch, and the text
 NODE_VECTORS = 9  # of the model's size: two versions of two, those shared with the worker, this round's chunks
 WORKER_VECTORS = 9  # parameters, gradients, two moments, what is shared, a copy to start from
+DATA_COPIES = 3  # of a run's text, while a worker reads it: one by one, joined, and as numbers
 KEPT_ROUNDS = 3  # whose bytes a daemon keeps, for those who catch up
 
 
@@ -43,7 +44,7 @@ def requirements(manifest: Manifest, members: int) -> Requirements:
     payload = int(count * sum(values) * (members - 1) / max(1, members))  # all but our own share, there and back
     return Requirements(
         NODE_BASE + int(count * (NODE_VECTORS * FLOAT + KEPT_ROUNDS * values[1])),
-        WORKER_BASE + count * WORKER_VECTORS * FLOAT + activations(manifest),
+        WORKER_BASE + count * WORKER_VECTORS * FLOAT + activations(manifest) + DATA_COPIES * manifest.data.size,
         2 * count * FLOAT,  # parameters and outer momentum
         payload,
         payload,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shoal.node.layout import Layout
-from shoal.node.manifest import CodecSpec, Manifest, MethodSpec, ModelSpec, load_manifest
+from shoal.node.manifest import CodecSpec, DataSpec, Manifest, MethodSpec, ModelSpec, load_manifest
 from shoal.node.model import skeleton
 from shoal.node.requirements import MIB, parameters, requirements
 
@@ -41,6 +41,14 @@ def test_estimates_are_near_what_two_members_really_used(
     assert needs.worker_memory / MIB == pytest.approx(worker, rel=0.1)
     assert needs.sent / MIB == pytest.approx(sent, rel=0.01)
     assert needs.received == needs.sent
+
+
+def test_who_trains_has_the_text_in_memory() -> None:
+    data = DataSpec(name="files", digest="a" * 64, pieces="b" * 64, size=1 << 30)
+    with_text = requirements(STDLIB.model_copy(update={"data": data}), members=2)
+    without = requirements(STDLIB, members=2)
+    assert with_text.worker_memory - without.worker_memory == 3 << 30
+    assert with_text.node_memory == without.node_memory
 
 
 def test_traffic_approaches_twice_the_model_and_less_with_a_codec() -> None:
