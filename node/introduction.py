@@ -156,7 +156,7 @@ class _Inquiry:
         try:
             peer = await self._network.connect(address)
         except ShoalError as error:
-            self._unreached.append(f"{address}: {error}")
+            self._unreached.append(str(error) if address in str(error) else f"{address}: {error}")
             self._disappointed.set()
             return None
         return await self.ask(peer)

@@ -128,7 +128,7 @@ class PeerCache:
         try:
             rows = json.loads(self.path.read_text(encoding="utf-8"))
             found = {PeerId(str(row["peer"])): _known(row) for row in rows[:KEPT]}
-        except (OSError, ValueError, TypeError, LookupError, AttributeError):
+        except (OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError):
             return {}
         return {peer: known for peer, known in found.items() if known.addresses}
 
