@@ -41,15 +41,18 @@ class Dataset:
     path: Path | None  # of the packed file; None: it was only measured
 
     def read(self, blob: Blob) -> bytes | None:
-        """What lies at a place of its tree that there is; None if the file has become damaged."""
+        """What lies at a place of its tree that there is; None if the file has become damaged, or is gone."""
         if blob.level == TOP:
             return self.index.top
         if blob.level == PAGES:
             return self.index.page(blob.number)
         assert blob.level == PIECES
         assert self.path is not None
-        with _named(self.path), self.path.open("rb") as file:
-            content = os.pread(file.fileno(), PIECE, blob.number * PIECE)
+        try:
+            with self.path.open("rb") as file:
+                content = os.pread(file.fileno(), PIECE, blob.number * PIECE)
+        except OSError:  # a stranger asks, and need not know where our home is
+            return None
         return content if self.index.is_piece(blob.number, content) else None
 
 

@@ -29,7 +29,7 @@ from shoal.node.cli.app import app
 from shoal.node.exits import HELP, Exit
 from shoal.node.home import DaemonInfo, Home, find_home
 from shoal.node.options import NodeSettings, UpOptions, UsageError
-from tests.fake_service import ADDRESS, ENTERED, LINK, PEER, RUN, FakeService
+from tests.fake_service import ADDRESS, ENTERED, LINK, MANIFEST, PEER, RUN, FakeService
 
 HEAVY = {"torch", "libp2p", "pydantic", "aiohttp", "numpy", "rich", "cryptography", "trio"}
 FAKE_DAEMON = Path(__file__).parents[1] / "fake_daemon.py"
@@ -255,7 +255,7 @@ def test_runs_are_created_joined_and_left(shoal: Shoal, node: FakeService, tmp_p
     assert out == f"created run stdlib; on another machine:\n\nshoal run join '{LINK}'\n"
     assert shoal("run", "join", "ABCDEF01", "--yes")[0] == Exit.OK
     assert shoal("run", "leave", "stdlib")[0] == Exit.OK
-    joined = [("preview", "ABCDEF01"), ("join", "ABCDEF01", True)]
+    joined = [("preview", "ABCDEF01"), ("join", MANIFEST.run_id.hex(), True)]
     assert node.calls == [("create", "name = 'a'", False), *joined, ("leave", RUN)]
 
 

@@ -78,6 +78,8 @@ def test_each_place_of_the_tree_is_read_and_proved(dataset: Dataset) -> None:
     spoil(dataset.path, 3 * PIECE + 17)
     assert dataset.read(Blob(PIECES, 3)) is None
     assert dataset.read(Blob(PIECES, 2)) is not None
+    dataset.path.unlink()
+    assert dataset.read(Blob(PIECES, 2)) is None  # no error, whose words would tell a stranger where our home is
 
 
 def test_a_download_is_whole_in_the_end(store: Store, dataset: Dataset) -> None:
