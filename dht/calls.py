@@ -2,6 +2,8 @@
 
 Rules:
 - Who asks is told once that a call failed: when patience ends, or when the shell says so, whichever is first.
+- Patience with those that we are connected with, and with those that must be dialled first, is learned apart: a dial
+  takes many times as long as a call over a connection that is there.
 - An answer counts however late it comes: patience ends the waiting, not the call.
 - At most IN_FLIGHT calls wait for an answer; others wait for their turn, in order.
 - An answer that its asker refuses (RemoteError) is a failure, and the one that gave it is blamed and forgotten. One
@@ -20,6 +22,7 @@ from shoal.dht.table import Table
 from shoal.protocol.effects import Event, Tell, Timer
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.estimate import Estimate
+from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.dht import Contact
 from shoal.protocol.messages.node import Refused
 from shoal.protocol.timers import Timers
@@ -62,6 +65,7 @@ class Call:
     message: Message
     asker: Asker
     sent: float = 0.0
+    is_linked: bool = False  # there was a connection when it was sent
     is_overdue: bool = False
 
 
@@ -72,7 +76,8 @@ class Calls:
         self.effects: list[Effect] = []
         self._table = table
         self._timers = Timers("dht")
-        self._round_trip = Estimate(FIRST_PATIENCE, LEAST_PATIENCE, MOST_PATIENCE)
+        self._linked: dict[PeerId, None] = {}
+        self._round_trip = {is_linked: _patience() for is_linked in (False, True)}
         self._calls: dict[int, Call] = {}
         self._queue: deque[Call] = deque()
         self._number = 0
@@ -110,6 +115,13 @@ class Calls:
         self._calls.clear()
         self._queue.clear()
 
+    def link(self, peer: PeerId, up: bool) -> None:
+        """A connection was made, or the last one with `peer` lost."""
+        if up:
+            self._linked[peer] = None
+        else:
+            self._linked.pop(peer, None)
+
     # -- one call -----------------------------------------------------------------------------------------
 
     def ask(self, now: float, to: Contact, message: Message, asker: Asker) -> None:
@@ -122,7 +134,7 @@ class Calls:
         call = self._take(number)
         if call is None:
             return
-        self._round_trip.observe(now - call.sent)
+        self._round_trip[call.is_linked].observe(now - call.sent)
         self._table.heard(now, call.to.peer)
         if not self._take_in(now, call, answer) and not call.is_overdue:
             call.asker.failed(now, call.to)
@@ -151,10 +163,10 @@ class Calls:
             call = self._queue.popleft()
             self._number += 1
             self._waiting += 1
-            call.sent = now
+            call.sent, call.is_linked = now, call.to.peer in self._linked
             self._calls[self._number] = call
             self.effects.append(Ask(self._number, call.to, call.message))
-            self.wake(now, self._round_trip.deadline(), "patience", str(self._number))
+            self.wake(now, self._round_trip[call.is_linked].deadline(), "patience", str(self._number))
 
     def _take(self, number: int) -> Call | None:
         call = self._calls.pop(number, None)
@@ -173,3 +185,7 @@ class Calls:
     def _fail(self, now: float, call: Call) -> None:
         self._table.silent(now, call.to.peer)
         call.asker.failed(now, call.to)
+
+
+def _patience() -> Estimate:
+    return Estimate(FIRST_PATIENCE, LEAST_PATIENCE, MOST_PATIENCE)

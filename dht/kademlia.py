@@ -81,6 +81,11 @@ class Kademlia:
                 self._greeter.greet(now, known.contact, anew=True)
         return self._finish(now)
 
+    def link(self, now: float, peer: PeerId, up: bool) -> list[Effect]:
+        """A connection was made or lost. Whoever is there may be of the DHT, too, and is greeted."""
+        self._calls.link(peer, up)
+        return self.meet(now, [Contact(peer, ())]) if up else []
+
     def meet(self, now: float, contacts: Sequence[Contact]) -> list[Effect]:
         """Greet peers that are known from elsewhere; those that serve enter the table, and the join begins."""
         for contact in contacts:

@@ -110,10 +110,12 @@ class Discovery:
         return await self._ends(ticket, lambda now: self._core.put(now, ticket, record), Put)
 
     def link(self, peer: PeerId, up: bool) -> None:
-        """A connection was made or lost: whoever is there may be of the DHT, too."""
-        if up and self._running:
+        """A connection was made or lost."""
+        if not self._running:
+            return
+        if up:
             self._dial_back.link()
-            self._carry_out(self._core.meet(self.now(), [Contact(peer, ())]))
+        self._carry_out(self._core.link(self.now(), peer, up))
 
     def handles(self, message: Message) -> bool:
         """Whether a call is for us."""

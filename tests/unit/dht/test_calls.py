@@ -5,7 +5,7 @@ from __future__ import annotations
 from shoal.dht.calls import FIRST_PATIENCE, IN_FLIGHT, LEAST_PATIENCE, Calls
 from shoal.dht.effects import Blamed
 from shoal.protocol.ids import Digest
-from shoal.protocol.messages.dht import FindNode, Nodes
+from shoal.protocol.messages.dht import Contact, FindNode, Nodes
 from shoal.protocol.messages.node import Refused
 from tests.unit.dht.core_kit import NOW, Wire, Witness, contact, contacts, filled
 
@@ -36,6 +36,25 @@ def test_patience_is_learned_from_round_trips() -> None:
     wire.look()
     assert wire.wakes[0].after == FIRST_PATIENCE
     assert LEAST_PATIENCE < wire.wakes[-1].after < 0.3
+
+
+def test_who_must_be_dialled_gets_more_patience_than_quick_answers_of_others_taught() -> None:
+    calls = Calls(filled([]))
+    near, far = contact(), contact()
+    calls.link(near.peer, True)
+    wire = Wire(calls)
+
+    def patience(to: Contact) -> float:
+        calls.ask(NOW + 60, to, QUESTION, Witness())
+        wire.fail(NOW + 60, wire.look()[0])
+        return wire.wakes[-1].after
+
+    for number in range(50):
+        calls.ask(NOW + number, near, QUESTION, Witness())
+        wire.answer(NOW + number + 0.005, wire.look()[0], ANSWER)
+    assert (patience(near), patience(far)) == (LEAST_PATIENCE, FIRST_PATIENCE)
+    calls.link(near.peer, False)
+    assert patience(near) == FIRST_PATIENCE
 
 
 def test_a_silent_node_costs_one_patience_and_its_late_answer_counts() -> None:
