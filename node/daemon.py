@@ -203,9 +203,9 @@ class Daemon:
             member.left(peer, message, sent)
 
     def _on_link(self, peer: PeerId, up: bool) -> None:
-        self._discovery.link(peer, up)
         for run in self._runs.open.values():
             run.driver.link(peer, up)
+        self._discovery.link(peer, up)
 
     async def _on_call(self, peer: PeerId, message: Message) -> Message:
         if self._discovery.handles(message):
