@@ -7,7 +7,8 @@ Rules:
 - Whoever is in it and not among the members that we see is called upon; what it says is believed by nobody else.
 - An entry is evidence of a cut only if its author was a member here, was lost without a goodbye, and has written again
   since: the dead write nothing. Its clock plays no part: we compare two of its own sequence numbers.
-- Another history of a round that we have decided, in the entry of somebody who was a member here, is evidence as well.
+- Another history of a round that we have decided, in the entry of somebody who was lost, is evidence as well. Those
+  whom membership sees tell it themselves where they stand: an entry is up to EVERY older than that.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 
 from shoal.dht.effects import Found
 from shoal.protocol.errors import RemoteError
-from shoal.protocol.ids import Digest, PeerId
+from shoal.protocol.ids import NO_DIGEST, Digest, PeerId
 from shoal.protocol.messages.directory import ManifestEntry, MemberEntry, RunNotice
 from shoal.protocol.vetting import vet_addresses
 from shoal.protocol.wire import Message, decode
@@ -112,23 +113,31 @@ class Evidence:
     def __init__(self) -> None:
         self._first: dict[PeerId, int] = {}  # the sequence of a lost member when we first saw it after the loss
         self.elsewhere: tuple[PeerId, ...] = ()  # lost members that have written since
-        self.conflict = False  # somebody has another history of a round that we have decided
+        self._apart: tuple[PeerId, ...] = ()  # lost members with another history of a round that we have decided
+
+    @property
+    def conflict(self) -> bool:
+        """Whether somebody who was lost has another history of a round that we have decided."""
+        return bool(self._apart)
 
     def weigh(
         self,
         listed: Sequence[Listed],
         lost: Sequence[PeerId],
-        known: Callable[[PeerId], bool],
         history: Callable[[int], Digest | None],
     ) -> None:
-        """After a reading. `lost`: died without a goodbye; `known`: was ever a member; `history`: ours, by round."""
+        """After a reading. `lost`: members that died without a goodbye; `history`: ours, by round."""
         latest = {each.peer: each.sequence for each in listed}
         self._first = {peer: self._first.get(peer, latest[peer]) for peer in lost if peer in latest}
         self.elsewhere = tuple(peer for peer in self._first if latest[peer] > self._first[peer])
-        self.conflict = any(
-            known(each.peer) and history(each.entry.round) not in (None, each.entry.history) for each in listed
-        )
+        self._apart = tuple(each.peer for each in listed if each.peer in lost and _differs(each.entry, history))
 
-    def found_again(self, alive: Callable[[PeerId], bool]) -> None:
-        """Who is back is not elsewhere."""
-        self.elsewhere = tuple(peer for peer in self.elsewhere if not alive(peer))
+    def still_lost(self, lost: Sequence[PeerId]) -> None:
+        """Who is back, or has said goodbye meanwhile, proves nothing any more."""
+        self.elsewhere = tuple(peer for peer in self.elsewhere if peer in lost)
+        self._apart = tuple(peer for peer in self._apart if peer in lost)
+
+
+def _differs(entry: MemberEntry, history: Callable[[int], Digest | None]) -> bool:
+    """Whether its author stood on another state than we after the same round; it may not have had any yet."""
+    return entry.history != NO_DIGEST and history(entry.round) not in (None, entry.history)

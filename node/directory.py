@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -49,6 +49,7 @@ class Directory:
         self._network = network
         self._runs = runs
         self._pages: dict[str, Page] = {}
+        self._has_erred = False
 
     async def run(self) -> None:
         """For good."""
@@ -71,12 +72,19 @@ class Directory:
 
     async def _turn(self) -> None:
         open_runs = self._runs()
-        left = [self._pages.pop(key) for key in list(self._pages) if key not in open_runs]
+        left = [self._pages.pop(key) for key, page in list(self._pages.items()) if open_runs.get(key) is not page.run]
+        await self._see_to(page.withdraw() for page in left)  # first: a run that we are in again is written anew
         for key, run in open_runs.items():
             if key not in self._pages:
                 self._pages[key] = Page(run, self._discovery, self._network)
-        turns = [page.turn() for page in self._pages.values()]
-        await asyncio.gather(*turns, *(page.withdraw() for page in left))
+        await self._see_to(page.turn() for page in self._pages.values())
+
+    async def _see_to(self, work: Iterable[Coroutine[None, None, None]]) -> None:
+        """All of it; a mistake of ours is logged once, and costs the other runs, and the node, nothing."""
+        for error in await asyncio.gather(*work, return_exceptions=True):
+            if isinstance(error, Exception) and not self._has_erred:
+                self._has_erred = True
+                log.error("the directory of runs made a mistake", exc_info=error)
 
 
 class Page:
@@ -84,7 +92,7 @@ class Page:
 
     def __init__(self, run: Run, discovery: Discovery, network: Network) -> None:
         self.evidence = Evidence()
-        self._run = run
+        self.run = run
         self._discovery = discovery
         self._network = network
         self._rng = random.Random()
@@ -93,10 +101,11 @@ class Page:
 
     async def turn(self) -> None:
         """Do what is due."""
-        run, membership, now = self._run, self._run.member.membership, self._discovery.now()
+        run, membership, now = self.run, self.run.member.membership, self._discovery.now()
         if run.failure:
+            self.evidence = Evidence()
             return
-        self.evidence.found_again(membership.is_alive)
+        self.evidence.still_lost(membership.lost_since(NEVER))
         lost = membership.lost_since(run.driver.now() - CUT_WINDOW)
         cut = is_much(run.commits.group, len({*lost, *self.evidence.elsewhere}))
         addresses = self._addresses()
@@ -116,7 +125,7 @@ class Page:
 
     async def _write(self, addresses: tuple[str, ...]) -> bool:
         """Whether any server holds that we are in the run."""
-        run, status = self._run, self._run.member.status
+        run, status = self.run, self.run.member.status
         entry = MemberEntry(addresses, status.round, status.history)
         puts = [
             self._put(run_key(run.id), MEMBER, encode(entry)),
@@ -129,13 +138,13 @@ class Page:
         return (await asyncio.gather(*puts))[0]
 
     async def _put(self, key: Digest, subkey: str, value: bytes, lifetime: float = LIFETIME) -> bool:
+        if value:
+            self._written[key, subkey] = None  # before anybody has it: who is cancelled meanwhile withdraws it, too
         try:
             put = await self._discovery.put(key, subkey, value, lifetime)
         except ShoalError as error:
-            log.info("not in the directory of %s: %s", self._run.manifest.name, error)
+            log.info("not in the directory of %s: %s", self.run.manifest.name, error)
             return False
-        if put.held and value:
-            self._written[key, subkey] = None
         return put.held > 0
 
     def _addresses(self) -> tuple[str, ...]:
@@ -146,7 +155,7 @@ class Page:
     # -- reading --------------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
-        run, membership = self._run, self._run.member.membership
+        run, membership = self.run, self.run.member.membership
         try:
             got = await self._discovery.get(run_key(run.id))
         except ShoalError as error:
@@ -154,7 +163,7 @@ class Page:
             return
         listed = [each for each in members_in(got.found) if each.peer != run.member.me]
         lost = membership.lost_since(NEVER)
-        self.evidence.weigh(listed, lost, lambda peer: membership.state(peer) is not None, self._history)
+        self.evidence.weigh(listed, lost, self._history)
         unseen = [each for each in listed if membership.state(each.peer) in (None, State.DEAD)]
         chosen = self._rng.sample(unseen, min(CALLED_UPON, len(unseen)))
         await asyncio.gather(*(self._call_upon(each) for each in chosen))
@@ -166,16 +175,16 @@ class Page:
             return
         self._network.remember(peer, addresses)
         if self._network.remote_addresses(peer):
-            self._run.driver.link(peer, True)
+            self.run.driver.link(peer, True)
             return
         try:
             await self._network.connect(f"{addresses[0]}/p2p/{peer}")
         except ShoalError as error:
-            log.debug("%s, of the directory of %s, cannot be reached: %s", peer, self._run.manifest.name, error)
+            log.debug("%s, of the directory of %s, cannot be reached: %s", peer, self.run.manifest.name, error)
 
     def _history(self, round: int) -> Digest | None:
         """Our history after a round that we know to be decided."""
-        history = self._run.member.history
+        history = self.run.member.history
         if not history.origin.round <= round <= history.newest:
             return None
         return history.base(round, NO_DIGEST).history

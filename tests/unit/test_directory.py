@@ -19,7 +19,7 @@ from shoal.dht.directory import (
     read_entry,
 )
 from shoal.dht.effects import Found
-from shoal.protocol.ids import Digest, PeerId, RunId, digest
+from shoal.protocol.ids import NO_DIGEST, Digest, PeerId, RunId, digest
 from shoal.protocol.messages.dht import Record
 from shoal.protocol.messages.directory import ManifestEntry, MemberEntry, RunNotice
 from shoal.protocol.messages.node import Refused
@@ -134,7 +134,7 @@ def test_who_is_alone_looks_again_and_again_with_growing_pauses() -> None:
 
 
 def weigh(evidence: Evidence, rows: list[Listed], lost: list[PeerId]) -> None:
-    evidence.weigh(rows, lost, lambda peer: peer != EVE, {5: OURS}.get)
+    evidence.weigh(rows, lost, {5: OURS}.get)
 
 
 def test_the_dead_write_nothing_and_prove_nothing() -> None:
@@ -155,7 +155,7 @@ def test_who_was_lost_and_has_written_since_is_elsewhere_until_it_is_back() -> N
     assert list(evidence.elsewhere) == [ANNA]
     weigh(evidence, [listed(ANNA, 30), listed(BERT, 30)], [ANNA, BERT])
     assert list(evidence.elsewhere) == [ANNA, BERT]
-    evidence.found_again(lambda peer: peer == ANNA)
+    evidence.still_lost([BERT, CARL])
     assert list(evidence.elsewhere) == [BERT]
     weigh(evidence, [listed(ANNA, 30), listed(BERT, 30)], [])
     assert not evidence.elsewhere
@@ -167,10 +167,14 @@ def test_who_was_lost_and_has_written_since_is_elsewhere_until_it_is_back() -> N
         (listed(ANNA, 1, OURS), False),
         (listed(ANNA, 1, OTHER), True),
         (listed(ANNA, 1, OTHER, round=6), False),  # we have not decided that round
+        (listed(ANNA, 1, NO_DIGEST), False),  # it had no state yet
+        (listed(BERT, 1, OTHER), False),  # whom membership sees: that was before, and it tells us itself where it is
         (listed(EVE, 1, OTHER), False),  # who was never a member may write what it likes
     ],
 )
 def test_another_history_counts_only_where_it_can_be_compared(row: Listed, conflict: bool) -> None:
     evidence = Evidence()
-    weigh(evidence, [row], [])
+    weigh(evidence, [row], [ANNA])
     assert evidence.conflict is conflict
+    evidence.still_lost([])
+    assert not evidence.conflict
