@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import shoal.protocol.messages
 from shoal.protocol.errors import RemoteError
-from shoal.protocol.ids import Digest, PeerId
+from shoal.protocol.ids import Digest, PeerId, RunId
 from shoal.protocol.signing import signed
 from shoal.protocol.wire import Message, decode, encode, table
 from tests.simulation.campaign import build
@@ -45,6 +45,7 @@ class Drawing:
             bytes: st.binary(max_size=20),
             PeerId: st.sampled_from([*PEERS, PeerId("stranger")]),
             Digest: st.sampled_from([Digest(each) for each in digests]),
+            RunId: st.sampled_from([RunId(each) for each in digests]),
         }
 
     def of(self, hint: Any) -> st.SearchStrategy[Any]:
