@@ -112,7 +112,7 @@ class Terminal(io.TextIOWrapper):
 
 def shown(monkeypatch: pytest.MonkeyPatch, screen: io.TextIOWrapper, wanted: bool | None, columns: int = 80) -> None:
     monkeypatch.setattr(sys, "stdout", screen)
-    monkeypatch.setattr("shoal.node.qr.shutil.get_terminal_size", lambda: os.terminal_size((columns, 24)))
+    monkeypatch.setattr("shoal.node.qr.shutil.get_terminal_size", lambda fallback=None: os.terminal_size((columns, 24)))
     qr.show(LINK, wanted)
 
 
