@@ -46,11 +46,11 @@ class Node:
         await self.network.close()
 
     async def store(self, keys: Sequence[str]) -> Timed:
-        """Store these, one after the other; right if most of those that are to hold the record are known to hold it."""
+        """Store these, one after the other; right if all that are to hold the record are known to hold it."""
 
         async def one(key: str) -> bool:
             put = await self.discovery.put(_key(key), "", value_of(key), LIFETIME)
-            return 2 * put.held > put.wanted
+            return put.held == put.wanted
 
         return await timed(keys, one)
 

@@ -13,7 +13,7 @@ from shoal.dht import lookup as lookup_module
 from shoal.dht import tally as tally_module
 from shoal.dht.get import NEAREST, Get
 from shoal.dht.kademlia import Kademlia
-from shoal.dht.keys import node_id
+from shoal.dht.keys import COPIES, node_id
 from shoal.dht.lookup import Lookup
 from shoal.dht.path import State
 from shoal.dht.table import Table
@@ -70,7 +70,7 @@ def test_records_are_found_while_half_of_the_nodes_are_replaced(size: int, capsy
         (700, [0]),
         pytest.param(700, [1], marks=pytest.mark.slow),
         pytest.param(700, [2], marks=pytest.mark.slow),
-        pytest.param(10_000, [0], marks=pytest.mark.slow),
+        *(pytest.param(10_000, [copy], marks=pytest.mark.slow) for copy in range(COPIES)),
     ],
 )
 def test_liars_hide_little_even_around_one_place(size: int, copies: list[int], capsys: CAPSYS) -> None:
