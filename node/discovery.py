@@ -3,7 +3,8 @@
 Rules:
 - Its calls are calls like others, over the control stream that two nodes have anyway: a stream of its own would cost
   milliseconds to open. The protocol id of that stream is the version of all that is said on it.
-- One clock: the system's when we began, and monotonic since. It never goes back.
+- One clock: the system's when we began, and monotonic since. It never goes back; it is set forward after a suspend, in
+  which the monotonic one may stand still.
 - What a peer says of addresses is cut down to what it means to us (shoal.dht.scope) before the core sees it.
 - We serve while somebody can dial us (shoal.dht.reachability). Connections that nothing was asked over for a while are
   closed (idle.py).
@@ -40,6 +41,7 @@ from shoal.protocol.wire import Message
 
 SERVED = (Greet, FindNode, FindRecords, Store)
 TIDY_EVERY = 10.0  # seconds between two looks for idle connections
+SUSPENDED = 10.0  # seconds that the system's clock is ahead of ours, and we take its word
 GOODBYE = 1.0  # seconds for handing over what we hold
 MAX_BLAMED = 1024  # peers whose blame was logged
 
@@ -93,7 +95,12 @@ class Discovery:
 
     def now(self) -> float:
         """Seconds since 1970; never goes back."""
-        return self._origin + asyncio.get_running_loop().time()
+        steady = self._origin + asyncio.get_running_loop().time()
+        slept = time.time() - steady
+        if slept <= SUSPENDED:
+            return steady
+        self._origin += slept
+        return steady + slept
 
     # -- what others want -----------------------------------------------------------------------------------
 
