@@ -6,6 +6,7 @@ Rules:
 - What nobody has stored with us for a period is stored again with all of the nearest, if we are among them. Periods
   have jitter, and whoever is stored with waits for another period itself, so mostly one of the nearest does it.
 - What goes to one server goes in few calls, of BATCH records at most.
+- Who leaves gives away LAST records: there is no time for more, as the shell waits a moment only.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ BATCH = 16
 CHECK = 100.0  # seconds between looks at what is due
 PERIOD = 900.0  # seconds after which a record is due
 MOST = 64  # records at one look
+LAST = 192  # records of who leaves: so many of one place fit into the calls that may be on their way at a time
 FITTING = 1 << 20  # bytes of one key's records that are handed over
 
 Load = dict[tuple[PeerId, int], list[Record]]
@@ -86,16 +88,25 @@ class Handover:
 
     def leave(self, now: float) -> None:
         """Store what we hold with those that are nearest without us."""
-        for key, copy in list(self._places):
-            records, _ = self._store.find(now, key, (), FITTING)
-            self._spread(now, [(record, copy) for record in records])
+        pairs: list[tuple[Record, int]] = []
+        for (key, copy), target in self._places.items():
+            if self._is_ours(target):
+                records, _ = self._store.find(now, key, (), FITTING)
+                pairs += [(record, copy) for record in records]
+            if len(pairs) >= LAST:
+                break
+        self._spread(now, pairs[:LAST])
+
+    def _is_ours(self, target: int) -> bool:
+        """Whether we are among the nearest; cheap for nearly all of what is not."""
+        return self._table.crowd(target) < REPLICAS and self._table.rank(target, REPLICAS) < REPLICAS
 
     def _spread(self, now: float, pairs: Iterable[tuple[Record, int]]) -> None:
         load: Load = {}
         contacts: dict[PeerId, Contact] = {}
         for record, copy in pairs:
             target = int.from_bytes(place(record.key, copy), "big")
-            if self._table.rank(target, REPLICAS) >= REPLICAS:
+            if not self._is_ours(target):
                 continue
             for contact in self._table.closest(target, REPLICAS):
                 contacts[contact.peer] = contact

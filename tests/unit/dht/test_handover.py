@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from shoal.dht.calls import Calls
-from shoal.dht.handover import BATCH, HEIRS, PERIOD, Handover
+from shoal.dht.calls import IN_FLIGHT, Calls
+from shoal.dht.handover import BATCH, HEIRS, LAST, PERIOD, Handover
 from shoal.dht.keys import REPLICAS, node_id, place
 from shoal.dht.store import RecordStore
 from shoal.protocol.ids import PeerId
@@ -97,3 +97,12 @@ def test_who_leaves_leaves_its_records() -> None:
     keeper = Keeper(FARTHER[:20])
     keeper.handover.leave(NOW + 1)
     assert [ask.to for ask in keeper.wire.look()] == FARTHER[:REPLICAS]
+
+
+def test_last_words_are_few_calls_with_many_records_and_are_bounded() -> None:
+    keeper = Keeper(FARTHER[:REPLICAS], *(unsigned(f"author {number}", key_of("many")) for number in range(2 * LAST)))
+    keeper.handover.leave(NOW + 1)
+    calls = keeper.wire.look()
+    given = [ask.message for ask in calls if isinstance(ask.message, Store)]
+    assert len(calls) <= IN_FLIGHT, "what stands in the queue never leaves"
+    assert sum(len(store.records) for store in given) == REPLICAS * LAST
