@@ -18,8 +18,8 @@ import itertools
 import logging
 import random
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from shoal.dht.effects import Ask, Blamed, ClockOff, Effect, Got, Put
 from shoal.dht.kademlia import Kademlia
@@ -37,6 +37,7 @@ from shoal.protocol.ids import Digest, PeerId
 from shoal.protocol.messages.dht import Contact, FindNode, FindRecords, Greet, Store, TryMe
 from shoal.protocol.messages.node import Refused
 from shoal.protocol.network import Network
+from shoal.protocol.tasks import Tasks
 from shoal.protocol.wire import Message
 
 SERVED = (Greet, FindNode, FindRecords, Store)
@@ -64,7 +65,7 @@ class Discovery:
         self._tickets = itertools.count(1)
         self._sequence = 0
         self._blamed: set[PeerId] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(lambda error: log.error("the DHT made a mistake", exc_info=error))
         self._running = False
 
     # -- life -----------------------------------------------------------------------------------------------
@@ -75,8 +76,8 @@ class Discovery:
         self._running = True
         self._carry_out(self._core.start(self.now()))
         self._settle(self._dial_back.verdict)
-        self._spawn(self._dial_back.run())
-        self._spawn(self._tidy())
+        self._tasks.spawn(self._dial_back.run())
+        self._tasks.spawn(self._tidy())
 
     async def close(self) -> None:
         """Be none any more; who still waits for an answer gets a TransportError."""
@@ -86,9 +87,7 @@ class Discovery:
         self._running = False
         if last_words:
             await asyncio.wait(last_words, timeout=GOODBYE)
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(TransportError("the node is ending"))
@@ -162,7 +161,7 @@ class Discovery:
         for effect in effects:
             match effect:
                 case Ask():
-                    calls.append(self._spawn(self._ask(effect)))
+                    calls.append(self._tasks.spawn(self._ask(effect)))
                 case Wake(after, timer):
                     asyncio.get_running_loop().call_later(after, self._fire, timer)
                 case Tell(event):
@@ -231,14 +230,3 @@ class Discovery:
             linked = [link.peer for link in self._network.links()]
             for peer in self._last_use.to_close(self.now(), linked, self._needed):
                 await self._network.part(peer)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("the DHT made a mistake", exc_info=error)

@@ -12,9 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from shoal.node.checkpoint.lineage import check_fits
 from shoal.node.checkpoint.read import Checkpoint
@@ -47,6 +46,7 @@ from shoal.protocol.milestones import Aborted, Committed, HandIn, Waiting
 from shoal.protocol.network import Network
 from shoal.protocol.parting import Parted
 from shoal.protocol.signing import Signer
+from shoal.protocol.tasks import Tasks
 from shoal.protocol.transfer import StateReceived
 from shoal.protocol.wire import Message
 
@@ -88,7 +88,8 @@ class Run:
         self.outgoing = Outgoing(signer.peer, self.commits, settings.fault)
         self.training: Training | None = None  # None: we keep state and vote, and contribute nothing
         self.samples = samples_before(manifest, checkpoint)  # tokens behind the committed state
-        self.saving = Saving(manifest, signer.peer, self.outer.committed, settings, self._spawn)
+        self._tasks = Tasks(self._task_failed)
+        self.saving = Saving(manifest, signer.peer, self.outer.committed, settings, self._tasks.spawn)
         self.obstacle = ""  # why we, as leader, cannot close a group
         self.voted_before = 0  # the last round that we have voted in, in an earlier life
         self.failure = ""  # why this run has ended on this node
@@ -101,7 +102,6 @@ class Run:
         self._open_round = 0  # the round that we have begun
         self._busy = asyncio.Lock()  # one long piece of work at a time
         self._parted = asyncio.Event()  # we have said good-bye, or cannot
-        self._tasks: set[asyncio.Task[None]] = set()
 
     # -- life -----------------------------------------------------------------------------------------------
 
@@ -131,10 +131,10 @@ class Run:
         self.member = member
         if self._settings.trains:
             worker = self._settings.worker(self.manifest, self.outer.elements)
-            self.training = Training(worker, self.outer.committed, self._submit, self._spawn, self._moments)
+            self.training = Training(worker, self.outer.committed, self._submit, self._tasks.spawn, self._moments)
             self._moments = None
             self.training.start()
-        self._spawn(self._report())
+        self._tasks.spawn(self._report())
         self.driver.command(lambda now: member.start(now, seeds))
         self._begin_round()
 
@@ -155,9 +155,7 @@ class Run:
         finally:
             if self.training is not None:
                 await self.training.stop()
-            for task in list(self._tasks):
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._tasks.close()
 
     def _fail(self, error: Exception) -> None:
         """Our own mistake, or a full disk: we are silent from now on, and say so in `status`."""
@@ -167,16 +165,16 @@ class Run:
         self._parted.set()
         log.error("%s", words, exc_info=None if expected else error, extra={"code": "run-failed"})
         if self.training is not None:
-            self._spawn(self.training.stop())
+            self._tasks.spawn(self.training.stop())
 
     # -- what the member says -------------------------------------------------------------------------------
 
     def _on_event(self, event: Event) -> None:
         match event:
             case Committed():
-                self._spawn(self._apply(event))
+                self._tasks.spawn(self._apply(event))
             case StateReceived():
-                self._spawn(self._install(event))
+                self._tasks.spawn(self._install(event))
             case HandIn(round) if self.training is not None:
                 self.commits.called()
                 self.training.call(round)
@@ -287,14 +285,6 @@ class Run:
 
     # -- inside ---------------------------------------------------------------------------------------------
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and isinstance(error := task.exception(), Exception):
-            self.driver.close()
-            self._fail(error)
+    def _task_failed(self, error: Exception) -> None:
+        self.driver.close()
+        self._fail(error)

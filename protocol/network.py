@@ -15,7 +15,7 @@ import asyncio
 import logging
 import socket
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -28,6 +28,7 @@ from shoal.protocol.ids import PeerId, RunId, short
 from shoal.protocol.link import BULK, CONTROL, Link, Neighbour, Surroundings
 from shoal.protocol.ports import claim_pair
 from shoal.protocol.racing import by_turns, first_answer
+from shoal.protocol.tasks import Tasks
 from shoal.protocol.traffic import Traffic
 from shoal.protocol.transport import Stream, Transport
 from shoal.protocol.wire import Message
@@ -59,13 +60,13 @@ class Network:
         self._traffic: dict[RunId, Traffic] = {}
         self._complaints = Complaints(MAX_NEIGHBOURS)
         self._knows_of_namesake = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(lambda error: log.error("a task of the network failed", exc_info=error))
         self._closing = False
         self._claim: socket.socket | None = None
         self._around = Surroundings(
             transport=self._transport,
             failures=no_failures(),
-            spawn=self._spawn,
+            spawn=self._tasks.spawn,
             complain=self._complaints.add,
             count=self._count,
             takes=lambda run: self.takes(run),
@@ -83,7 +84,7 @@ class Network:
         except BaseException:  # nothing is swallowed; the port is given back
             self._claim.close()
             raise
-        self._spawn(self._ping_all())
+        self._tasks.spawn(self._ping_all())
 
     async def close(self) -> None:
         """Send what is queued for control, if that is quick, and leave nothing behind."""
@@ -94,10 +95,7 @@ class Network:
                     await asyncio.sleep(0.01)
         except TimeoutError:
             pass
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
         await self._transport.close()
         for neighbour in self._neighbours.values():
             neighbour.disconnected()
@@ -195,7 +193,7 @@ class Network:
             return
         if peer == self.peer:
             self.meet_namesake()
-            self._spawn(self.part(peer))
+            self._tasks.spawn(self.part(peer))
             return
         neighbour = self._neighbour(peer)
         if up:
@@ -254,17 +252,6 @@ class Network:
     def _count(self, run: RunId | None, sent: int, received: int, bulk: bool) -> None:
         if run is not None and run in self._traffic:
             self._traffic[run].count(sent, received, bulk)
-
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-        return task
-
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("a task of the network failed", exc_info=task.exception())
 
 
 async def _refuse(peer: PeerId, message: Message) -> Message:

@@ -10,32 +10,28 @@ import pytest
 
 from shoal.node.run import Run
 from shoal.protocol.errors import LocalError
+from shoal.protocol.tasks import Tasks
 
 
 class Stopping(SimpleNamespace):
     """As much of a run as `close` touches."""
 
     def __init__(self) -> None:
-        self.commands: list[str] = []
+        self.commands: list[Any] = []
         driver = SimpleNamespace(command=self.commands.append, close=lambda: self.commands.append("closed"))
         member = SimpleNamespace(leave="leave", stop="stop")
         saving = SimpleNamespace(written=self.wait_for_write, end=self.end)
         super().__init__(driver=driver, member=member, saving=saving, training=None, failure="", _busy=asyncio.Lock())
         self.written: list[str] = []
         self.full = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(self.commands.append)
         self._parted = asyncio.Event()
         self._write: asyncio.Task[None] | None = None
-
-    def spawn(self, work: Any) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        return task
 
     async def apply(self, go_on: asyncio.Event) -> None:
         async with self._busy:
             await go_on.wait()
-            self._write = self.spawn(self.write())
+            self._write = self._tasks.spawn(self.write())
 
     async def write(self) -> None:
         for _ in range(5):
@@ -55,7 +51,7 @@ class Stopping(SimpleNamespace):
 @pytest.mark.asyncio
 async def test_what_is_being_applied_is_written_before_the_end() -> None:
     run, go_on = Stopping(), asyncio.Event()
-    run.spawn(run.apply(go_on))
+    run._tasks.spawn(run.apply(go_on))
     await asyncio.sleep(0)
     closing = asyncio.create_task(Run.close(cast(Run, run)))
     await asyncio.sleep(0)
@@ -90,7 +86,7 @@ async def test_a_run_that_has_failed_here_is_not_kept() -> None:
 async def test_a_run_that_cannot_be_kept_ends_all_the_same_and_says_so() -> None:
     run = Stopping()
     run.full = True
-    reporting = run.spawn(asyncio.Event().wait())
+    reporting = run._tasks.spawn(asyncio.sleep(3600))
     run._parted.set()
     with pytest.raises(LocalError, match="cannot keep"):
         await asyncio.wait_for(Run.close(cast(Run, run)), 10)
