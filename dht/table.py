@@ -55,6 +55,11 @@ class Bucket:
     def is_full(self) -> bool:
         return len(self.members) >= K
 
+    @property
+    def counts(self) -> bool:
+        """Whether somebody is in it, or was named of late who may be."""
+        return bool(self.members) or not self.is_settled
+
     def has_room_for(self, contact: Contact) -> bool:
         """Whether one more with these addresses is not one too many of its prefix."""
         narrow, wide = prefixes(contact)
@@ -88,8 +93,8 @@ class Table:
         return list(self._known.values())
 
     def buckets(self) -> list[tuple[int, Bucket]]:
-        """Each bucket that has somebody, under the number of its distances' bits, the farthest first."""
-        return sorted(((bits, bucket) for bits, bucket in self._buckets.items() if bucket.members), reverse=True)
+        """Each bucket that has or may have somebody, under the number of its distances' bits, the farthest first."""
+        return sorted(((bits, bucket) for bits, bucket in self._buckets.items() if bucket.counts), reverse=True)
 
     # -- changes ------------------------------------------------------------------------------------------
 
@@ -248,7 +253,7 @@ class Table:
         """
         ours = self._me ^ target
         order = sorted(self._buckets, key=lambda bits: -bits if ours >> (bits - 1) & 1 else bits + BITS)
-        return (self._buckets[bits] for bits in order if self._buckets[bits].members)
+        return (self._buckets[bits] for bits in order if self._buckets[bits].counts)
 
     def _bits(self, peer: PeerId) -> int:
         return (node_id(peer) ^ self._me).bit_length()

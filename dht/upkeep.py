@@ -115,9 +115,9 @@ class Upkeep:
 
     def _refresh(self, now: float, bits: int, bucket: Bucket) -> None:
         bucket.refreshed, bucket.is_settled = now, True
-        members = [known for known in bucket.members if not known.silences]
-        if members:
-            known = self._rng.choice(members)
+        helpful = [known for known in bucket.members or self._table.known() if not known.silences]
+        if helpful:
+            known = self._rng.choice(helpful)
             offset = self._rng.getrandbits(bits - 1) | 1 << (bits - 1)
             self._calls.ask(now, known.contact, FindNode(_digest(node_id(self._me) ^ offset)), self)
 
@@ -125,7 +125,7 @@ class Upkeep:
         """Somebody knows others who may be in its bucket."""
         if not isinstance(answer, Nodes):
             raise RemoteError(f"answers FindNode with {type(answer).__name__}", contact.peer)
-        named = self._table.doubt(now, closer(self._me, contact, answer.closer))
+        named = self._table.doubt(now, closer(self._me, contact.peer, answer.closer))
         for each in self._rng.sample(named, min(TAKEN, len(named))):
             self._greeter.greet(now, each)
 

@@ -147,6 +147,15 @@ def test_a_table_is_not_complete_when(reason: str) -> None:
     assert table.is_complete(node_id(ME), 5, NOW + 1) == (reason in ("old", "full", "doubt"))
 
 
+def test_a_server_that_was_named_is_missing_though_its_bucket_is_empty() -> None:
+    table, unknown = filled(in_bucket(FAR, 8)), in_bucket(FAR - 1, 1)
+    there = node_id(unknown[0].peer)
+    assert table.is_complete(there, 5, NOW + 1)
+    table.doubt(NOW + 1, unknown)
+    assert not table.is_complete(there, 5, NOW + 1)
+    assert [bits for bits, bucket in table.buckets() if not bucket.is_settled] == [FAR - 1], "a refresh will settle it"
+
+
 def test_the_population_is_estimated_from_how_densely_servers_lie() -> None:
     assert filled(contacts(7)).population() == 7
     everybody = contacts(2000)
