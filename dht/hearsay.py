@@ -9,7 +9,6 @@ import re
 from collections.abc import Sequence
 
 from shoal.dht.keys import K
-from shoal.dht.prefix import Scope, scope, widest
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.dht import Contact
@@ -34,23 +33,13 @@ def vet_addresses(addresses: Sequence[str], speaker: PeerId) -> None:
         raise RemoteError("names an address that is none", speaker)
 
 
-def closer(me: PeerId, speaker: Contact, named: Sequence[Contact]) -> list[Contact]:
-    """Those of the named that may be asked; RemoteError if no honest node gives such an answer.
-
-    Who speaks from the internet can tell nothing about this machine or this house, and must not make us dial there.
-    """
+def closer(me: PeerId, speaker: PeerId, named: Sequence[Contact]) -> list[Contact]:
+    """Those of the named that may be asked; RemoteError if no honest node gives such an answer."""
     if len(named) > K:
-        raise RemoteError(f"names {len(named)} contacts, {K} are the most", speaker.peer)
+        raise RemoteError(f"names {len(named)} contacts, {K} are the most", speaker)
     for contact in named:
-        vet_contact(contact, speaker.peer)
-        if contact.peer == speaker.peer:
-            raise RemoteError("names itself as one that is closer", speaker.peer)
+        vet_contact(contact, speaker)
+        if contact.peer == speaker:
+            raise RemoteError("names itself as one that is closer", speaker)
     others = {contact.peer: contact for contact in named if contact.peer != me}
-    if widest(speaker) is Scope.INTERNET:
-        return [abroad for contact in others.values() if (abroad := _abroad(contact)).addresses]
     return [contact for contact in others.values() if contact.addresses]
-
-
-def _abroad(contact: Contact) -> Contact:
-    kept = tuple(address for address in contact.addresses if scope(address) is Scope.INTERNET)
-    return contact if kept == contact.addresses else Contact(contact.peer, kept)

@@ -15,9 +15,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from urllib.parse import quote, unquote
 
+from shoal.dht.scope import Scope, is_port, scope_of_host
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import RunId
 
@@ -28,8 +29,6 @@ MAX_ADDRESSES = 5  # that we put into one: more make the QR code larger, and no 
 AROUND = " \t\r\n<>()\"'`“”‘’«».,;"  # what chats and sentences put around a link
 SHOWN = 60  # characters of what is wrong
 NAMES = ("dns", "dns4", "dns6")
-DOCUMENTATION = [ip_network(each) for each in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32")]
-INTERNET, LAN, LOOPBACK = range(3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +87,12 @@ def choose(addresses: Sequence[str]) -> list[str]:
     The internet comes before the LAN; the loopback is for swarms that are nowhere else.
     """
     scopes = {address: scope(address) for address in addresses if is_address(address)}
-    least = LAN if any(each < LOOPBACK for each in scopes.values()) else LOOPBACK
+    least = Scope.LAN if any(each >= Scope.LAN for each in scopes.values()) else Scope.LOOPBACK
     peers: dict[str, list[str]] = {}
-    for address in sorted(scopes, key=scopes.__getitem__):
-        if scopes[address] <= least:
+    for address in sorted(scopes, key=lambda address: -scopes[address]):
+        if scopes[address] >= least:
             peers.setdefault(_peer(address), []).append(address)
-    ranked = [(turn, scopes[address], address) for each in peers.values() for turn, address in enumerate(each)]
+    ranked = [(turn, -scopes[address], address) for each in peers.values() for turn, address in enumerate(each)]
     return list(dict.fromkeys(_short(address) for _, _, address in sorted(ranked, key=lambda each: each[:2])))
 
 
@@ -101,21 +100,19 @@ def is_address(text: str) -> bool:
     """Whether this is a multiaddr that a node may have: a host, a port, and perhaps who is there."""
     start, kind, host, *rest = [*text.split("/"), "", "", ""]
     segments = re.fullmatch(r"(/[A-Za-z0-9._:-]+){4,}", text)
-    if start or segments is None or rest[0] not in ("tcp", "udp") or not _is_port(rest[1]):
+    if start or segments is None or rest[0] not in ("tcp", "udp") or not is_port(rest[1]):
         return False
     found = _ip(host)
     return kind in NAMES if found is None else kind == f"ip{found.version}"
 
 
-def scope(address: str) -> int:
-    """From where an address can be dialled: INTERNET, LAN or LOOPBACK. Documentation networks play the internet."""
+def scope(address: str) -> Scope:
+    """From where an address can be dialled, as far as a person would guess it of a name."""
     host = address.split("/")[2]
     found = _ip(host)
-    if found is None:
-        return LOOPBACK if host == "localhost" else LAN if host.endswith(".local") else INTERNET
-    if found.is_loopback or found.is_unspecified:
-        return LOOPBACK
-    return INTERNET if found.is_global or any(found in network for network in DOCUMENTATION) else LAN
+    if found is not None:
+        return scope_of_host(found) or Scope.LOOPBACK
+    return Scope.LOOPBACK if host == "localhost" else Scope.LAN if host.endswith(".local") else Scope.INTERNET
 
 
 def _values(query: str) -> dict[str, list[str]]:
@@ -141,10 +138,6 @@ def _ip(host: str) -> IPv4Address | IPv6Address | None:
         return ip_address(host)
     except ValueError:
         return None
-
-
-def _is_port(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 5 and 0 < int(text) < 65_536
 
 
 def _shown(text: str) -> str:

@@ -100,7 +100,7 @@ class Lookup:
         """One of those we asked has answered."""
         if not isinstance(answer, self._expected):
             raise RemoteError(f"answers {type(self._question).__name__} with {type(answer).__name__}", contact.peer)
-        named = closer(self._me, contact, answer.closer)
+        named = closer(self._me, contact.peer, answer.closer)
         candidate, path = self._candidates[contact.peer], self._asked_by[contact.peer]
         if not self.is_over:
             self._on_answer(now, candidate, answer)

@@ -1,10 +1,16 @@
 """How far an address carries: this machine, a local network, the internet.
 
 One DHT spans all three, so what a peer says of where others are is worth something only as far as it reaches us: an
-internet peer's 192.168.1.7 is another machine than ours. Hence of all that a peer says, `heard` keeps the addresses
-whose scope is at least that of the connection it is said over; a contact that is left without one is dropped.
+internet peer's 192.168.1.7 is another machine than ours. Hence
 
-Documentation networks (RFC 5737, RFC 3849) count as the internet, so that a network lab can play it.
+- of all that a peer says, `heard` keeps the addresses whose scope is at least that of the connection it is said over; a
+  contact that is left without one is dropped;
+- of the addresses in a record, which anybody can have written, `worth_dialling` keeps those whose scope is at least
+  that of our farthest connection, and those in a network to which we are attached.
+
+So nobody on the internet makes a node dial its own machine, nor hosts of private networks that it is not in. A name is
+never looked up for a peer. Documentation networks (RFC 5737, RFC 3849) count as the internet, so that a network lab can
+play it.
 """
 
 from __future__ import annotations
@@ -12,12 +18,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip_address, ip_network
 
 from shoal.protocol.messages.dht import Contact, Greet, Greeted, Nodes, Records
 from shoal.protocol.wire import Message
 
 MAX_PORT = 65_535
+CACHED = 16_384  # addresses whose scope is remembered
 DOCUMENTATION = tuple(
     ip_network(each) for each in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32")
 )
@@ -34,7 +42,7 @@ class Scope(IntEnum):
 def host_and_port(address: str) -> tuple[IPv4Address | IPv6Address, int] | None:
     """Where a multiaddr of a literal IP address and a TCP port leads; None for all others."""
     parts = address.split("/")
-    if len(parts) < 5 or parts[0] or parts[1] not in ("ip4", "ip6") or parts[3] != "tcp" or not _is_port(parts[4]):
+    if len(parts) < 5 or parts[0] or parts[3] != "tcp" or not is_port(parts[4]) or "%" in parts[2]:
         return None
     try:
         host = ip_address(parts[2])
@@ -43,12 +51,15 @@ def host_and_port(address: str) -> tuple[IPv4Address | IPv6Address, int] | None:
     return (host, int(parts[4])) if parts[1] == f"ip{host.version}" else None
 
 
+@lru_cache(CACHED)
 def scope_of(address: str) -> Scope | None:
     """The scope of a multiaddr; None if nobody can dial it, or a name must be looked up first."""
     where = host_and_port(address)
-    if where is None:
-        return None
-    host = where[0]
+    return scope_of_host(where[0]) if where is not None else None
+
+
+def scope_of_host(host: IPv4Address | IPv6Address) -> Scope | None:
+    """The scope of an IP address; None if nobody can dial it."""
     if host.is_loopback:
         return Scope.LOOPBACK
     if any(host in network for network in DOCUMENTATION):
@@ -68,6 +79,24 @@ def within_reach(addresses: Sequence[str], scope: Scope) -> tuple[str, ...]:
     return tuple(address for address in addresses if (found := scope_of(address)) is not None and found >= scope)
 
 
+def worth_dialling(
+    addresses: Sequence[str], horizon: Scope, attached: Sequence[IPv4Interface | IPv6Interface]
+) -> tuple[str, ...]:
+    """Those of a record's addresses at which its author may be; `horizon` is the widest scope of our connections."""
+    return tuple(
+        address
+        for address in addresses
+        if (found := scope_of(address)) is not None
+        and (found >= horizon or (found is Scope.LAN and is_near(address, attached)))
+    )
+
+
+def is_near(address: str, attached: Sequence[IPv4Interface | IPv6Interface]) -> bool:
+    """Whether a multiaddr leads into a network to which we are attached."""
+    where = host_and_port(address)
+    return where is not None and any(where[0] in each.network for each in attached)
+
+
 def heard(message: Message, scope: Scope) -> Message:
     """`message`, said over a connection in `scope`, without the addresses that mean nothing here."""
     match message:
@@ -84,5 +113,6 @@ def _contacts(contacts: Sequence[Contact], scope: Scope) -> tuple[Contact, ...]:
     return tuple(each for each in near if each.addresses)
 
 
-def _is_port(text: str) -> bool:
+def is_port(text: str) -> bool:
+    """Whether this is the number of a port that can be dialled."""
     return text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= MAX_PORT

@@ -13,8 +13,8 @@ are believed to be worth a knock (nobody makes us knock at the internet's doors)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from ipaddress import ip_address
 
+from shoal.dht.scope import is_near
 from shoal.protocol.addresses import Interface
 from shoal.protocol.identity import public_key
 from shoal.protocol.ids import PeerId
@@ -43,21 +43,10 @@ def believed(said: Words, attached: Sequence[Interface]) -> tuple[PeerId, tuple[
         claimed = [(said.get(b"a%d" % i) or b"").decode() for i in range(MAX_ADDRESSES)]
     except ValueError:
         return None
-    near = tuple(dict.fromkeys(each for each in claimed if is_near(each, attached)))
+    near = tuple(dict.fromkeys(each for each in claimed if _is_door(each, attached)))
     return (peer, near) if near else None
 
 
-def is_near(address: str, attached: Sequence[Interface]) -> bool:
-    """Whether a multiaddr is a TCP port on a network to which we are attached."""
-    parts = address.split("/")
-    if len(address) > MAX_ADDRESS or len(parts) != 5 or parts[0] or parts[3] != "tcp":
-        return False
-    _, family, host, _, port = parts
-    try:
-        place = ip_address(host)
-        known = family == f"ip{place.version}" and port.isascii() and port.isdecimal() and 0 < int(port) < 65536
-    except ValueError:
-        return False
-    return (
-        known and "%" not in host and any(place.version == each.version and place in each.network for each in attached)
-    )
+def _is_door(address: str, attached: Sequence[Interface]) -> bool:
+    """Whether a multiaddr is a TCP port, and no more, on a network to which we are attached."""
+    return len(address) <= MAX_ADDRESS and address.count("/") == 4 and is_near(address, attached)

@@ -170,7 +170,7 @@ class Page:
 
     async def _call_upon(self, listed: Listed) -> None:
         """Membership asks whoever a connection is made with; with whom there is one already, now."""
-        peer, addresses = listed.peer, listed.entry.addresses
+        peer, addresses = listed.peer, self._discovery.worth_dialling(listed.entry.addresses)
         if not addresses:
             return
         self._network.remember(peer, addresses)

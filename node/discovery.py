@@ -25,11 +25,12 @@ from shoal.dht.effects import Ask, Blamed, ClockOff, Effect, Got, Put
 from shoal.dht.kademlia import Kademlia
 from shoal.dht.reachability import Verdict
 from shoal.dht.record import RECORDS, make_record
-from shoal.dht.scope import heard, scope_between
+from shoal.dht.scope import Scope, heard, scope_between, worth_dialling
 from shoal.node.dialback import DialBack
 from shoal.node.idle import LastUse
 from shoal.node.logs import warn
 from shoal.node.service import Answer
+from shoal.protocol.addresses import attached
 from shoal.protocol.effects import Event, Tell, Timer, Wake
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.identity import Identity
@@ -139,6 +140,11 @@ class Discovery:
         answer, effects = self._core.serve(self.now(), peer, self._heard(peer, message))
         self._carry_out(effects)
         return answer
+
+    def worth_dialling(self, addresses: Sequence[str]) -> tuple[str, ...]:
+        """Of the addresses in a record, those at which its author may be for us."""
+        horizon = max((scope_between(link.addresses) for link in self._network.links()), default=Scope.LOOPBACK)
+        return worth_dialling(addresses, horizon, attached())
 
     @property
     def verdict(self) -> Verdict:

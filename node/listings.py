@@ -27,9 +27,9 @@ async def providers(discovery: Discovery, run: RunId) -> list[Contact]:
     """Who is said to have a run's manifest: those who say so, and else its members."""
     for key in (manifest_key(run), run_key(run)):
         found = (await discovery.get(key)).found
-        contacts = [Contact(each.record.author, entry.addresses) for each in found if (entry := _provider(each))]
-        if contacts:
-            return contacts
+        contacts = [Contact(each.record.author, discovery.worth_dialling(_addresses(each))) for each in found]
+        if reachable := [each for each in contacts if each.addresses]:
+            return reachable
     return []
 
 
@@ -49,9 +49,10 @@ async def public_runs(discovery: Discovery) -> list[Answer]:
     return sorted(rows, key=lambda row: (-row["members"], row["run"]))[:MAX_LISTED]
 
 
-def _provider(found: Found) -> ManifestEntry | MemberEntry | None:
+def _addresses(found: Found) -> tuple[str, ...]:
+    """Where the author of an entry says that it can be asked."""
     entry = read_entry(found)
-    return entry if isinstance(entry, ManifestEntry | MemberEntry) and entry.addresses else None
+    return entry.addresses if isinstance(entry, ManifestEntry | MemberEntry) else ()
 
 
 def _row(run: RunId, said: Sequence[RunNotice]) -> Answer:

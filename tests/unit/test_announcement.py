@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.node.announcement import MAX_ADDRESSES, believed, is_near, words
+from shoal.node.announcement import MAX_ADDRESSES, believed, words
 from shoal.protocol.identity import Identity
 
 ANNA = Identity.generate().peer
@@ -61,8 +61,8 @@ def test_other_words_are_not_believed(change: dict[str, str]) -> None:
         f"/ip4/10.0.0.9/tcp/{'1' * 5000}",
     ],
 )
-def test_only_plain_tcp_ports_are_near(address: str) -> None:
-    assert not is_near(address, ATTACHED)
+def test_only_plain_tcp_ports_are_believed(address: str) -> None:
+    assert believed(heard(words(ANNA, NEAR[:1]) | {"a0": address}), ATTACHED) is None
 
 
 values = st.none() | st.binary(max_size=255) | st.sampled_from([ANNA.encode(), b"1", *(each.encode() for each in NEAR)])

@@ -9,9 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.dht.link import (
-    INTERNET,
-    LAN,
-    LOOPBACK,
     MAX_ADDRESSES,
     MAX_LINK,
     RunLink,
@@ -21,6 +18,7 @@ from shoal.dht.link import (
     parse_link,
     scope,
 )
+from shoal.dht.scope import Scope
 from shoal.protocol.errors import LocalError
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import RunId
@@ -116,21 +114,21 @@ def test_garbage_is_refused_in_one_sentence(text: str, complaint: str) -> None:
 @pytest.mark.parametrize(
     ("host", "expected"),
     [
-        ("/ip4/8.8.8.8", INTERNET),
-        ("/ip4/203.0.113.9", INTERNET),
-        ("/ip6/2001:db8::1", INTERNET),
-        ("/dns4/example.org", INTERNET),
-        ("/ip4/192.168.1.7", LAN),
-        ("/ip4/100.64.0.1", LAN),
-        ("/ip6/fe80::1", LAN),
-        ("/dns4/printer.local", LAN),
-        ("/ip4/127.0.0.1", LOOPBACK),
-        ("/ip4/0.0.0.0", LOOPBACK),
-        ("/ip6/::1", LOOPBACK),
-        ("/dns/localhost", LOOPBACK),
+        ("/ip4/8.8.8.8", Scope.INTERNET),
+        ("/ip4/203.0.113.9", Scope.INTERNET),
+        ("/ip6/2001:db8::1", Scope.INTERNET),
+        ("/dns4/example.org", Scope.INTERNET),
+        ("/ip4/192.168.1.7", Scope.LAN),
+        ("/ip4/100.64.0.1", Scope.LAN),
+        ("/ip6/fe80::1", Scope.LAN),
+        ("/dns4/printer.local", Scope.LAN),
+        ("/ip4/127.0.0.1", Scope.LOOPBACK),
+        ("/ip4/0.0.0.0", Scope.LOOPBACK),
+        ("/ip6/::1", Scope.LOOPBACK),
+        ("/dns/localhost", Scope.LOOPBACK),
     ],
 )
-def test_from_where_an_address_can_be_dialled(host: str, expected: int) -> None:
+def test_from_where_an_address_can_be_dialled(host: str, expected: Scope) -> None:
     assert scope(f"{host}/tcp/4101") == expected
 
 

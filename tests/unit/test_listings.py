@@ -10,6 +10,7 @@ import pytest
 from shoal.dht.directory import MANIFEST, MEMBER
 from shoal.dht.effects import Found, Got
 from shoal.dht.keys import PUBLIC_RUNS, manifest_key, run_key
+from shoal.dht.scope import Scope, worth_dialling
 from shoal.node.discovery import Discovery
 from shoal.node.listings import MAX_LISTED, MAX_NAME, providers, public_runs
 from shoal.protocol.errors import LocalError
@@ -33,7 +34,14 @@ def discovery(records: dict[Digest, list[Found]], servers: int = 1) -> Discovery
     async def get(key: Digest) -> Got:
         return Got(1, tuple(records.get(key, ())), 3, 1, 3)
 
-    return cast(Discovery, SimpleNamespace(get=get, contacts=lambda: [Contact(ANNA, HERE)] * servers))
+    return cast(
+        Discovery,
+        SimpleNamespace(
+            get=get,
+            contacts=lambda: [Contact(ANNA, HERE)] * servers,
+            worth_dialling=lambda addresses: worth_dialling(addresses, Scope.INTERNET, ()),
+        ),
+    )
 
 
 def notice(run: RunId, author: PeerId, *, name: str = "open", round: int = 3, members: int = 2) -> Found:
@@ -48,6 +56,9 @@ async def test_who_says_that_it_has_the_manifest_is_asked_before_members() -> No
     assert await providers(discovery({run_key(RUN): members}), RUN) == [Contact(BERT, THERE)]
     withdrawn = {manifest_key(RUN): [said(ANNA, MANIFEST, b"")], run_key(RUN): [said(EVE, MEMBER, b"\xc1")]}
     assert await providers(discovery(withdrawn), RUN) == []
+    at_home = ManifestEntry(("/ip4/127.0.0.1/tcp/22", "/ip4/192.168.0.1/tcp/80"))
+    lured = {manifest_key(RUN): [said(EVE, MANIFEST, at_home)], run_key(RUN): members}
+    assert await providers(discovery(lured), RUN) == [Contact(BERT, THERE)]
 
 
 @pytest.mark.asyncio

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_interface
+
 import pytest
 
-from shoal.dht.scope import Scope, heard, host_and_port, scope_between, scope_of
+from shoal.dht.scope import Scope, heard, host_and_port, is_near, scope_between, scope_of, worth_dialling
 from shoal.protocol.ids import NO_DIGEST, Digest, PeerId
 from shoal.protocol.messages.dht import Contact, FindNode, Greet, Greeted, Nodes, Records
 
@@ -38,6 +40,7 @@ ANNA, BERT, CARL = PeerId("anna"), PeerId("bert"), PeerId("carl")
         ("/ip4/8.8.8.8/tcp/\u0663", None),  # a digit, but none of ours
         ("/ip4/::1/tcp/1", None),
         ("/ip4/8.8.8/tcp/1", None),
+        ("/ip6/fe80::1%eth0/tcp/1", None),  # the name of somebody else's interface
         ("ip4/8.8.8.8/tcp/1", None),
         ("", None),
     ],
@@ -74,3 +77,28 @@ def test_who_is_left_without_an_address_is_no_server_to_us() -> None:
 def test_all_else_is_heard_as_it_was_said() -> None:
     question = FindNode(Digest(NO_DIGEST))
     assert heard(question, Scope.INTERNET) is question
+
+
+NEIGHBOUR, STRANGE = "/ip4/192.168.1.9/tcp/4101", "/ip4/10.9.8.7/tcp/80"
+
+
+@pytest.mark.parametrize(
+    ("horizon", "kept"),
+    [
+        (Scope.LOOPBACK, (HERE, NEIGHBOUR, STRANGE, AWAY)),
+        (Scope.LAN, (NEIGHBOUR, STRANGE, AWAY)),  # a private network may be of many parts
+        (Scope.INTERNET, (NEIGHBOUR, AWAY)),
+    ],
+)
+def test_who_knows_the_internet_dials_no_private_network_that_it_is_not_in(
+    horizon: Scope, kept: tuple[str, ...]
+) -> None:
+    written = (HERE, NEIGHBOUR, STRANGE, AWAY, "/dns4/example.org/tcp/1", "nonsense")
+    assert worth_dialling(written, horizon, [ip_interface("192.168.1.2/24"), ip_interface("fd00::2/64")]) == kept
+
+
+def test_near_is_what_lies_in_a_network_that_we_are_attached_to() -> None:
+    attached = [ip_interface("192.168.1.2/24"), ip_interface("fd00::2/64")]
+    assert is_near(HOME, attached)
+    assert is_near("/ip6/fd00::77/tcp/1", attached)
+    assert not any(is_near(address, attached) for address in (HERE, AWAY, STRANGE, "/ip6/fd01::77/tcp/1", "nonsense"))
