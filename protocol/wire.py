@@ -16,6 +16,7 @@ import math
 import types
 import typing
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import msgpack
@@ -33,7 +34,7 @@ MAX_INT = 2**63 - 1
 RUN_TAGS = range(1, 70)  # between the members of a run
 NODE_TAGS = range(70, 90)  # calls between nodes, and their answers
 
-Pack = Callable[[Any], Any]
+Fields = Callable[[Any], tuple[Any, ...]]
 Unpack = Callable[[Any], Any]
 
 
@@ -47,7 +48,8 @@ class Message:
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 
-_codecs: dict[type, tuple[Pack, Unpack]] = {}
+_fields: dict[type, Fields] = {}
+_unpacks: dict[type, Unpack] = {}
 _tags: dict[type[Message], int] = {}
 _table: dict[int, type[Message]] = {}
 
@@ -75,7 +77,8 @@ class _Malformed(ValueError):
 def value(cls: type[T]) -> type[T]:
     """Make `cls` a frozen dataclass that may be a field of a message."""
     made = dataclasses.dataclass(frozen=True, slots=True)(cls)
-    _codecs[made] = _record_codec(made)
+    _fields[made] = _fields_of(made)
+    _unpacks[made] = _record(made)
     return made
 
 
@@ -97,13 +100,13 @@ def message(tag: int) -> Callable[[type[M]], type[M]]:
 def encode(message: Message) -> bytes:
     """The canonical bytes of `message`: the same message always gives the same bytes."""
     kind = type(message)
-    packed: bytes = msgpack.packb([_tags[kind], *_codecs[kind][0](message)])
+    packed: bytes = msgpack.packb((_tags[kind], *_fields[kind](message)), default=_plain)
     return packed
 
 
 def encode_value(record: object) -> bytes:
     """The canonical bytes of a value that is not a message, for hashing."""
-    packed: bytes = msgpack.packb(_codecs[type(record)][0](record))
+    packed: bytes = msgpack.packb(record, default=_plain)
     return packed
 
 
@@ -126,7 +129,7 @@ def decode(
     if kind is None or (tags is not None and items[0] not in tags):
         raise RemoteError(f"message has tag {items[0]}, which means nothing here", sender)
     try:
-        decoded: Message = _codecs[kind][1](items[1:])
+        decoded: Message = _unpacks[kind](items[1:])
     except _Malformed as error:
         raise RemoteError(f"malformed {kind.__name__}: {error}", sender) from error
     return decoded
@@ -137,129 +140,119 @@ def table() -> dict[int, type[Message]]:
     return dict(sorted(_table.items()))
 
 
-# -- one (pack, unpack) pair for each type hint -------------------------------------------------------------
+# -- packing: msgpack knows all that may be a field but our values, and asks what those are ------------------
 
 
-def _same(item: Any) -> Any:
-    return item
+def _plain(record: Any) -> tuple[Any, ...]:
+    try:
+        return _fields[type(record)](record)
+    except KeyError:
+        raise TypeError(f"{type(record).__name__} cannot travel") from None
 
 
-def _unpack_int(item: Any) -> int:
+def _fields_of(cls: type) -> Fields:
+    names = [field.name for field in dataclasses.fields(cls)]
+    if len(names) > 1:
+        return attrgetter(*names)  # a tuple, faster than any loop
+    return lambda record: tuple([getattr(record, name) for name in names])
+
+
+# -- unpacking: one function for each type hint --------------------------------------------------------------
+
+
+def _int(item: Any) -> int:
     if type(item) is not int or not 0 <= item <= MAX_INT:
         raise _Malformed("expected an integer of 0 .. 2^63-1")
     return item
 
 
-def _unpack_float(item: Any) -> float:
+def _float(item: Any) -> float:
     if type(item) not in (float, int) or not math.isfinite(item):
         raise _Malformed("expected a finite number")
     return float(item)
 
 
-def _unpack_bool(item: Any) -> bool:
+def _bool(item: Any) -> bool:
     if type(item) is not bool:
         raise _Malformed("expected a boolean")
     return item
 
 
-def _unpack_str(item: Any) -> str:
+def _str(item: Any) -> str:
     if type(item) is not str or len(item) > MAX_STRING:
         raise _Malformed(f"expected a string of at most {MAX_STRING} characters")
     return item
 
 
-def _unpack_bytes(item: Any) -> bytes:
+def _bytes(item: Any) -> bytes:
     if type(item) is not bytes:
         raise _Malformed("expected bytes")
     return item
 
 
-def _unpack_digest(item: Any) -> bytes:
+def _digest(item: Any) -> bytes:
     if type(item) is not bytes or len(item) != DIGEST_SIZE:
         raise _Malformed(f"expected {DIGEST_SIZE} bytes")
     return item
 
 
-_codecs.update(
-    {
-        int: (_same, _unpack_int),
-        float: (_same, _unpack_float),
-        bool: (_same, _unpack_bool),
-        str: (_same, _unpack_str),
-        bytes: (_same, _unpack_bytes),
-    }
-)
-_new_types: dict[Any, tuple[Pack, Unpack]] = {
-    PeerId: (_same, _unpack_str),
-    Digest: (_same, _unpack_digest),
-    RunId: (_same, _unpack_digest),
-}
+_unpacks.update({int: _int, float: _float, bool: _bool, str: _str, bytes: _bytes})
+_new_types: dict[Any, Unpack] = {PeerId: _str, Digest: _digest, RunId: _digest}
 
 
-def _codec(hint: Any) -> tuple[Pack, Unpack]:
+def _unpack(hint: Any) -> Unpack:
     if hint in _new_types:
         return _new_types[hint]
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         (inner,) = (arg for arg in args if arg is not type(None))
-        return _optional_codec(*_codec(inner))
+        return _optional(_unpack(inner))
     if origin is tuple and len(args) == 2 and args[1] is Ellipsis:
-        return _sequence_codec(*_codec(args[0]))
+        return _sequence(_unpack(args[0]))
     if origin is tuple:
-        return _fixed_codec([_codec(arg) for arg in args])
-    if hint in _codecs:
-        return _codecs[hint]
+        return _fixed([_unpack(arg) for arg in args])
+    if hint in _unpacks:
+        return _unpacks[hint]
     raise TypeError(f"{hint!r} cannot travel")
 
 
-def _optional_codec(pack: Pack, unpack: Unpack) -> tuple[Pack, Unpack]:
-    return (
-        lambda item: None if item is None else pack(item),
-        lambda item: None if item is None else unpack(item),
-    )
+def _optional(unpack: Unpack) -> Unpack:
+    return lambda item: None if item is None else unpack(item)
 
 
-def _sequence_codec(pack: Pack, unpack: Unpack) -> tuple[Pack, Unpack]:
+def _sequence(unpack: Unpack) -> Unpack:
     def unpack_all(items: Any) -> tuple[Any, ...]:
         if type(items) is not list:
             raise _Malformed("expected a sequence")
         return tuple([unpack(item) for item in items])
 
-    if pack is _same:
-        return list, unpack_all
-    return lambda items: [pack(item) for item in items], unpack_all
+    return unpack_all
 
 
-def _fixed_codec(codecs: list[tuple[Pack, Unpack]]) -> tuple[Pack, Unpack]:
-    packs, unpacks = [pack for pack, _ in codecs], [unpack for _, unpack in codecs]
-
+def _fixed(unpacks: list[Unpack]) -> Unpack:
     def unpack_all(items: Any) -> tuple[Any, ...]:
         if type(items) is not list or len(items) != len(unpacks):
             raise _Malformed(f"expected {len(unpacks)} items")
-        return tuple([unpack(item) for unpack, item in zip(unpacks, items, strict=True)])
+        return tuple([unpack(item) for unpack, item in zip(unpacks, items)])  # noqa: B905  # they are as many
 
-    return lambda items: [pack(item) for pack, item in zip(packs, items, strict=True)], unpack_all
+    return unpack_all
 
 
-def _record_codec(cls: type) -> tuple[Pack, Unpack]:
+def _record(cls: type) -> Unpack:
     names = [field.name for field in dataclasses.fields(cls)]
     hints = typing.get_type_hints(cls)
-    codecs = [_codec(hints[name]) for name in names]
-    packs = [(name, pack) for name, (pack, _) in zip(names, codecs, strict=True)]
-    unpacks = [unpack for _, unpack in codecs]
-
-    def pack_record(record: Any) -> list[Any]:
-        return [pack(getattr(record, name)) for name, pack in packs]
+    unpacks = [_unpack(hints[name]) for name in names]
+    expected = len(names)
 
     def unpack_record(items: Any) -> Any:
-        if type(items) is not list or len(items) != len(unpacks):
-            raise _Malformed(f"expected {len(unpacks)} fields")
-        values = []
-        for name, unpack, item in zip(names, unpacks, items, strict=True):
-            try:
+        if type(items) is not list or len(items) != expected:
+            raise _Malformed(f"expected {expected} fields")
+        values: list[Any] = []
+        try:
+            for unpack, item in zip(unpacks, items):  # noqa: B905  # they are as many
                 values.append(unpack(item))
-            except _Malformed as error:
-                raise _Malformed(f"{name}: {error}") from None
+        except _Malformed as error:
+            raise _Malformed(f"{names[len(values)]}: {error}") from None
         return cls(*values)
 
-    return pack_record, unpack_record
+    return unpack_record

@@ -40,6 +40,7 @@ def children() -> Iterator[Children]:
         yield started
 
 
+@pytest.mark.long
 def test_a_run_from_its_creation_to_a_restart(children: Children, tmp_path: Path) -> None:
     first = RealNode(tmp_path / "first").start(children)
     assert first.client.status()["state"] == "SOLO"

@@ -85,6 +85,7 @@ def test_creator_and_member_are_in_their_run_again(children: Children, tmp_path:
         assert "Traceback" not in node.words()
 
 
+@pytest.mark.long
 def test_who_dies_as_soon_as_it_has_joined_finds_the_others_again(
     children: Children, tmp_path: Path, manifest: Path
 ) -> None:
@@ -133,6 +134,7 @@ def test_a_node_says_that_nobody_answers_and_forgets_what_it_left(
     assert verdict(member.client.status()) == Exit.OK
 
 
+@pytest.mark.long
 def test_a_run_that_goes_on_from_a_checkpoint_is_there_again_before_anybody_has_joined(
     children: Children, tmp_path: Path
 ) -> None:

@@ -54,7 +54,8 @@ def under_attack(size: int, seed: int, gets: int, copies: Sequence[int], seconds
     return town, attacked
 
 
-@pytest.mark.parametrize("size", [pytest.param(2000), pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.long
+@pytest.mark.parametrize("size", [2000, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_records_are_found_while_half_of_the_nodes_are_replaced(size: int, capsys: CAPSYS) -> None:
     outcome = honest_hour(size, seed=1, gets=600, capsys=capsys)
     assert outcome.asks.total() >= 550
@@ -166,6 +167,7 @@ def test_teeth_a_key_must_have_several_places(monkeypatch: pytest.MonkeyPatch) -
     assert town.outcome.success(attacked) < 0.5
 
 
+@pytest.mark.long
 def test_teeth_a_crowd_on_the_way_must_not_take_over_a_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers that name only each other, and all deny: with one path, whoever meets one of them first is lost."""
     disjoint = _misled()

@@ -5,6 +5,7 @@ A failing seed prints itself and its fault plan; `python -m tests.simulation.cam
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import subprocess
@@ -30,7 +31,7 @@ AT_ONCE = 0.9  # of those decided, in the first attempt, whatever strikes
 def in_processes(work: Callable[[int], R], seeds: Iterable[int]) -> list[R]:
     """Run seeds in as many processes as this machine has cores for, two at most."""
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(2, os.cpu_count() or 1), mp_context=context) as pool:
+    with ProcessPoolExecutor(min(2, os.cpu_count() or 1), context, initializer=gc.freeze) as pool:
         return list(pool.map(work, seeds, chunksize=5))
 
 
