@@ -70,8 +70,8 @@ format: install
 # These run one after the other: they time something, look at the whole machine, use every core, or write to the terminal.
 ALONE := tests/test_architecture.py tests/simulation/test_rounds.py tests/browser tests/compose \
     $(addprefix tests/integration/test_,death_in_round.py leaks.py network.py resume.py up.py worker.py)
-# All others run side by side.
-TOGETHER := $(ALONE:%=--ignore=%) --numprocesses=auto --maxprocesses=4 --dist=worksteal
+# All others run side by side, the longest first; on two cores three at once, as many of them mostly wait.
+TOGETHER := $(ALONE:%=--ignore=%) --numprocesses=3 --dist=load --maxschedchunk=1
 
 test: lint
 	$(BIN)/pytest $(TOGETHER) -m 'not slow'

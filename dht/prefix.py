@@ -23,13 +23,15 @@ Prefixes = tuple[tuple[str, ...], tuple[str, ...]]
 
 def prefixes(contact: Contact) -> Prefixes:
     """The narrow and the wide prefixes of a contact's addresses on the internet, each once."""
-    pairs = [
-        _prefixes(address) for address in contact.addresses if scope_of(address) not in (Scope.LOOPBACK, Scope.LAN)
-    ]
-    return tuple(dict.fromkeys(pair[0] for pair in pairs)), tuple(dict.fromkeys(pair[1] for pair in pairs))
+    return _of(contact.addresses)
 
 
 @lru_cache(CACHED)
+def _of(addresses: tuple[str, ...]) -> Prefixes:
+    pairs = [_prefixes(each) for each in addresses if scope_of(each) not in (Scope.LOOPBACK, Scope.LAN)]
+    return tuple(dict.fromkeys(pair[0] for pair in pairs)), tuple(dict.fromkeys(pair[1] for pair in pairs))
+
+
 def _prefixes(address: str) -> tuple[str, str]:
     where = host_and_port(address)
     if where is None:

@@ -40,6 +40,12 @@ class FakeNode:
         if self.flaw == "deaf":
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: None)
 
+    def say(self, name: str, text: str) -> None:
+        """Write a file of the world; the others see all of it, or nothing."""
+        draft = self.world / f"{name}.{self.name}"
+        draft.write_text(text)
+        draft.replace(self.world / name)
+
     def members(self, begin: float) -> list[str]:
         return [path.stem for path in self.world.glob("*.member") if float(path.read_text()) <= begin]
 
@@ -95,12 +101,12 @@ class FakeNode:
         return record | measured | learned | {"applied_at": began + ROUND, "phases": phases, "waited_for": {}}
 
     async def create_run(self, manifest_toml: str, train: bool, checkpoint: str = "") -> dict[str, Any]:
-        (self.world / "run.toml").write_text(manifest_toml)
+        self.say("run.toml", manifest_toml)
         return await self.join_run("", train)
 
     async def join_run(self, run: str, train: bool, checkpoint: str = "") -> dict[str, Any]:
         self.joined_at = time.time()
-        (self.world / f"{self.name}.member").write_text(str(self.joined_at))
+        self.say(f"{self.name}.member", str(self.joined_at))
         return {"run": "ab" * 32, "name": "fake"}
 
     async def save_state(self, run: str, path: str) -> dict[str, Any]:
@@ -116,7 +122,7 @@ class FakeNode:
             if self.flaw == "crash" and self.round() == 1:
                 sys.exit("the disk is on fire")
             if self.trigger and self.round() == self.trigger.fault.round - 1 and self.joined_at:
-                (self.world / f"{self.name}.dead").write_text(str(self.trigger.fault.round))
+                self.say(f"{self.name}.dead", str(self.trigger.fault.round))
                 for sent in range(1, CHUNKS + 1):
                     self.trigger.sent(self.trigger.fault.round, sent, CHUNKS, "owner")
 

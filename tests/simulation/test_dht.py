@@ -13,7 +13,7 @@ from shoal.dht import lookup as lookup_module
 from shoal.dht import tally as tally_module
 from shoal.dht.get import NEAREST, Get
 from shoal.dht.kademlia import Kademlia
-from shoal.dht.keys import COPIES, node_id
+from shoal.dht.keys import node_id
 from shoal.dht.lookup import Lookup
 from shoal.dht.path import State
 from shoal.dht.table import Table
@@ -71,7 +71,7 @@ def test_records_are_found_while_half_of_the_nodes_are_replaced(size: int, capsy
         (700, [0]),
         pytest.param(700, [1], marks=pytest.mark.slow),
         pytest.param(700, [2], marks=pytest.mark.slow),
-        *(pytest.param(10_000, [copy], marks=pytest.mark.slow) for copy in range(COPIES)),
+        pytest.param(10_000, [0], marks=pytest.mark.slow),
     ],
 )
 def test_liars_hide_little_even_around_one_place(size: int, copies: list[int], capsys: CAPSYS) -> None:
@@ -154,6 +154,7 @@ def _one_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(get_module, "COPIES", 1)
 
 
+@pytest.mark.slow
 def test_teeth_signatures_must_be_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     _signatures_unchecked(monkeypatch)
     town, _ = under_attack(700, 2, 60, [0], 900.0)
@@ -161,13 +162,13 @@ def test_teeth_signatures_must_be_checked(monkeypatch: pytest.MonkeyPatch) -> No
     assert forged
 
 
+@pytest.mark.slow
 def test_teeth_a_key_must_have_several_places(monkeypatch: pytest.MonkeyPatch) -> None:
     _one_place(monkeypatch)
     town, attacked = under_attack(700, 2, 60, [0], 900.0)
     assert town.outcome.success(attacked) < 0.5
 
 
-@pytest.mark.long
 def test_teeth_a_crowd_on_the_way_must_not_take_over_a_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers that name only each other, and all deny: with one path, whoever meets one of them first is lost."""
     disjoint = _misled()
@@ -177,10 +178,10 @@ def test_teeth_a_crowd_on_the_way_must_not_take_over_a_lookup(monkeypatch: pytes
 
 def _misled() -> int:
     """How many of 100 lookups end without any of the five nearest honest servers."""
-    town = Town(1000, 5, Weather(0.02, 0.3, 0.0))
+    town = Town(500, 5, Weather(0.02, 0.3, 0.0))
     rng = random.Random(5)
     ring = Ring(rng, ("crowd",))
-    names = [make_peer(rng) for _ in range(60)]
+    names = [make_peer(rng) for _ in range(30)]
     town.settle([(ring.make, names)])
     honest = [node for node in town.world.nodes.values() if node.serves and type(node.core) is Kademlia]
     readers = [node for node in town.world.nodes.values() if not node.serves]

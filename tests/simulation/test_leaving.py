@@ -25,12 +25,12 @@ def sweep(case: Leaving, first: int, stride: int) -> int:
 
 @pytest.mark.parametrize("leaver", NAMES)
 def test_a_leaver_is_missed_by_nobody_whenever_it_goes(leaver: PeerId) -> None:
-    assert sweep(Leaving(leaver, 0), 1, 1) > 60
+    assert sweep(Leaving(leaver, 0), 1, 2) > 30
 
 
 def test_nor_is_one_that_has_never_voted() -> None:
     """It is in its first rounds; the proposal names it before it is a voter."""
-    assert sweep(Leaving(NAMES[2], 0, newcomer=True), 1, 1) > 60
+    assert sweep(Leaving(NAMES[2], 0, newcomer=True), 1, 2) > 30
 
 
 @pytest.mark.parametrize("leaver", NAMES)
@@ -49,13 +49,13 @@ def test_who_comes_back_is_one_of_them_again(leaver: PeerId, away: float) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 4))
+@pytest.mark.parametrize("seed", range(4))
 def test_every_event_of_a_newcomer_and_more_seeds(seed: int) -> None:
     assert sweep(Leaving(NAMES[2], 0, seed, newcomer=True), 1, 1) > 60
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 4))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("leaver", NAMES)
 def test_every_event_of_more_seeds(leaver: PeerId, seed: int) -> None:
     assert sweep(Leaving(leaver, 0, seed), 1, 1) > 60

@@ -21,8 +21,6 @@ from tests.simulation import campaign, single_death
 from tests.simulation.campaign import KINDS, PHASES, Report
 
 R = TypeVar("R")
-SEEDS = range(300)
-DEATHS = range(180)
 ENOUGH = 0.95  # of the rounds begun must be decided
 EXCUSED = 0.05  # of the runs, at most, for whom nothing could go on in peace, for a stated reason
 AT_ONCE = 0.9  # of those decided, in the first attempt, whatever strikes
@@ -35,8 +33,9 @@ def in_processes(work: Callable[[int], R], seeds: Iterable[int]) -> list[R]:
         return list(pool.map(work, seeds, chunksize=5))
 
 
-def test_no_promise_is_broken_whatever_strikes(capsys: pytest.CaptureFixture[str]) -> None:
-    reports = in_processes(campaign.report_on, SEEDS)
+@pytest.mark.parametrize("seeds", [range(100), pytest.param(range(300), marks=pytest.mark.slow)], ids=len)
+def test_no_promise_is_broken_whatever_strikes(seeds: range, capsys: pytest.CaptureFixture[str]) -> None:
+    reports = in_processes(campaign.report_on, seeds)
     failures = [report.failure for report in reports if report.failure]
     faults: Counter[tuple[str, str]] = sum((report.faults for report in reports), Counter())
     with capsys.disabled():
@@ -50,8 +49,9 @@ def test_no_promise_is_broken_whatever_strikes(capsys: pytest.CaptureFixture[str
     assert all(faults[kind, phase] for kind in KINDS for phase in PHASES), table(faults)
 
 
-def test_one_death_never_aborts_a_round(capsys: pytest.CaptureFixture[str]) -> None:
-    deaths = in_processes(single_death.report_on, DEATHS)
+@pytest.mark.parametrize("seeds", [range(90), pytest.param(range(180), marks=pytest.mark.slow)], ids=len)
+def test_one_death_never_aborts_a_round(seeds: range, capsys: pytest.CaptureFixture[str]) -> None:
+    deaths = in_processes(single_death.report_on, seeds)
     failures = [death.failure for death in deaths if death.failure]
     struck = [death for death in deaths if death.struck]
     with capsys.disabled():

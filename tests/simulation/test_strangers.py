@@ -74,7 +74,7 @@ def as_signed(message: Message, author: PeerId) -> Message:
 
 @pytest.mark.parametrize("seconds", [0.1, 1.5, 2.1, 2.3, 4.4, 9.0])
 @given(data=st.data())
-@settings(max_examples=12)
+@settings(max_examples=8)
 def test_a_member_survives_any_message(seconds: float, data: st.DataObject) -> None:
     world, oracle = build(1, len(PEERS), LAN)
     world.run(seconds)
