@@ -203,7 +203,7 @@ async def test_a_word_that_is_too_long_is_dropped_and_said_once(caplog: pytest.L
             a.send(b.peer, RUN, Pad(bytes(MAX_CONTROL_FRAME)))
         a.send(b.peer, RUN, Word(1))
         await eventually(lambda: b.words == [1])
-    assert a.dropped == 2
+        assert a.dropped == 2
     assert caplog.text.count("is too long") == 1
 
 
