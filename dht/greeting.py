@@ -4,7 +4,8 @@ Rules:
 - A server enters the table when it has answered our Greet, and at no other time. So whoever greets us and says that it
   serves is greeted back first.
 - One that no longer serves leaves the table with its next answer.
-- A peer is not greeted twice within PAUSE, however often it is heard of or calls: nobody can make us call at will.
+- A peer is not greeted twice within PAUSE, however often it is heard of: nobody can make us call at will. One that did
+  not serve, and says itself that it does now, is greeted back all the same: a call for a call.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Greeter:
         self.serves = False
         self._me, self._table, self._calls, self._on_known = me, table, calls, on_known
         self._greeted: OrderedDict[PeerId, float] = OrderedDict()
+        self._clients: OrderedDict[PeerId, None] = OrderedDict()  # who greeted us, and did not serve
         self._clocks = Clocks(calls)
 
     def greet(self, now: float, contact: Contact, *, anew: bool = False) -> None:
@@ -52,12 +54,29 @@ class Greeter:
         """Somebody greets us."""
         vet_addresses(greet.addresses, sender)
         contact = Contact(sender, greet.addresses)
+        has_changed = self._has_changed(now, sender, greet.serves)
         if not greet.serves:
             self._table.forget(now, sender)
         elif sender in self._table:
             self._table.add(now, contact)
         elif greet.addresses and self._table.wants(now, contact):
-            self.greet(now, contact)
+            self.greet(now, contact, anew=has_changed)
+        return self.greeted(now)
+
+    def _has_changed(self, now: float, sender: PeerId, serves: bool) -> bool:
+        """Whether the sender had greeted us as one that does not serve, and does now."""
+        if not serves:
+            self._clients[sender] = None
+            if len(self._clients) > REMEMBERED:
+                self._clients.popitem(last=False)
+        elif sender in self._clients:
+            del self._clients[sender]
+            self._table.heard(now, sender)  # there is hope again
+            return True
+        return False
+
+    def greeted(self, now: float) -> Greeted:
+        """Our answer to a greeting."""
         return Greeted(self.addresses, self.serves, int(now))
 
     def answered(self, now: float, contact: Contact, answer: Message) -> None:

@@ -31,7 +31,7 @@ from shoal.dht.upkeep import Upkeep
 from shoal.protocol.effects import Timer
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import Digest, PeerId
-from shoal.protocol.messages.dht import Contact, FindRecords, Greet, Record, Store, Stored
+from shoal.protocol.messages.dht import Contact, FindRecords, Greet, Greeted, Record, Store, Stored
 from shoal.protocol.signing import Signer
 from shoal.protocol.wire import Message
 
@@ -135,6 +135,10 @@ class Kademlia:
         if isinstance(message, Store) and isinstance(answer, Stored):
             self._handover.note_answer(message, answer)
         return answer, self._finish(now)
+
+    def greeted(self, now: float) -> Greeted:
+        """What we answer to a greeting, as of now: who was served it earlier may have waited for us to know."""
+        return self._greeter.greeted(now)
 
     def answered(self, now: float, number: int, answer: Message) -> list[Effect]:
         """The answer to a call that we asked for."""

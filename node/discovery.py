@@ -135,10 +135,11 @@ class Discovery:
         self._last_use.note(self.now(), peer)
         if isinstance(message, TryMe):
             return await self._dial_back.try_for(peer, message)
-        if isinstance(message, Greet):  # whoever is told that we do not serve asks no more for a while
-            await self._dial_back.first_verdict()
         answer, effects = self._core.serve(self.now(), peer, self._heard(peer, message))
         self._carry_out(effects)
+        if isinstance(message, Greet):  # whoever is told that we do not serve asks no more for a while
+            await self._dial_back.first_verdict()
+            answer = self._core.greeted(self.now())
         return answer
 
     def worth_dialling(self, addresses: Sequence[str]) -> tuple[str, ...]:

@@ -90,6 +90,17 @@ def test_who_greets_us_often_is_greeted_once() -> None:
     assert len(meeting.wire.look()) == 1
 
 
+def test_who_did_not_serve_when_it_greeted_us_and_does_now_is_greeted_back_at_once() -> None:
+    meeting, who = Meeting(), contact()
+    meeting.greeter.greet(NOW, who)
+    meeting.greeter.serve(NOW, who.peer, Greet((), False))
+    meeting.wire.answer(NOW + 1, meeting.wire.look()[0], Greeted((), False, int(NOW)))
+    meeting.greeter.serve(NOW + 2, who.peer, Greet(who.addresses, True))
+    [ask] = meeting.wire.look()
+    meeting.wire.answer(NOW + 3, ask, greeted(who))
+    assert who.peer in meeting.table
+
+
 def test_clients_and_those_without_an_address_are_not_greeted_back() -> None:
     meeting = Meeting()
     meeting.greeter.serve(NOW, contact().peer, Greet((), True))
