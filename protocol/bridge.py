@@ -61,6 +61,23 @@ class Bridge:
         finally:
             self._calls.discard(outcome)
 
+    def follow(
+        self, ended: Callable[[BaseException], None], function: Callable[..., Awaitable[None]], *args: object
+    ) -> None:
+        """Start `await function(*args)` in the other loop, which only ends by an error; `ended` hears of it here."""
+        outcome: asyncio.Future[None] = self._loop.create_future()
+
+        def tell_end(outcome: asyncio.Future[None]) -> None:
+            self._calls.discard(outcome)
+            ended(outcome.exception() or TransportError("it has ended"))
+
+        outcome.add_done_callback(tell_end)
+        self._calls.add(outcome)
+        if self._ended.is_set():
+            _fail(outcome, TransportError("the network host has stopped"))
+        else:
+            self.post(self._launch, outcome, function, args)
+
     def post(self, function: Callable[..., object], *args: object) -> None:
         """Call a plain function in the other loop, soon; nothing happens if that loop has ended."""
         if self._soon is not None:

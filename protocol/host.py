@@ -25,20 +25,17 @@ from libp2p.host.basic_host import BasicHost
 from libp2p.network.stream.net_stream import NetStream
 from libp2p.peer.id import ID
 from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
-from libp2p.stream_muxer.yamux.yamux import Yamux, YamuxStream
 from multiaddr import Multiaddr
 
 from shoal.protocol.errors import LocalError, TransportError
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId, short
+from shoal.protocol.muxed import MuxedStream
+from shoal.protocol.muxer import Muxer
 from shoal.protocol.swarm import CLOSE_TIMEOUT, OnConnection, ask_name, close_connections, make_swarm, why
 
-# libp2p does not hold a peer to the windows that it was granted. Bytes received and not read:
-MAX_UNREAD = 48 << 20  # of one connection
-MAX_UNREAD_IN_ALL = 2 << 30
+MAX_UNREAD_IN_ALL = 2 << 30  # bytes received and not read, of all connections
 NEGOTIATE_LIMIT = 10  # seconds until a new stream must be agreed on
-WINDOW_POLLS = (0.001, 0.05)  # shortest and longest wait between two looks at a closed window
-SLAB = 65_535 - 16 - 12  # Noise message less tag and yamux header: one yamux frame is one Noise message
 READ_SIZE = 1 << 16
 
 Buffer = bytes | memoryview
@@ -51,29 +48,33 @@ class RawStream:
     def __init__(self, raw: INetStream, own_connection: bool = False) -> None:
         self._raw = cast(NetStream, raw)
         self._own_connection = own_connection
-        self._muxed = cast(YamuxStream, self._raw.muxed_stream)
+        self._muxed = cast(MuxedStream, self._raw.muxed_stream)
         self._released = trio.Event()
+        self._allowed, self._has_room = 0, trio.Event()
 
     @property
     def is_open(self) -> bool:
-        ended = self._muxed.closed or self._muxed.send_closed or self._muxed.conn.event_shutting_down.is_set()
-        return not ended
+        return self._muxed.is_open
 
-    async def read(self, wanted: int) -> bytearray:
-        """At least `wanted` bytes."""
-        data = bytearray()
-        while len(data) < wanted:
-            data += await self._muxed.read(max(wanted - len(data), READ_SIZE))
-        return data
+    def allow(self, more: int) -> None:
+        """Let `pump` hand on so many bytes more."""
+        self._allowed += more
+        self._has_room.set()
+
+    async def pump(self, feed: Callable[[bytes], None]) -> None:
+        """Hand on what comes, as far as that is allowed, until the stream ends."""
+        while True:
+            while self._allowed <= 0:
+                self._has_room = trio.Event()
+                await self._has_room.wait()
+            data = await self._muxed.read(READ_SIZE)
+            self._allowed -= len(data)
+            feed(data)
 
     async def write(self, parts: Sequence[Buffer]) -> None:
         """All parts, at the pace of the peer's windows."""
         for part in parts:
-            view = memoryview(part)
-            while view:
-                size = min(SLAB, await self._window())
-                await self._muxed.write(cast(bytes, view[:size]))
-                view = view[size:]
+            await self._muxed.write(part)
 
     async def reset(self) -> None:
         with suppress(Exception):
@@ -85,18 +86,8 @@ class RawStream:
     async def wait_released(self) -> None:
         """Return when the stream was closed or reset here, or its connection ended."""
         async with trio.open_nursery() as nursery:
-            for event in (self._released, self._muxed.conn.event_closed):
+            for event in (self._released, cast(Muxer, self._muxed.muxed_conn).event_closed):
                 nursery.start_soon(_cancel_after, nursery.cancel_scope, event)
-
-    async def _window(self) -> int:
-        """How much the peer takes now. libp2p's own wait gives up after 5 s; a peer may be paused longer."""
-        pause, longest = WINDOW_POLLS
-        while self._muxed.send_window <= 0:
-            if not self.is_open:
-                raise TransportError("the stream ended")
-            await trio.sleep(pause)
-            pause = min(2 * pause, longest)
-        return self._muxed.send_window
 
 
 class TrioHost:
@@ -192,12 +183,12 @@ class TrioHost:
         return stream
 
     async def _look_after(self) -> None:
-        """Keep our addresses; cut off who sends more than its windows allow: libp2p logs it, and buffers."""
+        """Keep our addresses; cut off those whose words wait for us most, if that is too much in all."""
         while True:
             await trio.sleep(1)
             self._note_addresses()
             by_size = sorted(self._swarm.get_connections(), key=_unread)
-            while by_size and (_unread(by_size[-1]) > MAX_UNREAD or sum(map(_unread, by_size)) > MAX_UNREAD_IN_ALL):
+            while sum(map(_unread, by_size)) > MAX_UNREAD_IN_ALL:
                 await close_connections([by_size.pop()])
 
     def _note_addresses(self) -> None:
@@ -216,7 +207,7 @@ async def _within(limit: float, connect: Callable[[], Awaitable[T]]) -> T:
 
 
 def _unread(connection: INetConn) -> int:
-    return sum(len(each) for each in cast(Yamux, connection.muxed_conn).stream_buffers.values())
+    return cast(Muxer, connection.muxed_conn).unread
 
 
 async def _cancel_after(scope: trio.CancelScope, event: trio.Event) -> None:

@@ -21,21 +21,19 @@ from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any, cast
 
 import trio
-from libp2p.abc import INetConn, INetStream
+from libp2p.abc import IMuxedConn, INetConn, INetStream, ISecureConn
 from libp2p.crypto import ed25519, x25519
-from libp2p.custom_types import StreamHandlerFn, TProtocol
+from libp2p.custom_types import StreamHandlerFn, TMuxerOptions, TProtocol
 from libp2p.network.auto_connector import AutoConnector
 from libp2p.network.config import ConnectionConfig, RetryConfig
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.network.exceptions import SwarmException
-from libp2p.network.stream.net_stream import NetStream
 from libp2p.network.swarm import Swarm
 from libp2p.peer.id import ID
 from libp2p.peer.peerstore import PeerStore
 from libp2p.security.noise import transport as noise
 from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
-from libp2p.stream_muxer.yamux import yamux
-from libp2p.stream_muxer.yamux.yamux import Yamux
+from libp2p.stream_muxer.muxer_multistream import MuxerMultistream
 from libp2p.transport.tcp.tcp import TCP
 from libp2p.transport.upgrader import TransportUpgrader
 from multiaddr import Multiaddr
@@ -43,13 +41,15 @@ from multiaddr import Multiaddr
 from shoal.protocol.allowance import Allowances
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId
+from shoal.protocol.muxer import Muxer
+from shoal.protocol.session import Noise, Session
 
 MAX_CONNECTIONS = 1024
 MAX_FROM_HOST = 256  # made by one address on the network; there may be many peers behind a router
 MAX_FROM_PEER = 8
 NEW_FROM_HOST = (128, 16.0)  # connections in a burst, and per second
 MAX_HOSTS = 4096  # whose rate is remembered
-MAX_STREAMS = 64  # of one connection, both directions
+YAMUX = TProtocol("/yamux/1.0.0")
 CLOSE_TIMEOUT = 0.3  # seconds for the good-byes of one connection
 
 log = logging.getLogger(__name__)
@@ -63,8 +63,10 @@ def make_swarm(identity: Identity, on_connection: OnConnection) -> Swarm:
     name = ID.from_pubkey(keys.public_key)
     peers = PeerStore(max_peers=4 * MAX_CONNECTIONS)  # beyond its limit, it may forget our own keys first
     peers.add_key_pair(name, keys)
-    security = noise.Transport(keys, noise_privkey=x25519.create_new_key_pair().private_key)
-    upgrader = TransportUpgrader({noise.PROTOCOL_ID: security}, {TProtocol(yamux.PROTOCOL_ID): Yamux})
+    security = Noise(keys, noise_privkey=x25519.create_new_key_pair().private_key)
+    muxers: TMuxerOptions = {YAMUX: Muxer}
+    upgrader = TransportUpgrader({noise.PROTOCOL_ID: security}, muxers)
+    upgrader.muxer_multistream = _Muxers(muxers)
     most = MAX_CONNECTIONS
     # libp2p's own limit per peer would close the connection with the fewest streams, whichever that is
     config = ConnectionConfig(
@@ -91,7 +93,7 @@ async def close_connections(connections: Sequence[INetConn]) -> None:
         with suppress(Exception), trio.move_on_after(CLOSE_TIMEOUT):
             await connection.close()
         with suppress(Exception):
-            await cast(Yamux, connection.muxed_conn).secured_conn.close()
+            await cast(Muxer, connection.muxed_conn).secured_conn.close()
 
     async with trio.open_nursery() as nursery:
         for connection in connections:
@@ -134,7 +136,7 @@ class _Swarm(Swarm):
         """Tell of the end of a connection as it comes; libp2p does so 0.2 s later."""
         peer = PeerId(str(conn.muxed_conn.peer_id))
         self._on_connection(peer, conn, True)
-        await cast(Yamux, conn.muxed_conn).event_closed.wait()
+        await cast(Muxer, conn.muxed_conn).event_closed.wait()
         self._on_connection(peer, conn, False)
 
     async def notify_disconnected(self, conn: INetConn) -> None:
@@ -143,12 +145,6 @@ class _Swarm(Swarm):
         if peer not in self.connections and peer != self.self_id:
             with suppress(Exception):  # PeerStoreError: it knows nothing of that peer
                 self.peerstore.clear_peerdata(peer)
-
-    async def notify_opened_stream(self, stream: INetStream) -> None:
-        await super().notify_opened_stream(stream)
-        connection = cast(NetStream, stream).swarm_conn
-        if connection is not None and len(connection.streams) > MAX_STREAMS:
-            await _reset(stream)
 
     async def dial_peer(self, peer_id: ID) -> list[INetConn]:
         """Opening a stream would dial here, to addresses of libp2p's choice."""
@@ -173,7 +169,7 @@ class _Swarm(Swarm):
         try:
             if self._from_host[host] <= MAX_FROM_HOST and self._new_from_host.of(host).take(trio.current_time()):
                 with suppress(Exception):
-                    connection = cast(Yamux, await self.upgrade_inbound_raw_conn(raw, maddr))
+                    connection = cast(Muxer, await self.upgrade_inbound_raw_conn(raw, maddr))
                     await connection.event_closed.wait()
         finally:
             self._from_host[host] -= 1
@@ -196,6 +192,14 @@ def _host_at(stream: Any) -> str:
 async def _reset(stream: INetStream) -> None:
     with suppress(Exception):  # the connection is ending, and the stream with it
         await stream.reset()
+
+
+class _Muxers(MuxerMultistream):
+    """The original makes its own yamux, whatever was asked for under that name."""
+
+    async def new_conn(self, conn: ISecureConn, peer_id: ID) -> IMuxedConn:
+        protocol, _ = await self._selector.select(conn, conn.is_initiator, self.negotiate_timeout)
+        return self._annotate_connection(Muxer(cast(Session, conn), peer_id), conn, protocol)
 
 
 class _NoAutoConnector(AutoConnector):

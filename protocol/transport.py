@@ -8,8 +8,10 @@ Rules:
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from shoal.protocol.bridge import Bridge
@@ -17,6 +19,8 @@ from shoal.protocol.errors import LocalError
 from shoal.protocol.host import Buffer, RawStream, TrioHost
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId, short
+
+AHEAD = 1 << 18  # bytes of a stream that are fetched before anybody asks for them
 
 Connection = Any  # libp2p's, only passed on
 
@@ -30,6 +34,9 @@ class Stream:
         self._bridge = bridge
         self._raw = raw
         self._buffer = bytearray()
+        self._read = self._allowed = 0  # bytes since the stream was opened
+        self._waiting: asyncio.Future[None] | None = None
+        self._end: BaseException | None = None
 
     @property
     def is_open(self) -> bool:
@@ -38,11 +45,15 @@ class Stream:
 
     async def read_exact(self, size: int) -> bytes:
         """Exactly `size` bytes; TransportError if the stream ends before."""
-        missing = size - len(self._buffer)
-        if missing > 0:
-            self._buffer += await self._bridge.call(self._raw.read, missing)
+        self._allow(self._read + size + AHEAD)
+        while len(self._buffer) < size:
+            if self._end is not None:
+                raise self._end
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
         data = bytes(memoryview(self._buffer)[:size])
         del self._buffer[:size]
+        self._read += size
         return data
 
     async def write(self, *parts: Buffer) -> None:
@@ -52,6 +63,28 @@ class Stream:
     def reset(self) -> None:
         """Drop the stream in both directions, now; may be called again."""
         self._bridge.spawn(self._raw.reset)
+
+    # -- what comes, before anybody asks for it: to ask for each piece would cost a way there and back ----------
+
+    def _allow(self, upto: int) -> None:
+        if upto - self._allowed < AHEAD // 2:
+            return
+        if not self._allowed:
+            self._bridge.follow(self._finish, self._raw.pump, partial(self._bridge.tell, self._feed))
+        self._bridge.post(self._raw.allow, upto - self._allowed)
+        self._allowed = upto
+
+    def _feed(self, data: bytes) -> None:
+        self._buffer += data
+        self._wake()
+
+    def _finish(self, reason: BaseException) -> None:
+        self._end = reason
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
 
 
 class Transport:

@@ -3,7 +3,7 @@
 The rules:
 - node -> dht -> protocol, never back; inside protocol values <- cores <- shells; imports are absolute.
 - A core reads no clock, opens no socket, starts no task or thread, draws no randomness of its own.
-- libp2p and trio stay behind protocol/host.py and swarm.py.
+- libp2p and trio stay behind protocol/host.py and what it is made of.
 - torch stays in the codecs, the reducers and the training side.
 - Nothing that a peer or a file says is ever executed: no pickle, torch.load, eval, exec or import by name.
 - `shoal --help` imports neither torch nor libp2p, and the daemon imports no torch before it joins a run.
@@ -23,7 +23,7 @@ MAX_LINES = 300
 
 VALUES = {"errors", "estimate", "ids", "effects", "messages", "signing", "wire"}
 SHELLS = {
-    *("host", "swarm", "bridge", "transport"),  # libp2p, and asyncio's view of it
+    *("host", "swarm", "session", "muxer", "muxed", "bridge", "transport"),  # libp2p, and asyncio's view of it
     *("dialing", "racing", "tasks", "ports", "addresses"),  # who is where
     *("network", "link", "lane", "calls", "complaints"),  # frames to peers by name
     "identity",  # the key file
@@ -37,7 +37,7 @@ IMPURE = {
     *("threading", "multiprocessing", "concurrent", "queue", "time", "datetime", "secrets", "uuid", "os"),
 }
 LIBP2P = {"libp2p", "trio"}
-LIBP2P_ALLOWED = ("protocol/host.py", "protocol/swarm.py")
+LIBP2P_ALLOWED = tuple(f"protocol/{name}.py" for name in ("host", "swarm", "session", "muxer", "muxed"))
 TORCH = {"torch", "safetensors.torch"}
 TRAINING = (
     *("corpus", "lanes", "model", "layout", "inner", "inner_state", "worker", "device", "evaluate", "generate"),

@@ -1,0 +1,177 @@
+"""One stream of a multiplexed connection: what came and was not read yet, and how much each side may send.
+
+The windows are yamux's: each side may send as many bytes as the other has granted. The reader grants anew what it has
+taken, half a window at a time; a stream that has used up its window several times gets a larger one.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Protocol
+
+import trio
+from libp2p.abc import IMuxedConn, IMuxedStream
+from libp2p.stream_muxer.exceptions import MuxedStreamEOF, MuxedStreamReset
+
+FIRST_WINDOW = 256 << 10  # bytes that each side may send on a new stream
+MOST_WINDOW = 8 << 20
+FRAME = 65_535 - 16 - 12  # bytes: with tag and header, one frame is one message of Noise
+USED_UP = 4  # times, and the next window is twice as large
+
+
+class Carrier(Protocol):
+    """What a stream needs of its connection."""
+
+    async def send_data(self, number: int, data: memoryview) -> None:
+        """Return when the socket has taken `data`, FRAME bytes at most."""
+
+    async def send_grant(self, number: int, more: int) -> None:
+        """Let the peer send `more` bytes."""
+
+    async def send_end(self, number: int, at_once: bool) -> None:
+        """Say that nothing follows (FIN); or at once, that nothing is read either (RST)."""
+
+    def may_grow(self, more: int) -> bool:
+        """Whether a window may grow by so much: those of one connection together are bounded."""
+
+    def forget(self, number: int) -> None:
+        """Both sides have ended the stream."""
+
+    def get_remote_address(self) -> tuple[str, int] | None:
+        """Where the connection leads."""
+
+
+class MuxedStream(IMuxedStream):
+    """For one reader and one writer."""
+
+    def __init__(self, number: int, carrier: Carrier, connection: IMuxedConn) -> None:
+        self.muxed_conn = connection
+        self._number, self._carrier = number, carrier
+        self._came = bytearray()
+        self.window = self._grant = self._may_send = FIRST_WINDOW
+        self._taken = 0  # read since the last grant
+        self._used = 0  # read since the window was as large as it is
+        self._has_ended = self._was_reset = self._sends_no_more = False
+        self._change = trio.Event()  # set, and replaced, when a reader or writer may go on
+
+    @property
+    def unread(self) -> int:
+        """Bytes that came and wait for the reader."""
+        return len(self._came)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a write has a chance."""
+        return not (self._sends_no_more or self._was_reset)
+
+    # -- reading ----------------------------------------------------------------------------------------------
+
+    async def read(self, n: int | None = None) -> bytes:
+        """At least a byte, `n` at most; MuxedStreamEOF at the end, MuxedStreamReset if it was cut off."""
+        while not self._came:
+            self._check_readable()
+            await self._change.wait()
+        taken = bytes(memoryview(self._came)[: n if n is not None and n >= 0 else None])
+        del self._came[: len(taken)]
+        await self._credit(len(taken))
+        return taken
+
+    def _check_readable(self) -> None:
+        if self._was_reset:
+            raise MuxedStreamReset("the stream was reset")
+        if self._has_ended:
+            raise MuxedStreamEOF("the stream has ended")
+
+    async def _credit(self, taken: int) -> None:
+        self._taken += taken
+        self._used += taken
+        if self._taken < self.window // 2 or self._has_ended or self._was_reset:
+            return
+        more, self._taken = self._taken, 0
+        if self._used >= USED_UP * self.window and self.window < MOST_WINDOW and self._carrier.may_grow(self.window):
+            more, self.window, self._used = more + self.window, 2 * self.window, 0
+        self._grant += more
+        await self._carrier.send_grant(self._number, more)
+
+    # -- writing ----------------------------------------------------------------------------------------------
+
+    async def write(self, data: bytes | memoryview) -> None:
+        """Return when the socket has taken all of `data`, at the pace of the peer's grants."""
+        view = memoryview(data)
+        while view:
+            while self._may_send <= 0 and self.is_open:
+                await self._change.wait()
+            if not self.is_open:
+                raise MuxedStreamReset("the stream has ended")
+            size = min(len(view), self._may_send, FRAME)
+            self._may_send -= size
+            await self._carrier.send_data(self._number, view[:size])
+            view = view[size:]
+
+    async def close(self) -> None:
+        """Nothing follows; the peer may go on."""
+        if not self.is_open:
+            return
+        self._sends_no_more = True
+        await self._carrier.send_end(self._number, at_once=False)
+        self._forget_if_over()
+
+    async def reset(self) -> None:
+        """Drop the stream in both directions, now."""
+        if self._was_reset or (self._sends_no_more and self._has_ended):
+            return
+        self.cut_off()
+        self._carrier.forget(self._number)
+        await self._carrier.send_end(self._number, at_once=True)
+
+    # -- what the connection says ---------------------------------------------------------------------------
+
+    def arrived(self, data: bytes) -> bool:
+        """Bytes for the reader; whether that was granted."""
+        self._grant -= len(data)
+        if self._grant < 0 or self._has_ended:
+            return False
+        self._came += data
+        self._wake()
+        return True
+
+    def granted(self, more: int) -> None:
+        """The peer takes `more` bytes."""
+        self._may_send += more
+        self._wake()
+
+    def ended(self) -> None:
+        """The peer sends no more."""
+        self._has_ended = True
+        self._wake()
+        self._forget_if_over()
+
+    def cut_off(self) -> None:
+        """The peer, we or the end of the connection dropped the stream; what came before may still be read."""
+        self._was_reset = True
+        self._wake()
+
+    def _forget_if_over(self) -> None:
+        if self._sends_no_more and self._has_ended:
+            self._carrier.forget(self._number)
+
+    def _wake(self) -> None:
+        change, self._change = self._change, trio.Event()
+        change.set()
+
+    # -- what libp2p wants besides ----------------------------------------------------------------------------
+
+    def set_deadline(self, ttl: int) -> None:
+        """We have none."""
+
+    def get_remote_address(self) -> tuple[str, int] | None:
+        """Where the connection leads."""
+        return self._carrier.get_remote_address()
+
+    async def __aenter__(self) -> MuxedStream:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
