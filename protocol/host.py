@@ -64,7 +64,7 @@ class RawStream:
     async def pump(self, feed: Callable[[bytes], None]) -> None:
         """Hand on what comes, as far as that is allowed, until the stream ends."""
         while True:
-            while self._allowed <= 0:
+            while self._allowed <= 0 and not self._released.is_set():
                 self._has_room = trio.Event()
                 await self._has_room.wait()
             data = await self._muxed.read(READ_SIZE)
@@ -80,6 +80,7 @@ class RawStream:
         with suppress(Exception):
             await self._raw.reset()
         self._released.set()
+        self._has_room.set()  # for `pump`, which finds the stream ended
         if self._own_connection and self._raw.swarm_conn is not None:
             await close_connections([self._raw.swarm_conn])
 
