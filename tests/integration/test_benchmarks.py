@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
+@pytest.mark.slow
 def test_the_allreduce_benchmark_compares_right_results() -> None:
     words = ["--peers", "2", "--mib", "1", "--rounds", "1", "--against", "gloo", "--json"]
     done = subprocess.run(

@@ -85,7 +85,7 @@ def test_creator_and_member_are_in_their_run_again(children: Children, tmp_path:
         assert "Traceback" not in node.words()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_who_dies_as_soon_as_it_has_joined_finds_the_others_again(
     children: Children, tmp_path: Path, manifest: Path
 ) -> None:

@@ -19,7 +19,7 @@ kv_heads = 1
 hidden = 64
 context = 64
 [method]
-inner_steps = 150
+inner_steps = 75
 batch = 8
 warmup_steps = 5
 inner_lr = 5e-3
@@ -31,7 +31,7 @@ chunk_bytes = 8192
 loss_ratio = 0.9
 """
 PATIENCE = 240.0
-ROUNDS = 9  # enough that the newcomer, which has torch to load first, is in the last one on a busy machine too
+ROUNDS = 12  # enough that the newcomer, which has torch to load first, is in the last one on a busy machine too
 
 
 def test_a_death_and_an_arrival(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_two_nodes_without_any_address_find_each_other_and_are_in_one_run(
     assert a.peers() == {b.name()}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_another_segment_is_another_world_until_a_machine_is_carried_over(
     lab: Lab, children: Children, tmp_path: Path
 ) -> None:

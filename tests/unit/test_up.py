@@ -111,7 +111,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_death_and_an_arrival(up: Up, tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.mkdir()

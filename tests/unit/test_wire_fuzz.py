@@ -105,7 +105,7 @@ def assert_total(data: bytes) -> None:
 
 @pytest.mark.parametrize("kind", MESSAGES)
 @given(data=st.data())
-@settings(max_examples=25)
+@settings(max_examples=20)
 def test_every_message_survives_the_wire(kind: type[Message], data: st.DataObject) -> None:
     sent = data.draw(well_typed(kind))
     received = decode(encode(sent))
@@ -128,7 +128,7 @@ def test_a_truncated_or_extended_message_is_refused(kind: type[Message], data: s
 
 @pytest.mark.parametrize("kind", MESSAGES)
 @given(data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_a_message_with_changed_bytes_is_well_typed_or_refused(kind: type[Message], data: st.DataObject) -> None:
     damaged = bytearray(encode(data.draw(well_typed(kind))))
     places = st.lists(st.integers(0, len(damaged) - 1), min_size=1, max_size=4)
@@ -146,7 +146,7 @@ ANYTHING = st.recursive(
 
 @pytest.mark.parametrize("kind", MESSAGES)
 @given(data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_a_message_with_an_item_replaced_is_well_typed_or_refused(kind: type[Message], data: st.DataObject) -> None:
     items = msgpack.unpackb(encode(data.draw(well_typed(kind))))
     target = items
