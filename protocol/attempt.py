@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shoal.protocol.allreduce import AllReduce
+from shoal.protocol.candidates import MAX_ATTEMPT_STEP
 from shoal.protocol.certificate import make_proposal
 from shoal.protocol.commit import Commit, Elected, Overtaken, Proposed
 from shoal.protocol.context import Context
@@ -23,7 +24,6 @@ from shoal.protocol.fetching import Fetching
 from shoal.protocol.headway import Headway, payloads_of
 from shoal.protocol.ids import PeerId
 from shoal.protocol.leadership import Leadership
-from shoal.protocol.matchmaking import MAX_ATTEMPT_STEP
 from shoal.protocol.messages import rounds as wire
 from shoal.protocol.reducer import Reducer
 from shoal.protocol.reminders import Reminders

@@ -5,7 +5,8 @@ Rules:
   after as long again it closes without them. Without a quorum, or with too few members, it never closes.
 - A policy may give the slow some slack: so much patience at least, and nobody hands in early for less.
 - Perhaps the missing follow another, whom they take for the first live voter. So a leader that has waited for long
-  without a quorum calls them away, to the next attempt, in which all choose anew.
+  without a quorum calls them away, to the next attempt, in which all choose anew. Sooner, and without disturbing any
+  who train, it tells voters where it is: who is in a higher attempt says so.
 - One JOIN of each peer is kept, that of its highest attempt; JOINs of attempts that are over count for nothing.
 - A roster is one message, and a signed JOIN cannot be shortened. So the JOINs of those without a vote, who may claim to
   have prepared anything, are bounded together: if they are too much, whoever brings most is left out.
@@ -34,6 +35,7 @@ from shoal.protocol.wire import MAX_CONTROL_FRAME, encode
 STRANGERS_BYTES = MAX_CONTROL_FRAME // 2  # of all JOINs of those without a vote
 CLOSE, CALL_AWAY = 2, 3  # patiences until a leader closes without the missing; until it calls them away from others
 MAX_NAMED = 8  # of those who are missing
+UNDERWAY = 1.0  # seconds that a JOIN may take
 HAND_IN = 0  # the attempt in a Call that is meant for those who are still training
 
 
@@ -45,6 +47,7 @@ class Outlook:
     reason: str = ""  # why it cannot be closed
     call: int | None = None  # the attempt to call `missing` to
     missing: tuple[PeerId, ...] = ()
+    elsewhere: tuple[PeerId, ...] = ()  # who may be in another attempt, and is to hear of ours
 
 
 class Gathering:
@@ -59,6 +62,7 @@ class Gathering:
         self._base = base
         self._called_away_at = -math.inf
         self._has_called = False  # the missing, to hand in
+        self._has_told = False  # missing voters where we are
         self._joins: dict[PeerId, Join] = {}
         self._strays: dict[PeerId, Join] = {}  # without what they have prepared: no roster takes them
         self._sure = frozenset((*base.voters, means.me))  # of their place, whatever they bring
@@ -92,7 +96,8 @@ class Gathering:
 
     def restart(self) -> None:
         """Another attempt: the waiting begins anew with the next JOIN."""
-        self.opened_at, self._called_away_at, self._has_called = None, -math.inf, False
+        self.opened_at, self._called_away_at = None, -math.inf
+        self._has_called = self._has_told = False
 
     def peers(self) -> list[PeerId]:
         """Everybody who sent us a JOIN, strays included."""
@@ -144,7 +149,10 @@ class Gathering:
             if not missing:
                 self._spread.observe(waited)
             return Outlook(roster=self._roster(present, attempt, leaves))
-        return Outlook(None, reason, self._call(now, attempt, waited, bool(reason)), missing)
+        elsewhere: tuple[PeerId, ...] = ()
+        if reason and waited >= UNDERWAY and not self._has_told:
+            self._has_told, elsewhere = True, tuple(peer for peer in missing if peer in self._base.voters)
+        return Outlook(None, reason, self._call(now, attempt, waited, bool(reason)), missing, elsewhere)
 
     # -- inside ---------------------------------------------------------------------------------------------
 

@@ -16,8 +16,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from shoal.protocol.candidates import MAX_ATTEMPT_STEP as MAX_ATTEMPT_STEP
-from shoal.protocol.candidates import Candidates
+from shoal.protocol.candidates import MAX_ATTEMPT_STEP, Candidates
 from shoal.protocol.certificate import check_value
 from shoal.protocol.context import Means
 from shoal.protocol.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
@@ -27,21 +26,12 @@ from shoal.protocol.ids import PeerId
 from shoal.protocol.leaving import leave_of
 from shoal.protocol.messages.rounds import Call, CatchUp, Join, Leave, Noted, Retry, Roster
 from shoal.protocol.milestones import HandIn, Waiting
-from shoal.protocol.roster import Base, check_join
+from shoal.protocol.roster import Base, Offer, check_join
 from shoal.protocol.signing import signed
 from shoal.protocol.voting import VoteState
 
 RETRY = 1.0  # seconds between repeats of a JOIN
 SILENCE = 5  # repeats without an answer before a leader counts as wedged
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """What we bring to a round."""
-
-    weight: int
-    bandwidth: int
-    reachable: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +167,11 @@ class Matchmaking:
             return self.move_up(now, message.attempt)
         return [self._retry(sender, self.attempt + 1), *self.move_up(now, self.attempt + 1)]
 
+    def receive_retry(self, now: float, sender: PeerId, attempt: int) -> list[Effect]:
+        """Somebody is in `attempt`."""
+        behind = self.active and attempt < self.attempt
+        return [self._retry(sender, self.attempt)] if behind else self.move_up(now, attempt)
+
     def move_up(self, now: float, attempt: int) -> list[Effect]:
         """Follow others to a higher attempt, and tell those whom we leave behind."""
         if not self.active or not self.attempt < attempt <= self.attempt + MAX_ATTEMPT_STEP:
@@ -287,6 +282,7 @@ class Matchmaking:
             return [*catch_up, Tell(GroupFormed(outlook.roster))]
         effects: list[Effect] = [Tell(Waiting(outlook.reason))] if outlook.reason not in ("", self._reason) else []
         self._reason = outlook.reason
+        effects += [self._retry(peer, self.attempt) for peer in outlook.elsewhere]
         if outlook.call is not None and self._me in self._base.voters:  # if they all have left, nobody may call
             call = Call(self.round, self._part, outlook.call)
             effects += [Send(peer, call) for peer in outlook.missing]

@@ -21,7 +21,6 @@ from shoal.protocol.effects import Effect, Tell, Timer
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.history import History
 from shoal.protocol.ids import NO_DIGEST, Digest, PeerId
-from shoal.protocol.matchmaking import Offer
 from shoal.protocol.members import PeerDown, PeerLeft, PeerUp, StatusChanged
 from shoal.protocol.membership import Membership
 from shoal.protocol.messages import membership as gossip
@@ -32,7 +31,7 @@ from shoal.protocol.milestones import Behind, Committed
 from shoal.protocol.parting import Parted, Parting
 from shoal.protocol.reducer import Reducer
 from shoal.protocol.rest import Rest
-from shoal.protocol.roster import Base, Policy
+from shoal.protocol.roster import Base, Offer, Policy
 from shoal.protocol.rounds import Rounds
 from shoal.protocol.signing import Signer
 from shoal.protocol.transfer import Transfer

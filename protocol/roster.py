@@ -20,6 +20,15 @@ MAX_MEMBERS = 10_000  # of a run, and so of a group
 
 
 @dataclass(frozen=True, slots=True)
+class Offer:
+    """What we bring to a round."""
+
+    weight: int
+    bandwidth: int
+    reachable: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Base:
     """What a round builds on: the last committed round and who may decide on the next."""
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shoal.protocol.attempt import Attempt
+from shoal.protocol.candidates import MAX_ATTEMPT_STEP
 from shoal.protocol.certificate import check_answers, check_commit, check_leave
 from shoal.protocol.commit import Decided
 from shoal.protocol.context import Context, Means
@@ -25,11 +26,11 @@ from shoal.protocol.fetching import Fetching, answer_fetch
 from shoal.protocol.ids import PeerId
 from shoal.protocol.latecomers import Latecomers
 from shoal.protocol.mailbox import Mailbox, replayed
-from shoal.protocol.matchmaking import MAX_ATTEMPT_STEP, Astray, GroupFormed, Matchmaking, Offer
+from shoal.protocol.matchmaking import Astray, GroupFormed, Matchmaking
 from shoal.protocol.messages import rounds as wire
 from shoal.protocol.outcome import Outcome
 from shoal.protocol.reducer import Reducer
-from shoal.protocol.roster import Base, check_roster
+from shoal.protocol.roster import Base, Offer, check_roster
 from shoal.protocol.stages import attempt_of
 from shoal.protocol.voting import VoteState
 from shoal.protocol.wire import Message
@@ -166,7 +167,7 @@ class Round:
 
     def _receive_retry(self, now: float, sender: PeerId, number: int) -> list[Effect]:
         attempt = self.attempt
-        return attempt.overtaken(now, sender, number) if attempt else self._matching.move_up(now, number)
+        return attempt.overtaken(now, sender, number) if attempt else self._matching.receive_retry(now, sender, number)
 
     def _receive_roster(self, now: float, sender: PeerId, roster: wire.Roster) -> list[Effect]:
         if self.vote.is_sealed or (self.attempt is not None and roster.attempt <= self.attempt.number):

@@ -26,14 +26,13 @@ from shoal.protocol.ids import Digest, PeerId
 from shoal.protocol.leaving import Departure, Goodbyes, last_of_interest
 from shoal.protocol.lookout import Lookout
 from shoal.protocol.mailbox import Mailbox, replayed
-from shoal.protocol.matchmaking import Offer
 from shoal.protocol.messages import rounds as wire
 from shoal.protocol.milestones import Aborted, Behind, Committed
 from shoal.protocol.outbox import Outbox
 from shoal.protocol.outcome import Concluded
 from shoal.protocol.reducer import Reducer
 from shoal.protocol.rest import Rest, draft_of, put_back, recall
-from shoal.protocol.roster import Base, Policy
+from shoal.protocol.roster import Base, Offer, Policy
 from shoal.protocol.round import Round, WrongState
 from shoal.protocol.shelf import Decision, Shelf
 from shoal.protocol.signing import Signer, check_signature

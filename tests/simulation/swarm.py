@@ -19,11 +19,10 @@ from shoal.protocol.donor import state_root
 from shoal.protocol.effects import Effect, Event, Timer, Wake
 from shoal.protocol.errors import PayloadError
 from shoal.protocol.ids import Digest, PeerId, content_hash
-from shoal.protocol.matchmaking import Offer
 from shoal.protocol.member import PART, Member, RunFacts
 from shoal.protocol.milestones import Aborted, Committed, HandIn, Waiting
 from shoal.protocol.parting import Parted
-from shoal.protocol.roster import Base, Policy
+from shoal.protocol.roster import Base, Offer, Policy
 from shoal.protocol.shelf import Decision
 from shoal.protocol.transfer import StateReceived
 from shoal.protocol.wire import Message

@@ -11,6 +11,7 @@ import pytest
 
 from shoal.protocol import leaving
 from shoal.protocol.allreduce import Blamed
+from shoal.protocol.candidates import MAX_ATTEMPT_STEP
 from shoal.protocol.certificate import result_digest
 from shoal.protocol.context import Means
 from shoal.protocol.effects import Persist, Send
@@ -18,13 +19,12 @@ from shoal.protocol.errors import RemoteError
 from shoal.protocol.estimate import Estimate
 from shoal.protocol.ids import NO_DIGEST, PeerId
 from shoal.protocol.leaving import FIRST_WAITS, MAX_STRANGERS, OTHERS_WAIT, Goodbyes
-from shoal.protocol.matchmaking import MAX_ATTEMPT_STEP, Offer
 from shoal.protocol.messages.rounds import Ballot, Join, Leave, Proposal, Retry, Roster, VoteRecord
 from shoal.protocol.messages.status import RunStatus
 from shoal.protocol.milestones import Behind, Committed, Waiting
 from shoal.protocol.outbox import Outbox
 from shoal.protocol.quorum import is_quorum
-from shoal.protocol.roster import Base, answers, check_roster, rank
+from shoal.protocol.roster import Base, Offer, answers, check_roster, rank
 from shoal.protocol.rounds import Rounds
 from shoal.protocol.shelf import Shelf
 from shoal.protocol.signing import signed

@@ -6,24 +6,23 @@ import dataclasses
 
 import pytest
 
+from shoal.protocol.candidates import MAX_ATTEMPT_STEP
 from shoal.protocol.context import Means
 from shoal.protocol.effects import Timer, Wake
 from shoal.protocol.estimate import Estimate
 from shoal.protocol.gathering import STRANGERS_BYTES
 from shoal.protocol.ids import NO_DIGEST, PeerId, digest
 from shoal.protocol.matchmaking import (
-    MAX_ATTEMPT_STEP,
     SILENCE,
     Astray,
     GroupFormed,
     Matchmaking,
-    Offer,
 )
 from shoal.protocol.messages.rounds import Ballot, Call, CatchUp, Join, Noted, Retry
 from shoal.protocol.messages.status import RunStatus
 from shoal.protocol.milestones import HandIn, Waiting
 from shoal.protocol.outbox import Outbox
-from shoal.protocol.roster import check_roster, rank
+from shoal.protocol.roster import Offer, check_roster, rank
 from shoal.protocol.shelf import Shelf
 from shoal.protocol.voting import VoteState
 from shoal.protocol.wire import MAX_CONTROL_FRAME, encode
@@ -163,6 +162,25 @@ def test_who_waits_long_without_a_quorum_calls_the_others_away_from_their_leader
     retries = {retry.to: retry.message for retry in sent(follower.receive_call(6.2, LEADER, Call(ROUND, 0, 1)), Retry)}
     assert retries == {LEADER: Retry(ROUND, 0, 2), SECOND: Retry(ROUND, 0, 2)}
     assert follower.attempt == 2
+
+
+def test_two_that_lead_different_attempts_meet_in_the_higher_one_at_once() -> None:
+    """One was alone for a while; the other comes back. Neither waits until it may call the other away."""
+    view, other = _View(LEADER, list(PEERS)), LEADER if rank(BASE, 2, PEERS)[0] != LEADER else SECOND
+    back, alone = _core(LEADER, view=view), _core(other, view=_View(other, []))
+    back.submit(0.0, OFFER)
+    alone.attempt = 1
+    alone._offer = OFFER
+    alone.enter(0.0, 2)
+    assert (back.leader, back.attempt, alone.leader, alone.attempt) == (LEADER, 1, other, 2)
+    assert not sent(back.fire(0.5, _wake(back)), Retry), "its JOIN may be on the way"
+    words = sent(back.fire(1.1, _wake(back)), Retry)
+    assert {(word.to, word.message.attempt) for word in words} == {(peer, 1) for peer in PEERS if peer != LEADER}
+    assert not sent(back.fire(2.5, _wake(back)), Retry), "once is enough"
+    (answer,) = sent(alone.receive_retry(1.2, LEADER, 1), Retry)
+    assert (answer.to, answer.message.attempt) == (LEADER, 2)
+    back.receive_retry(1.3, other, 2)
+    assert back.attempt == 2
 
 
 def test_who_has_no_vote_calls_nobody() -> None:
