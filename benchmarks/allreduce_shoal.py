@@ -26,13 +26,12 @@ from shoal.protocol.compression import codec
 from shoal.protocol.effects import Event
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import Digest, PeerId, RunId, content_hash
-from shoal.protocol.matchmaking import Offer
 from shoal.protocol.member import PART, Member, RunFacts
 from shoal.protocol.members import PeerUp
 from shoal.protocol.milestones import Committed
 from shoal.protocol.network import Network
 from shoal.protocol.reduction.mean import MeanReducer
-from shoal.protocol.roster import Base, Policy
+from shoal.protocol.roster import Base, Offer, Policy
 from shoal.protocol.shelf import Decision
 
 RUN = RunId(content_hash(b"benchmark"))

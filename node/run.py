@@ -39,12 +39,12 @@ from shoal.protocol.allreduce import Blamed
 from shoal.protocol.effects import Effect, Event
 from shoal.protocol.errors import ShoalError
 from shoal.protocol.ids import PeerId, short
-from shoal.protocol.matchmaking import Offer
 from shoal.protocol.member import Member
 from shoal.protocol.members import NamesakeSeen, PeerUp
 from shoal.protocol.milestones import Aborted, Committed, HandIn, Waiting
 from shoal.protocol.network import Network
 from shoal.protocol.parting import Parted
+from shoal.protocol.roster import Offer
 from shoal.protocol.signing import Signer
 from shoal.protocol.tasks import Tasks
 from shoal.protocol.transfer import StateReceived

@@ -175,10 +175,10 @@ def test_two_that_lead_different_attempts_meet_in_the_higher_one_at_once() -> No
     assert (back.leader, back.attempt, alone.leader, alone.attempt) == (LEADER, 1, other, 2)
     assert not sent(back.fire(0.5, _wake(back)), Retry), "its JOIN may be on the way"
     words = sent(back.fire(1.1, _wake(back)), Retry)
-    assert {(word.to, word.message.attempt) for word in words} == {(peer, 1) for peer in PEERS if peer != LEADER}
+    assert {word.to: word.message for word in words} == {peer: Retry(ROUND, 0, 1) for peer in PEERS if peer != LEADER}
     assert not sent(back.fire(2.5, _wake(back)), Retry), "once is enough"
     (answer,) = sent(alone.receive_retry(1.2, LEADER, 1), Retry)
-    assert (answer.to, answer.message.attempt) == (LEADER, 2)
+    assert (answer.to, answer.message) == (LEADER, Retry(ROUND, 0, 2))
     back.receive_retry(1.3, other, 2)
     assert back.attempt == 2
 
