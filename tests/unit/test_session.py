@@ -1,110 +1,228 @@
-"""A secured connection: bytes in order, other libp2p's sessions, and what ends it."""
+"""Who gets in: a browser shows the token once and then a cookie, with which it may look and nothing else."""
 
 from __future__ import annotations
 
-import random
+import json
+import time
+from collections.abc import AsyncIterator
+from http.cookies import SimpleCookie
+from types import SimpleNamespace
 
+import aiohttp
 import pytest
-import trio
-from libp2p.io.exceptions import ConnectionClosedError
-from libp2p.security.noise import transport as noise
-from libp2p.security.noise.io import MAX_PLAINTEXT_LENGTH
+import pytest_asyncio
 
-from shoal.protocol.session import Noise, Session
-from tests.unit.secured_kit import run, secured
+from shoal.node.api import serve_api
+from shoal.node.web.answers import POLICY
+from shoal.node.web.session import LIFETIME, LOGINS
+from tests.fake_service import PEER, RUN, FakeService
 
-SIZES = [1, 12, 4096, MAX_PLAINTEXT_LENGTH, MAX_PLAINTEXT_LENGTH + 1, 1 << 20]
-
-
-async def read_all(session: Session, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        data += await session.read(min(size - len(data), 70_001))
-    return data
+TOKEN = "right-token"
+COOKIE = f"shoal-{PEER[-8:]}"
 
 
-@pytest.mark.parametrize("ours", [(Noise, Noise), (Noise, noise.Transport), (noise.Transport, Noise)])
-def test_bytes_come_as_they_were_written_and_other_sessions_understand_them(ours: tuple[type, type]) -> None:
-    async def test() -> None:
-        pieces = [random.Random(size).randbytes(size) for size in SIZES]
-        whole = b"".join(pieces)
-        async with secured(*ours) as ends, trio.open_nursery() as nursery:
-
-            async def write(session: Session) -> None:
-                for piece in pieces:
-                    await session.write(piece)
-
-            async def read(session: Session) -> None:
-                assert await read_all(session, len(whole)) == whole
-
-            for end in ends:
-                nursery.start_soon(write, end)
-                nursery.start_soon(read, end)
-
-    run(test)
+def set_clock(monkeypatch: pytest.MonkeyPatch, now: float) -> None:
+    clock = SimpleNamespace(time=lambda: now, monotonic=lambda: now)
+    monkeypatch.setattr("shoal.node.web.session.time", clock)
 
 
-def test_writers_side_by_side_do_not_mix_their_bytes() -> None:
-    async def test() -> None:
-        async with secured() as (near, far), trio.open_nursery() as nursery:
+class Browser:
+    """Sends what a test says, and keeps no cookie by itself."""
 
-            async def write(letter: bytes) -> None:
-                for _ in range(20):
-                    await near.write(letter * 10_000)
+    def __init__(self, http: aiohttp.ClientSession, base: str, service: FakeService) -> None:
+        self.http, self.base, self.service = http, base, service
+        self.cookie = ""
 
-            for letter in (b"a", b"b", b"c"):
-                nursery.start_soon(write, letter)
-            data = await read_all(far, 600_000)
-            runs = {data[at : at + 10_000] for at in range(0, len(data), 10_000)}
-            assert runs == {letter * 10_000 for letter in (b"a", b"b", b"c")}
+    async def __call__(self, method: str, path: str, body: object = None, **headers: str) -> int:
+        """The status; our own page sends no header that a test does not give, but its origin."""
+        sent = {"Origin": self.base, "Sec-Fetch-Site": "same-origin", "Cookie": self.cookie} | headers
+        sent = {name.replace("_", "-"): value for name, value in sent.items() if value}
+        data = None if body is None else json.dumps(body)
+        async with self.http.request(method, self.base + path, data=data, headers=sent) as response:
+            self.answer = await response.text() if response.content_type == "application/json" else ""
+            self.set_cookie = response.headers.get("Set-Cookie", "")
+            self.headers = response.headers
+            return response.status
 
-    run(test)
-
-
-def test_what_is_queued_is_written_without_waiting() -> None:
-    async def test() -> None:
-        async with secured() as (near, far), trio.open_nursery() as nursery:
-            assert near.write_soon(b"hello") > 5
-            nursery.start_soon(near.write_queued)
-            assert await far.read(5) == b"hello"
-            nursery.cancel_scope.cancel()
-
-    run(test)
+    async def log_in(self) -> None:
+        assert await self("POST", "/v1/login", {"token": TOKEN}) == 200
+        made = SimpleCookie(self.set_cookie)[COOKIE]
+        self.cookie = f"{COOKIE}={made.value}"
 
 
-def test_a_forged_message_ends_it() -> None:
-    async def test() -> None:
-        async with secured() as (near, far):
-            await near.write(b"x" * 10)
-            assert await far.read(10) == b"x" * 10
-            await near._socket.write(bytearray(b"\x00\x20" + bytes(32)))
-            with pytest.raises(ConnectionClosedError, match="forged"):
-                await far.read(1)
-
-    run(test)
+@pytest_asyncio.fixture
+async def browser() -> AsyncIterator[Browser]:
+    service = FakeService()
+    async with (
+        serve_api(service, TOKEN, "127.0.0.1", 0) as (host, port),
+        aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as http,
+    ):
+        yield Browser(http, f"http://{host}:{port}", service)
 
 
-def test_a_write_that_was_cancelled_halfway_is_the_last() -> None:
-    """Half of a message may be on its way: what followed would not be understood."""
+@pytest.mark.asyncio
+async def test_the_token_is_shown_once_and_the_cookie_then_opens_what_can_be_read(browser: Browser) -> None:
+    assert await browser("GET", "/v1/status") == 401
+    await browser("GET", "/v1/login")
+    assert json.loads(browser.answer) == {"in": False}
+    await browser.log_in()
+    cookie = SimpleCookie(browser.set_cookie)[COOKIE]
+    assert cookie["httponly"]
+    assert cookie["samesite"] == "Strict"
+    assert TOKEN not in browser.set_cookie
+    for path in ("/v1/status", "/v1/peers", "/v1/runs", f"/v1/runs/{RUN}/rounds", "/metrics"):
+        assert await browser("GET", path) == 200
+    await browser("GET", "/v1/login")
+    assert json.loads(browser.answer) == {"in": True}
 
-    async def test() -> None:
-        async with secured() as (near, _far):
-            with trio.move_on_after(0.1) as scope:
-                await near.write(bytes(64 << 20))
-            assert scope.cancelled_caught
-            with pytest.raises(ConnectionClosedError):
-                await near.write(b"x")
 
-    run(test)
+@pytest.mark.asyncio
+@pytest.mark.parametrize("path", ["/v1/stop", f"/v1/runs/{RUN}/leave", "/v1/runs"])
+async def test_a_browser_changes_nothing(browser: Browser, path: str) -> None:
+    await browser.log_in()
+    assert await browser("POST", path, {}) == 403
+    assert browser.service.calls == []
 
 
-def test_the_end_of_the_connection_is_said() -> None:
-    async def test() -> None:
-        async with secured() as (near, far):
-            await near.write(b"last")
-            await near.close()
-            assert await far.read(4) == b"last"
-            with pytest.raises(ConnectionClosedError):
-                await far.read(1)
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "http://127.0.0.1:1"},  # another port of this machine gets our cookie
+        {"Origin": "null"},
+        {"Sec_Fetch_Site": "same-site"},
+        {"Origin": "", "Sec_Fetch_Site": "cross-site"},
+    ],
+)
+async def test_a_foreign_page_gets_nothing_with_our_cookie(browser: Browser, headers: dict[str, str]) -> None:
+    await browser.log_in()
+    assert await browser("GET", "/v1/status", **headers) == 403
+    assert await browser("GET", "/v1/events", **headers) == 403
+    assert await browser("POST", "/v1/logout", {}, **headers) == 403
+    assert await browser("POST", "/v1/login", {"token": TOKEN}, **headers) == 403
 
-    run(test)
+
+@pytest.mark.asyncio
+async def test_what_changes_something_must_say_where_it_comes_from(browser: Browser) -> None:
+    await browser.log_in()
+    assert await browser("GET", "/v1/status", Origin="", Sec_Fetch_Site="") == 200
+    assert await browser("POST", "/v1/logout", {}, Origin="") == 403
+
+
+@pytest.mark.asyncio
+async def test_logging_out_ends_it(browser: Browser) -> None:
+    await browser.log_in()
+    assert await browser("POST", "/v1/logout", {}) == 200
+    assert SimpleCookie(browser.set_cookie)[COOKIE].value == ""
+    assert "Max-Age=0" in browser.set_cookie
+
+
+@pytest.mark.asyncio
+async def test_a_made_up_or_old_cookie_opens_nothing(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    await browser.log_in()
+    good = browser.cookie
+    expiry, _, mac = good.partition("=")[2].partition(".")
+    for value in (TOKEN, "", ".", expiry, f"{int(expiry) + 1}.{mac}", f"{expiry}.{mac[:-1]}", f"0{good}", "٣." + mac):
+        browser.cookie = f"{COOKIE}={value}"
+        assert await browser("GET", "/v1/status") == 401, value
+    browser.cookie = good
+    assert await browser("GET", "/v1/status") == 200
+    set_clock(monkeypatch, time.time() + LIFETIME + 1)
+    assert await browser("GET", "/v1/status") == 401
+
+
+@pytest.mark.asyncio
+async def test_tries_are_bounded_but_only_wrong_ones_count(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1e9
+    set_clock(monkeypatch, now)
+    for _ in range(30):
+        await browser.log_in()
+    browser.cookie = ""
+    for _ in range(LOGINS[0]):
+        assert await browser("POST", "/v1/login", {"token": "wrong"}) == 401
+    assert await browser("POST", "/v1/login", {"token": TOKEN}) == 429
+    set_clock(monkeypatch, now + 60)
+    await browser.log_in()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("token", ["\ud800", f"{TOKEN}\ud800", "", "é"])
+async def test_whatever_is_shown_as_a_token_is_a_wrong_one(browser: Browser, token: str) -> None:
+    assert await browser("POST", "/v1/login", {"token": token}) == 401
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:4180", "127.0.0.1.evil.example", "localhost.evil", "a:b"]
+)
+async def test_a_foreign_host_name_opens_nothing_to_a_browser(browser: Browser, host: str) -> None:
+    await browser.log_in()
+    for path in ("/", "/v1/login", "/v1/status", "/v1/events", "/metrics"):
+        assert await browser("GET", path, Host=host, Origin=f"http://{host}") == 403, path
+    assert await browser("POST", "/v1/login", {"token": TOKEN}, Host=host, Origin=f"http://{host}") == 403
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("body", [None, {}, {"token": 1}, {"token": "a", "more": 1}, {"token": "a", "code": "b"}, []])
+async def test_a_bad_login_is_the_callers_fault(browser: Browser, body: object) -> None:
+    assert await browser("POST", "/v1/login", body) == 400
+
+
+@pytest.mark.asyncio
+async def test_everything_carries_the_policy_and_the_page_needs_no_login(browser: Browser) -> None:
+    for path in ("/", "/page/app.js", "/page/style.css", "/page/vendor/uPlot.iife.min.js", "/v1/status", "/nowhere"):
+        await browser("GET", path)
+        assert browser.headers["Content-Security-Policy"] == POLICY
+        assert browser.headers["X-Content-Type-Options"] == "nosniff"
+    for source in ("unsafe", "*", "http"):
+        assert source not in POLICY
+    assert await browser("GET", "/") == 200
+    assert browser.headers["Cache-Control"] == "no-cache"
+    for path in ("/page/", "/page/../api.py", "/page/%2e%2e/api.py", "/page/..%2fapi.py", "/page//etc/passwd"):
+        assert await browser("GET", path) in (401, 404), path
+
+
+async def make_code(browser: Browser) -> str:
+    assert await browser("POST", "/v1/login/code", {}, Authorization=f"Bearer {TOKEN}") == 200
+    return str(json.loads(browser.answer)["code"])
+
+
+@pytest.mark.asyncio
+async def test_a_code_logs_in_once_and_for_looking_only(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = await make_code(browser)
+    assert await browser("POST", "/v1/login", {"code": code}) == 200
+    browser.cookie = f"{COOKIE}={SimpleCookie(browser.set_cookie)[COOKIE].value}"
+    assert await browser("GET", "/v1/status") == 200
+    assert await browser("POST", "/v1/login/code", {}) == 403  # a session does not beget others
+    assert await browser("POST", "/v1/login", {"code": code}) == 401
+    assert await browser("GET", "/v1/status", Authorization=f"Bearer {code}") == 401
+    old = await make_code(browser)
+    set_clock(monkeypatch, time.monotonic() + 3600)
+    assert await browser("POST", "/v1/login", {"code": old}) == 401
+
+
+@pytest.mark.asyncio
+async def test_only_the_token_makes_codes_and_tries_are_bounded(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_clock(monkeypatch, 1e9)
+    assert await browser("POST", "/v1/login/code", {}) == 401
+    for _ in range(LOGINS[0]):
+        assert await browser("POST", "/v1/login", {"code": "guess"}) == 401
+    assert await browser("POST", "/v1/login", {"code": await make_code(browser)}) == 429
+
+
+@pytest.mark.asyncio
+async def test_the_page_works_through_a_published_port_of_a_container() -> None:
+    async with (
+        serve_api(FakeService(), TOKEN, "0.0.0.0", 0) as (_, port),
+        aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as http,
+    ):
+        seen = "127.0.0.1:8080"  # what the browser calls, and says
+        browser = Browser(http, f"http://127.0.0.1:{port}", FakeService())
+        headers = {"Host": seen, "Origin": f"http://{seen}"}
+        assert await browser("POST", "/v1/login", {"token": TOKEN}, **headers) == 200
+        made = SimpleCookie(browser.set_cookie)[COOKIE]
+        browser.cookie = f"{COOKIE}={made.value}"
+        assert await browser("GET", "/v1/status", **headers) == 200
