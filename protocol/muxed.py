@@ -60,6 +60,11 @@ class MuxedStream(IMuxedStream):
         return len(self._came)
 
     @property
+    def grant(self) -> int:
+        """Bytes that the peer may still send."""
+        return self._grant
+
+    @property
     def is_open(self) -> bool:
         """Whether a write has a chance."""
         return not (self._sends_no_more or self._was_reset)

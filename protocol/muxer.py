@@ -12,7 +12,6 @@ libp2p's own takes some twenty turns of the loop for a short message, polls clos
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from enum import IntEnum, IntFlag
@@ -70,7 +69,7 @@ class Muxer(IMuxedConn):
         self._streams: dict[int, MuxedStream] = {}
         self._next_number = 1 if secured.is_initiator else 2
         self._grown = 0
-        self._opened, self._to_accept = trio.open_memory_channel[MuxedStream](math.inf)  # MAX_STREAMS bounds it
+        self._opened, self._to_accept = trio.open_memory_channel[MuxedStream](MAX_STREAMS)
 
     # -- for the swarm --------------------------------------------------------------------------------------
 
@@ -125,8 +124,8 @@ class Muxer(IMuxedConn):
 
     @property
     def unread(self) -> int:
-        """Bytes that wait for readers."""
-        return sum(stream.unread for stream in self._streams.values())
+        """Bytes that came and wait for readers."""
+        return self.secured_conn.held + sum(stream.unread for stream in self._streams.values())
 
     def get_transport_addresses(self) -> list[Multiaddr]:
         """Where it leads."""
@@ -185,7 +184,7 @@ class Muxer(IMuxedConn):
 
     async def _next_frame(self) -> None:
         version, kind, flags, number, length = HEADER.unpack(await self.secured_conn.read(HEADER.size))
-        if version != 0 or (kind == Kind.DATA and length > MOST_WINDOW):
+        if version != 0 or (kind == Kind.DATA and length > self._most(number)):
             raise Misbehaved(f"a frame of version {version}, kind {kind} and {length} bytes")
         if kind in (Kind.DATA, Kind.WINDOW):
             data = await self.secured_conn.read(length) if kind == Kind.DATA else b""
@@ -197,6 +196,11 @@ class Muxer(IMuxedConn):
             raise Misbehaved(f"it says good-bye, for reason {length}")
         else:
             raise Misbehaved(f"a frame of kind {kind}")
+
+    def _most(self, number: int) -> int:
+        """How long a frame of data may be on a stream; before it is read, as it is held until it is whole."""
+        stream = self._streams.get(number)
+        return stream.grant if stream is not None else MOST_WINDOW
 
     def _act(self, number: int, flags: Flag, data: bytes, grant: int) -> None:
         """What a frame means for its stream. One that we do not know any more may still be spoken on for a while."""
@@ -218,12 +222,16 @@ class Muxer(IMuxedConn):
     def _accept(self, number: int) -> None:
         if number % 2 == self._next_number % 2 or number in self._streams:
             raise Misbehaved(f"it opens stream {number}, which is not its to open")
-        if len(self._streams) >= MAX_STREAMS:
+        stream = MuxedStream(number, self, self)
+        try:
+            if len(self._streams) >= MAX_STREAMS:
+                raise trio.WouldBlock
+            self._opened.send_nowait(stream)  # who opens and drops them faster than they are served fills this
+        except trio.WouldBlock:
             self._answer(Kind.WINDOW, Flag.RST, number, 0)
             return
-        stream = self._streams[number] = MuxedStream(number, self, self)
+        self._streams[number] = stream
         self._answer(Kind.WINDOW, Flag.ACK, number, 0)
-        self._opened.send_nowait(stream)
 
     async def _send(self, kind: Kind, flags: Flag, number: int, length: int) -> None:
         await self.secured_conn.write(HEADER.pack(0, kind, flags, number, length))

@@ -61,7 +61,13 @@ class Session(SecureSession):
         self._leaves = bytearray()  # encrypted, for the next write to the socket
         self._writing = trio.Lock()
         self._has_queued = trio.Event()
+        self._queued = 0  # bytes of what leaves that no writer waits for
         self._is_broken = False
+
+    @property
+    def held(self) -> int:
+        """Bytes that came and were not read yet."""
+        return len(self._came) + len(self._plain)
 
     async def read(self, n: int | None = None) -> bytes:
         """`n` bytes, or as many as there are; ConnectionClosedError once there will be no more."""
@@ -89,8 +95,9 @@ class Session(SecureSession):
     def write_soon(self, data: bytes) -> int:
         """Have `data` written by `write_queued`; how much waits for that now."""
         self._seal(memoryview(data))
+        self._queued += len(data)
         self._has_queued.set()
-        return len(self._leaves)
+        return self._queued
 
     async def write_queued(self) -> None:
         """For good: write what `write_soon` queues."""
@@ -113,7 +120,7 @@ class Session(SecureSession):
         if self._is_broken:
             raise ConnectionClosedError("an earlier write failed")
         while self._leaves:
-            leaving, self._leaves, self._is_broken = self._leaves, bytearray(), True
+            leaving, self._leaves, self._queued, self._is_broken = self._leaves, bytearray(), 0, True
             await self._socket.write(leaving)
             self._is_broken = False
 

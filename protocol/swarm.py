@@ -28,6 +28,7 @@ from libp2p.network.auto_connector import AutoConnector
 from libp2p.network.config import ConnectionConfig, RetryConfig
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.network.exceptions import SwarmException
+from libp2p.network.stream.net_stream import NetStream
 from libp2p.network.swarm import Swarm
 from libp2p.peer.id import ID
 from libp2p.peer.peerstore import PeerStore
@@ -41,7 +42,7 @@ from multiaddr import Multiaddr
 from shoal.protocol.allowance import Allowances
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId
-from shoal.protocol.muxer import Muxer
+from shoal.protocol.muxer import MAX_STREAMS, Muxer
 from shoal.protocol.session import Noise, Session
 
 MAX_CONNECTIONS = 1024
@@ -145,6 +146,13 @@ class _Swarm(Swarm):
         if peer not in self.connections and peer != self.self_id:
             with suppress(Exception):  # PeerStoreError: it knows nothing of that peer
                 self.peerstore.clear_peerdata(peer)
+
+    async def notify_opened_stream(self, stream: INetStream) -> None:
+        """One that the peer has dropped counts as long as it is served here."""
+        await super().notify_opened_stream(stream)
+        connection = cast(NetStream, stream).swarm_conn
+        if connection is not None and len(connection.streams) > MAX_STREAMS:
+            await _reset(stream)
 
     async def dial_peer(self, peer_id: ID) -> list[INetConn]:
         """Opening a stream would dial here, to addresses of libp2p's choice."""

@@ -218,6 +218,7 @@ def frame(kind: int, flags: int, number: int, length: int, data: bytes = b"") ->
 
 MISBEHAVIOUR = {
     "more than granted": frame(Kind.DATA, Flag.SYN, 1, FIRST_WINDOW, bytes(FIRST_WINDOW)) + frame(0, 0, 1, 1, b"x"),
+    "more than granted, before it comes": frame(Kind.WINDOW, Flag.SYN, 1, 0) + frame(0, 0, 1, FIRST_WINDOW + 1),
     "more at once than anybody is granted": frame(Kind.DATA, Flag.SYN, 1, 2**32 - 1),
     "a stream of ours": frame(Kind.WINDOW, Flag.SYN, 2, 0),
     "a stream twice": 2 * frame(Kind.WINDOW, Flag.SYN, 1, 0),
@@ -248,6 +249,21 @@ def test_streams_beyond_the_bound_are_refused_and_the_others_live() -> None:
 
         async with against(open_many) as end:
             assert len(end._streams) == MAX_STREAMS
+
+    run(test)
+
+
+def test_streams_that_are_opened_and_dropped_at_once_do_not_pile_up() -> None:
+    async def test() -> None:
+        async def open_and_drop(theirs: Session, end: Muxer) -> None:
+            await theirs.write(b"".join(frame(1, Flag.SYN, n, 0) + frame(1, Flag.RST, n, 0) for n in range(1, 2001, 2)))
+            await theirs.write(frame(Kind.PING, Flag.SYN, 0, 7))
+            while HEADER.unpack(await theirs.read(HEADER.size))[1] != Kind.PING:
+                pass
+
+        async with against(open_and_drop) as end:
+            assert end._opened.statistics().current_buffer_used == MAX_STREAMS
+            assert not end._streams
 
     run(test)
 
