@@ -13,6 +13,10 @@ from shoal.protocol.errors import LocalError
 from shoal.protocol.tasks import Tasks
 
 
+async def for_ever() -> None:
+    await asyncio.Event().wait()
+
+
 class Stopping(SimpleNamespace):
     """As much of a run as `close` touches."""
 
@@ -86,7 +90,7 @@ async def test_a_run_that_has_failed_here_is_not_kept() -> None:
 async def test_a_run_that_cannot_be_kept_ends_all_the_same_and_says_so() -> None:
     run = Stopping()
     run.full = True
-    reporting = run._tasks.spawn(asyncio.sleep(3600))
+    reporting = run._tasks.spawn(for_ever())
     run._parted.set()
     with pytest.raises(LocalError, match="cannot keep"):
         await asyncio.wait_for(Run.close(cast(Run, run)), 10)

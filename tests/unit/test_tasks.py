@@ -9,6 +9,10 @@ import pytest
 from shoal.protocol.tasks import Tasks
 
 
+async def for_ever() -> None:
+    await asyncio.Event().wait()
+
+
 @pytest.mark.asyncio
 async def test_what_a_task_raises_is_told_and_what_is_cancelled_has_not_failed() -> None:
     failures: list[Exception] = []
@@ -18,7 +22,7 @@ async def test_what_a_task_raises_is_told_and_what_is_cancelled_has_not_failed()
         raise error
 
     await asyncio.wait([tasks.spawn(fail()), tasks.spawn(asyncio.sleep(0))])
-    endless = tasks.spawn(asyncio.sleep(3600))
+    endless = tasks.spawn(for_ever())
     await tasks.close()
     assert endless.cancelled()
     assert failures == [error]
@@ -30,7 +34,7 @@ async def test_the_end_waits_for_what_tasks_do_last() -> None:
 
     async def work() -> None:
         try:
-            await asyncio.sleep(3600)
+            await for_ever()
         finally:
             await asyncio.sleep(0)
             ended.set()
