@@ -4,7 +4,6 @@ Rules:
 - Everything here runs in the trio thread, but for the properties and addresses, which only look.
 - Only Noise is offered: by default libp2p also accepts plaintext, where anybody can take any name.
 - Connections are opened when we say so, never by libp2p itself. A stranger's bad stream ends that stream only.
-- A write is never cancelled: half a Noise message would cost all streams of its connection.
 - What libp2p raises goes through; the bridge makes it a TransportError.
 - What had to be mended in libp2p 0.8.1 is said where it is done.
 """
@@ -32,11 +31,12 @@ from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId, short
 from shoal.protocol.muxed import MuxedStream
 from shoal.protocol.muxer import Muxer
-from shoal.protocol.swarm import CLOSE_TIMEOUT, OnConnection, ask_name, close_connections, make_swarm, why
+from shoal.protocol.swarm import OnConnection, ask_name, close_connections, make_swarm, why
 
 MAX_UNREAD_IN_ALL = 2 << 30  # bytes received and not read, of all connections
 NEGOTIATE_LIMIT = 10  # seconds until a new stream must be agreed on
 READ_SIZE = 1 << 16
+CLOSE_LIMIT = 1.0  # seconds for all good-byes, and for what libp2p does after them
 
 Buffer = bytes | memoryview
 T = TypeVar("T")
@@ -67,7 +67,7 @@ class RawStream:
             while self._allowed <= 0 and not self._released.is_set():
                 self._has_room = trio.Event()
                 await self._has_room.wait()
-            data = await self._muxed.read(READ_SIZE)
+            data = await self._muxed.take(READ_SIZE)
             self._allowed -= len(data)
             feed(data)
 
@@ -77,10 +77,10 @@ class RawStream:
             await self._muxed.write(part)
 
     async def reset(self) -> None:
-        with suppress(Exception):
-            await self._raw.reset()
         self._released.set()
         self._has_room.set()  # for `pump`, which finds the stream ended
+        with suppress(Exception):
+            await self._raw.reset()
         if self._own_connection and self._raw.swarm_conn is not None:
             await close_connections([self._raw.swarm_conn])
 
@@ -148,7 +148,7 @@ class TrioHost:
     async def _main(self, listen: Sequence[str], opened: Callable[..., None]) -> None:
         self._stopping = trio.Event()
         self._swarm = make_swarm(self._identity, self._on_connection)
-        self._host = BasicHost(self._swarm)
+        self._host = BasicHost(self._swarm, negotiate_timeout=NEGOTIATE_LIMIT)
         for protocol in self._protocols:
             self._host.set_stream_handler(TProtocol(protocol), partial(self._serve, protocol))
         async with self._host.run([Multiaddr(each) for each in listen]), trio.open_nursery() as nursery:
@@ -159,7 +159,7 @@ class TrioHost:
                     opened(trio.lowlevel.current_trio_token().run_sync_soon, nursery.start_soon)
                     await self._stopping.wait()
             finally:
-                with trio.CancelScope(shield=True, deadline=trio.current_time() + 2 * CLOSE_TIMEOUT):
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_LIMIT):
                     await close_connections(self._swarm.get_connections())
                     await self._host.close()  # leaving host.run() without it leaks sockets
                 nursery.cancel_scope.cancel()

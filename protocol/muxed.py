@@ -11,11 +11,14 @@ from typing import Protocol
 
 import trio
 from libp2p.abc import IMuxedConn, IMuxedStream
-from libp2p.stream_muxer.exceptions import MuxedStreamEOF, MuxedStreamReset
+from libp2p.stream_muxer.exceptions import MuxedStreamEOF, MuxedStreamError, MuxedStreamReset
+
+from shoal.protocol.session import LINE
 
 FIRST_WINDOW = 256 << 10  # bytes that each side may send on a new stream
 MOST_WINDOW = 8 << 20
 FRAME = 65_535 - 16 - 12  # bytes: with tag and header, one frame is one message of Noise
+BURST = 4 * FRAME  # that a writer hands over at once
 USED_UP = 4  # times, and the next window is twice as large
 
 
@@ -23,19 +26,19 @@ class Carrier(Protocol):
     """What a stream needs of its connection."""
 
     async def send_data(self, number: int, data: memoryview) -> None:
-        """Return when the socket has taken `data`, FRAME bytes at most."""
+        """Return when the socket has taken `data`."""
 
-    async def send_grant(self, number: int, more: int) -> None:
+    def send_grant(self, number: int, more: int) -> None:
         """Let the peer send `more` bytes."""
 
-    async def send_end(self, number: int, at_once: bool) -> None:
+    def send_end(self, number: int, at_once: bool) -> None:
         """Say that nothing follows (FIN); or at once, that nothing is read either (RST)."""
 
     def may_grow(self, more: int) -> bool:
         """Whether a window may grow by so much: those of one connection together are bounded."""
 
     def forget(self, number: int) -> None:
-        """Both sides have ended the stream."""
+        """Both sides have ended the stream, and all of it was read."""
 
     def get_remote_address(self) -> tuple[str, int] | None:
         """Where the connection leads."""
@@ -72,13 +75,20 @@ class MuxedStream(IMuxedStream):
     # -- reading ----------------------------------------------------------------------------------------------
 
     async def read(self, n: int | None = None) -> bytes:
-        """At least a byte, `n` at most; MuxedStreamEOF at the end, MuxedStreamReset if it was cut off."""
+        """For libp2p, which asks for as much as the peer announces: like `take`, but no more than a LINE."""
+        if n is not None and n > LINE:
+            raise MuxedStreamError(f"the peer announces {n} bytes at once")
+        return await self.take(n if n is not None and n >= 0 else LINE)
+
+    async def take(self, most: int) -> bytes:
+        """At least a byte, `most` at most; MuxedStreamEOF at the end, MuxedStreamReset if it was cut off."""
         while not self._came:
             self._check_readable()
             await self._change.wait()
-        taken = bytes(memoryview(self._came)[: n if n is not None and n >= 0 else None])
+        taken = bytes(memoryview(self._came)[:most])
         del self._came[: len(taken)]
-        await self._credit(len(taken))
+        self._credit(len(taken))
+        self._forget_if_over()
         return taken
 
     def _check_readable(self) -> None:
@@ -87,7 +97,7 @@ class MuxedStream(IMuxedStream):
         if self._has_ended:
             raise MuxedStreamEOF("the stream has ended")
 
-    async def _credit(self, taken: int) -> None:
+    def _credit(self, taken: int) -> None:
         self._taken += taken
         self._used += taken
         if self._taken < self.window // 2 or self._has_ended or self._was_reset:
@@ -96,7 +106,7 @@ class MuxedStream(IMuxedStream):
         if self._used >= USED_UP * self.window and self.window < MOST_WINDOW and self._carrier.may_grow(self.window):
             more, self.window, self._used = more + self.window, 2 * self.window, 0
         self._grant += more
-        await self._carrier.send_grant(self._number, more)
+        self._carrier.send_grant(self._number, more)
 
     # -- writing ----------------------------------------------------------------------------------------------
 
@@ -108,7 +118,7 @@ class MuxedStream(IMuxedStream):
                 await self._change.wait()
             if not self.is_open:
                 raise MuxedStreamReset("the stream has ended")
-            size = min(len(view), self._may_send, FRAME)
+            size = min(len(view), self._may_send, BURST)
             self._may_send -= size
             await self._carrier.send_data(self._number, view[:size])
             view = view[size:]
@@ -118,16 +128,16 @@ class MuxedStream(IMuxedStream):
         if not self.is_open:
             return
         self._sends_no_more = True
-        await self._carrier.send_end(self._number, at_once=False)
+        self._wake()
+        self._carrier.send_end(self._number, at_once=False)
         self._forget_if_over()
 
     async def reset(self) -> None:
-        """Drop the stream in both directions, now."""
-        if self._was_reset or (self._sends_no_more and self._has_ended):
-            return
+        """Drop the stream in both directions, now, and what was not read."""
+        if not (self._was_reset or (self._sends_no_more and self._has_ended)):
+            self._carrier.send_end(self._number, at_once=True)
+        self._came.clear()
         self.cut_off()
-        self._carrier.forget(self._number)
-        await self._carrier.send_end(self._number, at_once=True)
 
     # -- what the connection says ---------------------------------------------------------------------------
 
@@ -155,9 +165,10 @@ class MuxedStream(IMuxedStream):
         """The peer, we or the end of the connection dropped the stream; what came before may still be read."""
         self._was_reset = True
         self._wake()
+        self._forget_if_over()
 
     def _forget_if_over(self) -> None:
-        if self._sends_no_more and self._has_ended:
+        if not self._came and (self._was_reset or (self._sends_no_more and self._has_ended)):
             self._carrier.forget(self._number)
 
     def _wake(self) -> None:

@@ -5,8 +5,9 @@ libp2p's own takes some twenty turns of the loop for a short message, polls clos
 - a frame is acted on as soon as its bytes are there, without a turn of the loop;
 - who sends more than it was granted, or frames that make no sense, is disconnected. So what waits for slow readers is
   bounded by the windows, and these by MAX_STREAMS and, for what they grow, by MAX_GROWN;
-- the task that reads frames never waits for a write: two ends that only write would wait for each other for ever. What
-  it has to answer is queued, and who lets that grow beyond MAX_ANSWERS by not reading is disconnected, too.
+- only data waits for the socket. The task that reads frames must not: two ends that only write would wait for each
+  other for ever. Nor must who ends a stream or reads: the peer may never take another byte. What they say is queued,
+  and who lets answers grow beyond MAX_ANSWERS by not reading is disconnected, too.
 """
 
 from __future__ import annotations
@@ -14,24 +15,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from enum import IntEnum, IntFlag
+from enum import IntEnum
 from struct import Struct
 
 import trio
 from libp2p.abc import IMuxedConn
 from libp2p.connection_types import ConnectionType
-from libp2p.io.exceptions import IOException
+from libp2p.io.exceptions import ConnectionClosedError, IOException
 from libp2p.peer.id import ID
 from libp2p.stream_muxer.exceptions import MuxedConnUnavailable
 from multiaddr import Multiaddr
 
-from shoal.protocol.muxed import FIRST_WINDOW, MOST_WINDOW, MuxedStream
+from shoal.protocol.muxed import FIRST_WINDOW, FRAME, MOST_WINDOW, MuxedStream
 from shoal.protocol.session import Session
 
 HEADER = Struct("!BBHII")  # version, kind, flags, stream, length
 MAX_STREAMS = 64  # of one connection, both directions
 MAX_GROWN = 32 << 20  # bytes, of all windows of a connection beyond their first
 MAX_ANSWERS = 1 << 20  # bytes
+FRAMES_IN_A_TURN = 256  # of the loop: others wait for a millisecond or two
+GOODBYE_LIMIT = 0.3  # seconds
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +48,7 @@ class Kind(IntEnum):
     GO_AWAY = 3
 
 
-class Flag(IntFlag):
+class Flag(IntEnum):
     """Of a frame: a stream begins, is agreed to, is sent no more on, is dropped."""
 
     SYN = 1
@@ -64,6 +67,7 @@ class Muxer(IMuxedConn):
     def __init__(self, secured: Session, peer_id: ID) -> None:
         self.peer_id = peer_id
         self.secured_conn = secured
+        secured.hand_over(MOST_WINDOW)
         self.event_started, self.event_closed = trio.Event(), trio.Event()
         self.on_close: Callable[[], Awaitable[None]] | None = None
         self._streams: dict[int, MuxedStream] = {}
@@ -85,11 +89,13 @@ class Muxer(IMuxedConn):
                 await self._end()
 
     async def close(self) -> None:
-        """Say good-bye, and end."""
-        with suppress(IOException, OSError):
+        """Say good-bye, if the peer still reads, and end."""
+        with trio.CancelScope(shield=True):
             if not self.is_closed:
-                await self._send(Kind.GO_AWAY, Flag(0), 0, 0)
-        await self._end()
+                self._say(Kind.GO_AWAY, 0, 0, 0)
+                with suppress(IOException, OSError), trio.move_on_after(GOODBYE_LIMIT):
+                    await self.secured_conn.write(b"")  # all that is queued is before it
+            await self._end()
 
     async def open_stream(self) -> MuxedStream:
         """A stream of ours; the peer may refuse it later."""
@@ -97,7 +103,7 @@ class Muxer(IMuxedConn):
             raise MuxedConnUnavailable("the connection has ended")
         number, self._next_number = self._next_number, self._next_number + 2
         stream = self._streams[number] = MuxedStream(number, self, self)
-        await self._send(Kind.WINDOW, Flag.SYN, number, 0)
+        self._say(Kind.WINDOW, Flag.SYN, number, 0)
         return stream
 
     async def accept_stream(self) -> MuxedStream:
@@ -138,16 +144,20 @@ class Muxer(IMuxedConn):
     # -- for the streams --------------------------------------------------------------------------------------
 
     async def send_data(self, number: int, data: memoryview) -> None:
-        """Return when the socket has taken `data`, FRAME bytes at most."""
-        await self.secured_conn.write(HEADER.pack(0, Kind.DATA, 0, number, len(data)) + data)
+        """Return when the socket has taken `data`."""
+        frames: list[bytes | memoryview] = []
+        for start in range(0, len(data), FRAME):
+            part = data[start : start + FRAME]
+            frames += HEADER.pack(0, Kind.DATA, 0, number, len(part)), part
+        await self.secured_conn.write_all(frames)
 
-    async def send_grant(self, number: int, more: int) -> None:
+    def send_grant(self, number: int, more: int) -> None:
         """Let the peer send `more` bytes."""
-        await self._send(Kind.WINDOW, Flag(0), number, more)
+        self._say(Kind.WINDOW, 0, number, more)
 
-    async def send_end(self, number: int, at_once: bool) -> None:
+    def send_end(self, number: int, at_once: bool) -> None:
         """Say that nothing follows (FIN); or at once, that nothing is read either (RST)."""
-        await self._send(Kind.WINDOW, Flag.RST if at_once else Flag.FIN, number, 0)
+        self._say(Kind.WINDOW, Flag.RST if at_once else Flag.FIN, number, 0)
 
     def may_grow(self, more: int) -> bool:
         """Whether a window may grow by so much."""
@@ -156,7 +166,7 @@ class Muxer(IMuxedConn):
         return fits
 
     def forget(self, number: int) -> None:
-        """Both sides have ended the stream."""
+        """Both sides have ended the stream, and all of it was read."""
         if (stream := self._streams.pop(number, None)) is not None:
             self._grown -= stream.window - FIRST_WINDOW
 
@@ -175,7 +185,9 @@ class Muxer(IMuxedConn):
 
     async def _read(self) -> None:
         while True:
-            await self._next_frame()
+            for _ in range(FRAMES_IN_A_TURN):
+                await self._next_frame()
+            await trio.lowlevel.checkpoint()
 
     async def _write(self) -> None:
         await self.secured_conn.write_queued()
@@ -184,25 +196,27 @@ class Muxer(IMuxedConn):
 
     async def _next_frame(self) -> None:
         version, kind, flags, number, length = HEADER.unpack(await self.secured_conn.read(HEADER.size))
-        if version != 0 or (kind == Kind.DATA and length > self._most(number)):
+        if version != 0 or (kind == Kind.DATA and length > self._most(number, flags)):
             raise Misbehaved(f"a frame of version {version}, kind {kind} and {length} bytes")
         if kind in (Kind.DATA, Kind.WINDOW):
             data = await self.secured_conn.read(length) if kind == Kind.DATA else b""
-            self._act(number, Flag(flags), data, length if kind == Kind.WINDOW else 0)
+            self._act(number, flags, data, length if kind == Kind.WINDOW else 0)
         elif kind == Kind.PING:
             if flags & Flag.SYN:
                 self._answer(Kind.PING, Flag.ACK, 0, length)
         elif kind == Kind.GO_AWAY:
-            raise Misbehaved(f"it says good-bye, for reason {length}")
+            raise ConnectionClosedError(f"the peer says good-bye, for reason {length}")
         else:
             raise Misbehaved(f"a frame of kind {kind}")
 
-    def _most(self, number: int) -> int:
+    def _most(self, number: int, flags: int) -> int:
         """How long a frame of data may be on a stream; before it is read, as it is held until it is whole."""
         stream = self._streams.get(number)
-        return stream.grant if stream is not None else MOST_WINDOW
+        if stream is None:
+            return FIRST_WINDOW if flags & Flag.SYN else MOST_WINDOW
+        return stream.grant
 
-    def _act(self, number: int, flags: Flag, data: bytes, grant: int) -> None:
+    def _act(self, number: int, flags: int, data: bytes, grant: int) -> None:
         """What a frame means for its stream. One that we do not know any more may still be spoken on for a while."""
         if flags & Flag.SYN:
             self._accept(number)
@@ -215,12 +229,11 @@ class Muxer(IMuxedConn):
             stream.granted(grant)
         if flags & Flag.RST:
             stream.cut_off()
-            self.forget(number)
         elif flags & Flag.FIN:
             stream.ended()
 
     def _accept(self, number: int) -> None:
-        if number % 2 == self._next_number % 2 or number in self._streams:
+        if number % 2 == self._next_number % 2 or number in self._streams or number == 0:
             raise Misbehaved(f"it opens stream {number}, which is not its to open")
         stream = MuxedStream(number, self, self)
         try:
@@ -233,11 +246,11 @@ class Muxer(IMuxedConn):
         self._streams[number] = stream
         self._answer(Kind.WINDOW, Flag.ACK, number, 0)
 
-    async def _send(self, kind: Kind, flags: Flag, number: int, length: int) -> None:
-        await self.secured_conn.write(HEADER.pack(0, kind, flags, number, length))
+    def _say(self, kind: Kind, flags: int, number: int, length: int) -> int:
+        return self.secured_conn.write_soon(HEADER.pack(0, kind, flags, number, length))
 
-    def _answer(self, kind: Kind, flags: Flag, number: int, length: int) -> None:
-        if self.secured_conn.write_soon(HEADER.pack(0, kind, flags, number, length)) > MAX_ANSWERS:
+    def _answer(self, kind: Kind, flags: int, number: int, length: int) -> None:
+        if self._say(kind, flags, number, length) > MAX_ANSWERS:
             raise Misbehaved("it does not read our answers")
 
     async def _end(self) -> None:

@@ -4,14 +4,18 @@ libp2p's own session reads each message in two reads of the socket, and takes tw
 that is most of what a short message costs. Here
 
 - all that the socket has is taken and decrypted at once; what comes of it is read without waiting;
-- a write encrypts at once, so that the order of calls is the order of nonces; what is written while another write is
-  on its way leaves after it in one piece;
-- whatever goes wrong with the bytes (a message that is forged, or cut short, or a write that was cancelled halfway)
-  ends the connection: neither side could find the next message.
+- what the socket takes at once is written at once. For the rest one task, `write_queued`, waits: what is written in the
+  meantime leaves after that in one piece. Who gives up waiting takes nothing back, and leaves no half of a message;
+- no more than a LINE may be asked for at once before there is a multiplexer, which knows what it asks for: libp2p
+  would gather whatever length a stranger announces;
+- whatever goes wrong with the bytes (a message that is forged, or cut short) ends the connection: neither side could
+  find the next message.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from typing import Any, cast
 
 import trio
@@ -28,6 +32,7 @@ from noise.exceptions import NoiseMaxNonceError
 
 READ_SIZE = 1 << 18
 LENGTH = 2  # bytes before each message
+LINE = 1 << 14  # bytes: what libp2p says to agree on something is shorter
 
 
 class Noise(noise.Transport):
@@ -56,23 +61,30 @@ class Session(SecureSession):
         states = cast(Any, carrier.noise_state.noise_protocol)
         self._encrypt, self._decrypt = states.cipher_state_encrypt, states.cipher_state_decrypt
         self._socket = _Socket(cast(IRawConnection, carrier.read_writer.read_write_closer))
+        self._most = LINE
         self._came = bytearray()  # from the socket, not yet a whole message
         self._plain = bytearray()  # decrypted, not yet read
-        self._leaves = bytearray()  # encrypted, for the next write to the socket
-        self._writing = trio.Lock()
-        self._has_queued = trio.Event()
-        self._queued = 0  # bytes of what leaves that no writer waits for
-        self._is_broken = False
+        self._leaves = bytearray()  # to the socket, not yet encrypted
+        self._unasked = 0  # bytes of it that nobody waits for
+        self._sealed = bytearray()  # encrypted, before what `_leaves`
+        self._has_queued, self._taken = trio.Event(), trio.Event()  # the socket has taken what is in both now
+        self._has_writer = self._is_writing = self._takes_no_more = False
 
     @property
     def held(self) -> int:
         """Bytes that came and were not read yet."""
         return len(self._came) + len(self._plain)
 
+    def hand_over(self, most: int) -> None:
+        """To a multiplexer, which has `write_queued` write, and knows why it reads up to `most` bytes at once."""
+        self._has_writer, self._most = True, most
+
     async def read(self, n: int | None = None) -> bytes:
         """`n` bytes, or as many as there are; ConnectionClosedError once there will be no more."""
         if n == 0:
             return b""
+        if (n or 1) > self._most:
+            raise ConnectionClosedError(f"the peer announces {n} bytes at once")
         while len(self._plain) < (n or 1):
             await self._receive()
         plain = self._plain
@@ -82,47 +94,73 @@ class Session(SecureSession):
 
     async def write(self, data: bytes) -> None:
         """Return when the socket has taken `data`; ConnectionClosedError if it takes nothing more."""
-        self._seal(memoryview(data))
-        try:
-            self._writing.acquire_nowait()  # without a turn of the loop
-        except trio.WouldBlock:
-            await self._writing.acquire()
-        try:
-            await self._flush()
-        finally:
-            self._writing.release()
+        await self.write_all((data,))
+
+    async def write_all(self, parts: Iterable[bytes | memoryview]) -> None:
+        """Return when the socket has taken them all, in one piece."""
+        if self._takes_no_more:
+            raise ConnectionClosedError("an earlier write failed")
+        for part in parts:
+            self._leaves += part
+        if not self._has_writer:
+            await self._flush()  # one task of libp2p's that agrees on a multiplexer
+            return
+        if not self._is_writing and self._leave_at_once():
+            return
+        taken = self._taken
+        self._has_queued.set()
+        await taken.wait()
+        if self._takes_no_more:
+            raise ConnectionClosedError("the connection takes no more")
 
     def write_soon(self, data: bytes) -> int:
-        """Have `data` written by `write_queued`; how much waits for that now."""
-        self._seal(memoryview(data))
-        self._queued += len(data)
+        """Have `data` written without waiting for it; how much is waiting like that now."""
+        self._leaves += data
+        self._unasked += len(data)
         self._has_queued.set()
-        return self._queued
+        return self._unasked
 
     async def write_queued(self) -> None:
-        """For good: write what `write_soon` queues."""
-        while True:
-            await self._has_queued.wait()
-            self._has_queued = trio.Event()
-            async with self._writing:
+        """For good: write what there is to write."""
+        try:
+            while True:
+                await self._has_queued.wait()
+                self._has_queued = trio.Event()
                 await self._flush()
+        finally:
+            self._takes_no_more = True
+            self._taken.set()
 
-    def _seal(self, data: memoryview) -> None:
+    def _leave_at_once(self) -> bool:
+        """Whether the socket takes all that there is without a turn of the loop."""
+        self._seal()
+        del self._sealed[: self._socket.write_now(self._sealed)]
+        return not self._sealed
+
+    async def _flush(self) -> None:
+        self._seal()
+        leaving, self._sealed = self._sealed, bytearray()
+        taken, self._taken = self._taken, trio.Event()
+        self._is_writing = True
+        try:
+            await self._socket.write(leaving)
+        except BaseException:  # also a cancelled one: half of a message may have left
+            self._takes_no_more = True
+            raise
+        finally:
+            self._is_writing = False
+            taken.set()
+
+    def _seal(self) -> None:
+        """Encrypt what leaves."""
+        data = memoryview(self._leaves)
+        self._leaves, self._unasked = bytearray(), 0
         for start in range(0, len(data), MAX_PLAINTEXT_LENGTH):
             try:
                 message = self._encrypt.encrypt_with_ad(None, data[start : start + MAX_PLAINTEXT_LENGTH])
             except NoiseMaxNonceError as error:  # after 2^64 messages
                 raise ConnectionClosedError(str(error)) from error
-            self._leaves += len(message).to_bytes(LENGTH, "big") + message
-
-    async def _flush(self) -> None:
-        """Write all that is there; another write may have taken it along."""
-        if self._is_broken:
-            raise ConnectionClosedError("an earlier write failed")
-        while self._leaves:
-            leaving, self._leaves, self._queued, self._is_broken = self._leaves, bytearray(), 0, True
-            await self._socket.write(leaving)
-            self._is_broken = False
+            self._sealed += len(message).to_bytes(LENGTH, "big") + message
 
     async def _receive(self) -> None:
         """Take what the socket has, and decrypt what is whole."""
@@ -162,6 +200,15 @@ class _Socket:
             return bytes(await self._socket.receive_some(most))
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise ConnectionClosedError(str(error), transport="tcp") from error
+
+    def write_now(self, data: bytearray) -> int:
+        """How many bytes it took; what keeps it from taking more is for `write` to find."""
+        if self._socket is None or not data:
+            return 0
+        try:
+            return os.write(self._socket.socket.fileno(), data)
+        except OSError:
+            return 0
 
     async def write(self, data: bytearray) -> None:
         """All of it."""

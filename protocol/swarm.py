@@ -26,6 +26,7 @@ from libp2p.crypto import ed25519, x25519
 from libp2p.custom_types import StreamHandlerFn, TMuxerOptions, TProtocol
 from libp2p.network.auto_connector import AutoConnector
 from libp2p.network.config import ConnectionConfig, RetryConfig
+from libp2p.network.connection.exceptions import RawConnError
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.network.exceptions import SwarmException
 from libp2p.network.stream.net_stream import NetStream
@@ -49,9 +50,9 @@ MAX_CONNECTIONS = 1024
 MAX_FROM_HOST = 256  # made by one address on the network; there may be many peers behind a router
 MAX_FROM_PEER = 8
 NEW_FROM_HOST = (128, 16.0)  # connections in a burst, and per second
+MOST_AT_ONCE = 0xFFFF  # bytes: a message of the handshake
 MAX_HOSTS = 4096  # whose rate is remembered
 YAMUX = TProtocol("/yamux/1.0.0")
-CLOSE_TIMEOUT = 0.3  # seconds for the good-byes of one connection
 
 log = logging.getLogger(__name__)
 
@@ -73,12 +74,12 @@ def make_swarm(identity: Identity, on_connection: OnConnection) -> Swarm:
     config = ConnectionConfig(
         max_connections=most, high_watermark=most, min_connections=0, max_connections_per_peer=most
     )
-    return _Swarm(on_connection, name, peers, upgrader, [TCP()], RetryConfig(max_retries=0), config)
+    return _Swarm(on_connection, name, peers, upgrader, [_Tcp()], RetryConfig(max_retries=0), config)
 
 
 async def ask_name(swarm: Swarm, address: Multiaddr) -> PeerId:
     """Who answers at `address`, as its Noise handshake proves. The connection serves for nothing else."""
-    raw = await TCP().dial(address)
+    raw = await _Tcp().dial(address)
     try:
         security = await swarm.upgrader.security_multistream.select_transport(raw, True)
         pattern = cast(noise.Transport, security).get_pattern()
@@ -91,10 +92,8 @@ async def close_connections(connections: Sequence[INetConn]) -> None:
     """In good order if the peer still reads, by the socket if not."""
 
     async def close(connection: INetConn) -> None:
-        with suppress(Exception), trio.move_on_after(CLOSE_TIMEOUT):
+        with suppress(Exception), trio.CancelScope(shield=True):  # who is stopped halfway is counted for ever
             await connection.close()
-        with suppress(Exception):
-            await cast(Muxer, connection.muxed_conn).secured_conn.close()
 
     async with trio.open_nursery() as nursery:
         for connection in connections:
@@ -172,7 +171,7 @@ class _Swarm(Swarm):
 
     async def _do_handle_inbound_connection(self, stream: Any, maddr: Multiaddr, failure: Any) -> None:
         """The original waits for the swarm's end: closed connections count against its limit for ever."""
-        raw, host = RawConnection(stream, False), _host_at(stream)
+        raw, host = _Raw(stream, False), _host_at(stream)
         self._from_host[host] += 1
         try:
             if self._from_host[host] <= MAX_FROM_HOST and self._new_from_host.of(host).take(trio.current_time()):
@@ -200,6 +199,20 @@ def _host_at(stream: Any) -> str:
 async def _reset(stream: INetStream) -> None:
     with suppress(Exception):  # the connection is ending, and the stream with it
         await stream.reset()
+
+
+class _Raw(RawConnection):
+    """libp2p gathers as many bytes as whoever is there announces, before it knows who that is."""
+
+    async def read(self, n: int | None = None) -> bytes:
+        if n is None or n > MOST_AT_ONCE:
+            raise RawConnError(f"{n} bytes are announced at once")
+        return await super().read(n)
+
+
+class _Tcp(TCP):
+    async def dial(self, maddr: Multiaddr) -> RawConnection:
+        return _Raw(cast(RawConnection, await super().dial(maddr)).stream, True)
 
 
 class _Muxers(MuxerMultistream):

@@ -12,7 +12,7 @@ import textwrap
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import msgpack
 import pytest
@@ -249,6 +249,21 @@ async def test_a_name_is_not_asked_of_somebody_who_does_not_speak_noise() -> Non
 
 
 @pytest.mark.asyncio
+async def test_a_stranger_that_announces_much_is_hung_up_on() -> None:
+    """libp2p would gather it, up to 100 reads of a socket or 10 seconds."""
+    a = Node()
+    async with running(a):
+        _, _, host, _, port = a.addresses()[0].split("/")[:5]
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"\x13/multistream/1.0.0\n" + b"\xff\xff\xff\x7f" + bytes(1000))  # a line of 256 MiB
+        with suppress(ConnectionResetError):  # as it hangs up on what it has not read
+            async with asyncio.timeout(5):
+                while await reader.read(100):
+                    pass
+        writer.close()
+
+
+@pytest.mark.asyncio
 async def test_a_full_lane_drops_what_is_too_much() -> None:
     a, b = Node(bulk_queue=4 * MIB), Node()
     payload = memoryview(bytes(MIB))
@@ -373,6 +388,24 @@ async def test_closing_takes_less_than_a_second_when_a_peer_does_not_listen() ->
         begin = clock()
         await a.close()
         assert clock() - begin < 1.0
+
+
+@pytest.mark.asyncio
+async def test_a_peer_that_reads_nothing_is_forgotten_when_the_link_is_closed() -> None:
+    """What is closed by halves would count against the connections that we may have, for ever."""
+    a = Node()
+    swarm = lambda: a._transport._host._swarm  # noqa: E731
+    async with running(a), peer_process() as (process, address):
+        peer = await a.connect(address)
+        a.send(peer, RUN, Load(1, memoryview(bytes(MIB))))  # type: ignore[arg-type]
+        await eventually(lambda: len(swarm().get_connections()) == 2)
+        os.kill(process.pid, signal.SIGSTOP)
+        for number in range(64):
+            a.send(peer, RUN, Load(number, memoryview(bytes(MIB))))  # type: ignore[arg-type]
+            a.send(peer, RUN, Pad(bytes(100_000)))
+        await a._transport.disconnect(peer)
+        await eventually(lambda: not swarm().get_connections())
+        await eventually(lambda: not a.links())
 
 
 # -- calls --------------------------------------------------------------------------------------------------

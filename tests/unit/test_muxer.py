@@ -8,19 +8,20 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 import trio
+import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from libp2p.abc import IMuxedStream
 from libp2p.io.exceptions import IOException
 from libp2p.peer.id import ID
 from libp2p.security.noise import transport as noise
-from libp2p.stream_muxer.exceptions import MuxedConnUnavailable, MuxedStreamEOF, MuxedStreamReset
+from libp2p.stream_muxer.exceptions import MuxedConnUnavailable, MuxedStreamEOF, MuxedStreamError, MuxedStreamReset
 from libp2p.stream_muxer.yamux.yamux import Yamux
 
 from shoal.protocol import muxer
 from shoal.protocol.muxed import FIRST_WINDOW, MOST_WINDOW, MuxedStream
-from shoal.protocol.muxer import HEADER, MAX_GROWN, MAX_STREAMS, Flag, Kind, Muxer
-from shoal.protocol.session import Noise, Session
+from shoal.protocol.muxer import HEADER, MAX_STREAMS, Flag, Kind, Muxer
+from shoal.protocol.session import LINE, Noise, Session
 from tests.unit.secured_kit import run, secured
 
 MIB = 1 << 20
@@ -58,7 +59,7 @@ async def both(near: Muxer, far: Muxer) -> tuple[MuxedStream, MuxedStream]:
 async def read_all(stream: IMuxedStream, size: int) -> bytes:
     data = bytearray()
     while len(data) < size:
-        data += await stream.read(size - len(data))
+        data += await stream.read(min(size - len(data), LINE))
     return bytes(data)
 
 
@@ -102,17 +103,31 @@ def test_a_writer_waits_for_its_reader_and_for_no_other() -> None:
 def test_a_stream_that_is_used_gets_larger_windows_up_to_a_bound() -> None:
     async def test() -> None:
         async with pair() as (near, far), trio.open_nursery() as nursery:
-            streams = [await both(near, far) for _ in range(6)]
-            for here, there in streams:
-                nursery.start_soon(here.write, bytes(60 * MIB))
-                nursery.start_soon(read_all, there, 60 * MIB)
-            await until(lambda: streams[0][1].window == MOST_WINDOW or far._grown > MAX_GROWN - MOST_WINDOW)
-            assert all(FIRST_WINDOW <= there.window <= MOST_WINDOW for _, there in streams)
-            assert far._grown == sum(there.window - FIRST_WINDOW for _, there in streams) <= MAX_GROWN
-            for _, there in streams:
-                far.forget(there._number)
-            assert far._grown == 0, "what is over makes room"
-            nursery.cancel_scope.cancel()
+            here, there = await both(near, far)
+            nursery.start_soon(here.write, bytes(100 * MIB))
+            await read_all(there, 100 * MIB)
+            assert there.window == MOST_WINDOW
+            assert far._grown == MOST_WINDOW - FIRST_WINDOW
+            await here.close()
+            await there.close()
+            await until(lambda: not far._grown)  # what is over makes room
+
+    run(test)
+
+
+def test_the_windows_of_one_connection_grow_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(muxer, "MAX_GROWN", 4 * FIRST_WINDOW)
+
+    async def test() -> None:
+        async with pair() as (near, far), trio.open_nursery() as nursery:
+            streams = [await both(near, far) for _ in range(3)]
+            async with trio.open_nursery() as readers:
+                for here, there in streams:
+                    nursery.start_soon(here.write, bytes(10 * MIB))
+                    readers.start_soon(read_all, there, 10 * MIB)
+            windows = sorted(there.window // FIRST_WINDOW for _, there in streams)
+            assert windows in ([1, 1, 4], [1, 2, 4], [2, 2, 2]), "3 more for one and 1 for another, or 1 for each"
+            assert far._grown == (sum(windows) - 3) * FIRST_WINDOW <= 4 * FIRST_WINDOW
 
     run(test)
 
@@ -179,6 +194,101 @@ def test_the_end_of_the_connection_is_the_end_of_its_streams() -> None:
     run(test)
 
 
+async def fill(near: Muxer, nursery: trio.Nursery) -> MuxedStream:
+    """The socket, whose other end is not read; the stream whose write waits for it."""
+    stream = await near.open_stream()
+    stream.granted(64 * MIB)
+
+    async def write() -> None:
+        with pytest.raises((MuxedStreamReset, IOException)):
+            await stream.write(bytes(64 * MIB))
+
+    nursery.start_soon(write)
+    await trio.testing.wait_all_tasks_blocked(0.1)
+    return stream
+
+
+def test_nobody_waits_for_a_peer_that_takes_nothing_but_who_sends_data() -> None:
+    async def test() -> None:
+        async with secured() as (ours, _theirs), trio.open_nursery() as nursery:
+            near = Muxer(ours, ID(b"peer"))
+            nursery.start_soon(near.start)
+            await near.event_started.wait()
+            stuck = await fill(near, nursery)
+            with trio.fail_after(1):
+                other = await near.open_stream()
+                other.arrived(b"x" * FIRST_WINDOW)
+                assert len(await other.take(FIRST_WINDOW)) == FIRST_WINDOW  # and grants anew
+                await other.close()
+                await stuck.reset()
+            assert near._streams == {other._number: other}, "the peer may go on with the one that we closed"
+            await near.close()
+
+    run(test)
+
+
+def test_closing_ends_and_says_so_even_if_the_peer_takes_nothing_and_who_closes_gives_up() -> None:
+    async def test() -> None:
+        async with secured() as (ours, _theirs), trio.open_nursery() as nursery:
+            near, told = Muxer(ours, ID(b"peer")), list[str]()
+
+            async def on_close() -> None:
+                await trio.sleep(0.01)
+                told.append("closed")
+
+            near.on_close = on_close
+            nursery.start_soon(near.start)
+            await near.event_started.wait()
+            await fill(near, nursery)
+            with trio.fail_after(1), trio.move_on_after(0.01):
+                await near.close()
+            assert near.is_closed
+            assert told == ["closed"]
+
+    run(test)
+
+
+def test_who_closes_says_good_bye() -> None:
+    async def test() -> None:
+        async with secured() as (ours, theirs), trio.open_nursery() as nursery:
+            near = Muxer(ours, ID(b"peer"))
+            nursery.start_soon(near.start)
+            await near.event_started.wait()
+            await near.close()
+            assert await theirs.read(HEADER.size) == frame(Kind.GO_AWAY, 0, 0, 0)
+
+    run(test)
+
+
+def test_what_a_reset_left_unread_is_counted_until_it_is_read_or_given_up() -> None:
+    async def test() -> None:
+        async with pair() as (near, far):
+            streams = [await both(near, far) for _ in range(3)]
+            for here, _ in streams:
+                await here.write(bytes(1000))
+                await here.reset()
+            await until(lambda: all(there._was_reset for _, there in streams))
+            assert far.unread == 3000
+            assert len(await streams[0][1].take(1000)) == 1000
+            await streams[1][1].reset()
+            assert far.unread == 1000
+            assert list(far._streams.values()) == [streams[2][1]]
+
+    run(test)
+
+
+def test_the_negotiation_of_a_stream_reads_no_more_than_a_line() -> None:
+    """libp2p asks for as many bytes as a varint says."""
+
+    async def test() -> None:
+        async with pair() as (near, far):
+            _, there = await both(near, far)
+            with pytest.raises(MuxedStreamError, match="announces"):
+                await there.read(2**40)
+
+    run(test)
+
+
 @pytest.mark.parametrize("dials", [True, False])
 def test_libp2ps_own_yamux_understands_us(dials: bool) -> None:
     async def test() -> None:
@@ -220,7 +330,10 @@ MISBEHAVIOUR = {
     "more than granted": frame(Kind.DATA, Flag.SYN, 1, FIRST_WINDOW, bytes(FIRST_WINDOW)) + frame(0, 0, 1, 1, b"x"),
     "more than granted, before it comes": frame(Kind.WINDOW, Flag.SYN, 1, 0) + frame(0, 0, 1, FIRST_WINDOW + 1),
     "more at once than anybody is granted": frame(Kind.DATA, Flag.SYN, 1, 2**32 - 1),
+    "more at once than a new stream is granted": frame(Kind.DATA, Flag.SYN, 1, FIRST_WINDOW + 1),
     "a stream of ours": frame(Kind.WINDOW, Flag.SYN, 2, 0),
+    "the stream that is none": frame(Kind.WINDOW, Flag.SYN, 0, 0),
+    "good-bye": frame(Kind.GO_AWAY, 0, 0, 0),
     "a stream twice": 2 * frame(Kind.WINDOW, Flag.SYN, 1, 0),
     "another version": b"\x01" + frame(Kind.WINDOW, Flag.SYN, 1, 0)[1:],
     "an unknown kind": frame(9, 0, 1, 0),
@@ -280,6 +393,31 @@ def test_who_asks_and_does_not_read_the_answers_is_disconnected(monkeypatch: pyt
 
         async with against(ask) as end:
             assert end.is_closed
+
+    run(test)
+
+
+def test_the_answer_to_a_ping_is_not_answered() -> None:
+    async def test() -> None:
+        async def ping(theirs: Session, end: Muxer) -> None:
+            await theirs.write(frame(Kind.PING, Flag.ACK, 0, 1) + frame(Kind.PING, Flag.SYN, 0, 2))
+            assert await theirs.read(HEADER.size) == frame(Kind.PING, Flag.ACK, 0, 2)
+
+        async with against(ping):
+            pass
+
+    run(test)
+
+
+def test_a_grant_may_come_with_a_flag() -> None:
+    async def test() -> None:
+        async def grant(theirs: Session, end: Muxer) -> None:
+            await theirs.write(frame(Kind.WINDOW, Flag.SYN, 1, 10 * MIB))
+            stream = await end.accept_stream()
+            await until(lambda: stream._may_send == FIRST_WINDOW + 10 * MIB)
+
+        async with against(grant):
+            pass
 
     run(test)
 

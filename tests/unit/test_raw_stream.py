@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +21,7 @@ class Muxed:
     def __init__(self) -> None:
         self.was_reset = False
 
-    async def read(self, most: int) -> bytes:
+    async def take(self, most: int) -> bytes:
         await trio.lowlevel.checkpoint()
         if self.was_reset:
             raise MuxedStreamReset
@@ -30,11 +31,15 @@ class Muxed:
         self.was_reset = True
 
 
+def a_stream(muxed: Any, reset: Callable[[], Awaitable[None]]) -> RawStream:
+    raw: Any = SimpleNamespace(muxed_stream=muxed, reset=reset, swarm_conn=None)
+    return RawStream(raw)
+
+
 def test_no_more_is_handed_on_than_was_allowed_and_a_reset_ends_the_wait() -> None:
     async def test() -> None:
         muxed, came = Muxed(), list[bytes]()
-        raw: Any = SimpleNamespace(muxed_stream=muxed, reset=muxed.reset, swarm_conn=None)
-        stream = RawStream(raw)
+        stream = a_stream(muxed, muxed.reset)
 
         async def pump() -> None:
             with pytest.raises(MuxedStreamReset):
@@ -47,5 +52,16 @@ def test_no_more_is_handed_on_than_was_allowed_and_a_reset_ends_the_wait() -> No
                 await trio.testing.wait_all_tasks_blocked()
                 assert len(came) == handed_on
             await stream.reset()
+
+    run(test)
+
+
+def test_who_serves_a_stream_that_was_reset_is_released_though_the_peer_takes_nothing() -> None:
+    async def test() -> None:
+        stream = a_stream(SimpleNamespace(muxed_conn=SimpleNamespace(event_closed=trio.Event())), trio.sleep_forever)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stream.reset)
+            await stream.wait_released()
+            nursery.cancel_scope.cancel()
 
     run(test)

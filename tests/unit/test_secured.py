@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
+import trio.testing
 from libp2p.io.exceptions import ConnectionClosedError
 from libp2p.security.noise import transport as noise
 from libp2p.security.noise.io import MAX_PLAINTEXT_LENGTH
 
-from shoal.protocol.session import Noise, Session
+from shoal.protocol.session import LINE, Noise, Session
 from tests.unit.secured_kit import run, secured
+
+
+@asynccontextmanager
+async def writing() -> AsyncIterator[tuple[Session, Session]]:
+    """Both ends, of which the first has a task that writes."""
+    async with secured() as (near, far), trio.open_nursery() as nursery:
+        near.hand_over(LINE)
+        nursery.start_soon(near.write_queued)
+        yield near, far
+        nursery.cancel_scope.cancel()
+
 
 SIZES = [1, 12, 4096, MAX_PLAINTEXT_LENGTH, MAX_PLAINTEXT_LENGTH + 1, 1 << 20]
 
 
 async def read_all(session: Session, size: int) -> bytes:
-    data = b""
+    data = bytearray()
     while len(data) < size:
-        data += await session.read(min(size - len(data), 70_001))
-    return data
+        data += await session.read(min(size - len(data), 16_001))
+    return bytes(data)
 
 
 @pytest.mark.parametrize("ours", [(Noise, Noise), (Noise, noise.Transport), (noise.Transport, Noise)])
@@ -46,7 +60,7 @@ def test_bytes_come_as_they_were_written_and_other_sessions_understand_them(ours
 
 def test_writers_side_by_side_do_not_mix_their_bytes() -> None:
     async def test() -> None:
-        async with secured() as (near, far), trio.open_nursery() as nursery:
+        async with writing() as (near, far), trio.open_nursery() as nursery:
 
             async def write(letter: bytes) -> None:
                 for _ in range(20):
@@ -63,11 +77,52 @@ def test_writers_side_by_side_do_not_mix_their_bytes() -> None:
 
 def test_what_is_queued_is_written_without_waiting() -> None:
     async def test() -> None:
-        async with secured() as (near, far), trio.open_nursery() as nursery:
+        async with writing() as (near, far):
             assert near.write_soon(b"hello") == 5
-            nursery.start_soon(near.write_queued)
-            assert await far.read(5) == b"hello"
-            nursery.cancel_scope.cancel()
+            assert near.write_soon(b", world") == 12
+            assert await far.read(12) == b"hello, world"
+            assert near.write_soon(b"!") == 1, "what has left does not count"
+
+    run(test)
+
+
+def test_who_gives_up_waiting_takes_nothing_back_and_harms_nobody() -> None:
+    async def test() -> None:
+        async with writing() as (near, far), trio.open_nursery() as nursery:
+            large = random.Random(1).randbytes(32 << 20)
+            for _ in range(3):
+                with trio.move_on_after(0.05) as scope:
+                    await near.write(large)
+                assert scope.cancelled_caught
+            nursery.start_soon(near.write, b"x")
+            assert await read_all(far, 3 * len(large) + 1) == 3 * large + b"x"
+
+    run(test)
+
+
+@pytest.mark.parametrize("size", [LINE + 1, 2**40])
+def test_a_stranger_that_announces_much_is_not_listened_to(size: int) -> None:
+    """libp2p asks for as many bytes as a varint says, and would hold all that comes until they are there."""
+
+    async def test() -> None:
+        async with secured() as (near, far), trio.open_nursery() as nursery:
+            nursery.start_soon(near.write, bytes(LINE))
+            with pytest.raises(ConnectionClosedError, match="announces"):
+                await far.read(size)
+            assert len(await far.read(LINE)) == LINE
+            far.hand_over(2 * LINE)
+            nursery.start_soon(near.write, bytes(2 * LINE))
+            assert len(await far.read(2 * LINE)) == 2 * LINE
+
+    run(test)
+
+
+def test_what_came_and_was_not_read_is_counted() -> None:
+    async def test() -> None:
+        async with secured() as (near, far):
+            await near.write(b"x" * 1000)
+            assert len(await far.read(1)) == 1
+            assert far.held == 999
 
     run(test)
 
@@ -85,13 +140,45 @@ def test_a_forged_message_ends_it() -> None:
 
 
 def test_a_write_that_was_cancelled_halfway_is_the_last() -> None:
-    """Half of a message may be on its way: what followed would not be understood."""
+    """Before there is a writer, half of a message may be on its way: what followed would not be understood."""
 
     async def test() -> None:
         async with secured() as (near, _far):
             with trio.move_on_after(0.1) as scope:
                 await near.write(bytes(64 << 20))
             assert scope.cancelled_caught
+            with pytest.raises(ConnectionClosedError):
+                await near.write(b"x")
+
+    run(test)
+
+
+def test_a_writer_that_ends_is_the_end_of_all_writing() -> None:
+    async def test() -> None:
+        async with secured() as (near, _far), trio.open_nursery() as nursery:
+            waiting, writer = 0, trio.CancelScope()
+
+            async def write_queued() -> None:
+                with writer:
+                    await near.write_queued()
+
+            near.hand_over(LINE)
+            nursery.start_soon(write_queued)
+
+            async def write() -> None:
+                nonlocal waiting
+                waiting += 1
+                with pytest.raises(ConnectionClosedError):
+                    await near.write(bytes(64 << 20))
+                waiting -= 1
+
+            async with trio.open_nursery() as writers:
+                for _ in range(3):
+                    writers.start_soon(write)
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                assert waiting == 3
+                writer.cancel()
+            assert waiting == 0
             with pytest.raises(ConnectionClosedError):
                 await near.write(b"x")
 
