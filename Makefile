@@ -19,12 +19,13 @@ export CFLAGS := $(CFLAGS) -I$(BREW)/include
 export LDFLAGS := $(LDFLAGS) -L$(BREW)/lib
 endif
 
-.PHONY: help swarm install test test-all lint format bench-peers preflight clean
+.PHONY: help swarm install test test-tiers test-all lint format bench-peers preflight clean
 
 help:
 	@echo 'make swarm     train a model with four peers on this machine (ARGS="--peers 6" and so on)'
-	@echo 'make test      lint, types and every test that is not slow'
-	@echo 'make test-all  the same with the slow tests'
+	@echo 'make test      lint, types and every test that is not slow and runs on any machine'
+	@echo 'make test-tiers  those that need a browser or network namespaces'
+	@echo 'make test-all  all of them, and the slow ones'
 	@echo 'make lint      ruff and mypy only'
 	@echo 'make format    let ruff format and fix what it can'
 	@echo 'make bench-peers  install what benchmarks/ compares with, in environments of their own'
@@ -70,19 +71,24 @@ format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Tiers that need what a machine may lack: a browser, a container engine, network namespaces. They skip aloud without.
+TIERS := $(addprefix tests/,browser compose netlab)
 # These run one after the other: they time something, look at the whole machine, use every core, or write to the terminal.
-ALONE := tests/test_architecture.py tests/simulation/test_rounds.py tests/compose \
+ALONE := tests/test_architecture.py tests/simulation/test_rounds.py \
     $(addprefix tests/integration/test_,death_in_round.py leaks.py network.py resume.py up.py worker.py)
 # All others run side by side, the longest first; on two cores three at once, as many of them mostly wait.
 TOGETHER := $(ALONE:%=--ignore=%) --numprocesses=3 --dist=load --maxschedchunk=1
 
 test: lint
-	$(BIN)/pytest $(TOGETHER) -m 'not slow'
+	$(BIN)/pytest $(TOGETHER) $(TIERS:%=--ignore=%) -m 'not slow'
 	$(BIN)/pytest $(ALONE) -m 'not slow'
 
+test-tiers: install
+	$(BIN)/pytest $(TIERS) -m 'not slow or not compose'
+
 test-all: lint
-	$(BIN)/pytest $(TOGETHER)
-	$(BIN)/pytest $(ALONE)
+	$(BIN)/pytest $(TOGETHER) --ignore=tests/compose
+	$(BIN)/pytest $(ALONE) tests/compose
 
 bench-peers: benchmarks/.hivemind/.installed
 

@@ -79,6 +79,7 @@ def test_a_joiner_with_an_empty_home_trains_on_the_founders_text(
     assert joiner.log.read_text().count("getting the data") == 1, "it was downloaded again"
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_it_is_said_before_joining_that_nobody_gives_the_data(children: Children, tmp_path: Path) -> None:
     texts, manifest = write_texts(tmp_path / "texts"), tmp_path / "run.toml"

@@ -134,6 +134,7 @@ def test_a_node_says_that_nobody_answers_and_forgets_what_it_left(
     assert verdict(member.client.status()) == Exit.OK
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_a_run_that_goes_on_from_a_checkpoint_is_there_again_before_anybody_has_joined(
     children: Children, tmp_path: Path

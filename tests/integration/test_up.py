@@ -31,7 +31,7 @@ chunk_bytes = 8192
 loss_ratio = 0.9
 """
 PATIENCE = 240.0
-ROUNDS = 12  # enough that the newcomer, which has torch to load first, is in the last one on a busy machine too
+ROUNDS = 9  # enough that the newcomer, which has torch to load first, is in the last one on a busy machine too
 
 
 def test_a_death_and_an_arrival(tmp_path: Path) -> None:
