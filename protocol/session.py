@@ -66,7 +66,7 @@ class Session(SecureSession):
         self._plain = bytearray()  # decrypted, not yet read
         self._leaves = bytearray()  # to the socket, not yet encrypted
         self._unasked = 0  # bytes of it that nobody waits for
-        self._sealed = bytearray()  # encrypted, before what `_leaves`
+        self._sealed = bytearray()  # encrypted, and to leave before that
         self._has_queued, self._taken = trio.Event(), trio.Event()  # the socket has taken what is in both now
         self._has_writer = self._is_writing = self._takes_no_more = False
 
