@@ -1,7 +1,8 @@
 """One put: find the REPLICAS nearest servers of each place of a key, and have each hold the record.
 
 Rules:
-- Where our table holds all the nearest, they are not looked for again.
+- Where our table holds all the nearest, they are not looked for again; unless one of those says that it knows enough
+  servers that are nearer: then our table is still a newcomer's.
 - A server that does not answer is replaced by the next nearest, SPARE times for each place. One that refuses is not:
   its reason would be the next one's too.
 - If we are among the nearest ourselves, we hold the record like any other.
@@ -17,6 +18,7 @@ from shoal.dht.effects import Put
 from shoal.dht.keys import COPIES, REPLICAS, K, place
 from shoal.dht.lookup import Lookup
 from shoal.dht.path import State
+from shoal.dht.server import TOO_FAR
 from shoal.dht.table import Table
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import PeerId
@@ -37,44 +39,56 @@ class Placing:
         self._calls = calls
         self._on_move = on_move
         self._lookup: Lookup | None = None
+        self._has_looked = self._is_astray = False  # astray: somebody knows nearer servers than those that we asked
         self._servers: list[Contact] = []  # not asked yet, nearest first
         self._waiting: set[PeerId] = set()
+        self._holds: dict[PeerId, bool] = {}  # who has answered whether it does, ourselves included
         self._ours = 0  # replicas that are our own
         self.wanted = 0
-        self.held = 0
         self.calls_made = 0
         self.hops = 0
         self.refusals: list[str] = []
         self.is_over = False
+
+    @property
+    def held(self) -> int:
+        """How many replicas there are, as far as we were told."""
+        return sum(self._holds.values())
 
     def begin(self, now: float, me: PeerId, table: Table, keep: Keep | None) -> None:
         """Find the place's servers, then ask them."""
         record, copy = self._store.records[0], self._store.copy
         target = place(record.key, copy)
         number = int.from_bytes(target, "big")
+        self._lookup = Lookup(me, table, self._calls, target, REPLICAS, self._found)
         if keep is not None and table.rank(number, REPLICAS) < REPLICAS:
             self._ours = 1
-            self._note(keep(now, record, copy))
+            self._note(me, keep(now, record, copy))
         if table.is_complete(number, REPLICAS, now):
             self._begin_storing(now, table.closest(number, K))
-            return
-        self._lookup = Lookup(me, table, self._calls, target, REPLICAS, self._found)
-        self._lookup.begin(now)
+        else:
+            self._look_up(now, self._lookup)
+
+    def _look_up(self, now: float, lookup: Lookup) -> None:
+        self._has_looked = True
+        self.refusals = [reason for reason in self.refusals if reason != TOO_FAR]
+        lookup.begin(now)
 
     def _found(self, now: float) -> None:
         lookup = self._lookup
         if lookup is None or not lookup.is_over:
             return
-        self.calls_made, self.hops = lookup.calls_made, lookup.hops
+        self.calls_made += lookup.calls_made
+        self.hops += lookup.hops
         near = [candidate for candidate in lookup.nearest(K) if candidate.state is State.ANSWERED]
         self._begin_storing(now, [candidate.contact for candidate in near])
 
     def _begin_storing(self, now: float, servers: list[Contact]) -> None:
         self.hops += 1
-        self._servers = servers[: REPLICAS + SPARE]
-        asked = min(REPLICAS - self._ours, len(self._servers))
-        self.wanted = asked + self._ours
-        for _ in range(asked):
+        nearest = servers[: REPLICAS - self._ours]
+        self.wanted = len(nearest) + self._ours
+        self._servers = [each for each in servers[: REPLICAS + SPARE] if each.peer not in self._holds]
+        for _ in range(sum(each.peer not in self._holds for each in nearest)):
             self._ask(now)
         self._end_if_done(now)
 
@@ -89,7 +103,7 @@ class Placing:
         if not isinstance(answer, Stored) or len(answer.refusals) != 1:
             raise RemoteError("answers Store with something else", contact.peer)
         self._waiting.discard(contact.peer)
-        self._note(answer.refusals[0])
+        self._note(contact.peer, answer.refusals[0])
         self._end_if_done(now)
 
     def failed(self, now: float, contact: Contact) -> None:
@@ -99,16 +113,20 @@ class Placing:
             self._ask(now)
         self._end_if_done(now)
 
-    def _note(self, refusal: str) -> None:
+    def _note(self, peer: PeerId, refusal: str) -> None:
+        self._holds[peer] = not refusal
+        self._is_astray |= refusal == TOO_FAR
         if refusal:
             self.refusals.append(refusal)
-        else:
-            self.held += 1
 
     def _end_if_done(self, now: float) -> None:
-        if not self.is_over and not self._waiting:
-            self.is_over = True
-            self._on_move(now)
+        if self.is_over or self._waiting:
+            return
+        if self._is_astray and not self._has_looked and self._lookup is not None:
+            self._look_up(now, self._lookup)
+            return
+        self.is_over = True
+        self._on_move(now)
 
 
 class PutTask:

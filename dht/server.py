@@ -36,6 +36,7 @@ RECORDS_A_QUESTION = 8  # of an answer, which count as one question more
 QUESTIONS, QUESTIONS_A_SECOND = 1024, 32
 STORES, STORES_A_SECOND = 512, 16
 MOST_PEERS = 1024
+TOO_FAR = "enough servers are nearer to its place"  # a refusal that tells the sender to look for them
 
 
 class Server:
@@ -88,7 +89,7 @@ class Server:
         far = {key: self._is_far(place(key, call.copy)) for key in dict.fromkeys(each.key for each in call.records)}
         for number, record in enumerate(call.records):
             if not refusals[number]:
-                refusals[number] = _FAR if far[record.key] else self._store.put(now, record, call.copy, sender)
+                refusals[number] = TOO_FAR if far[record.key] else self._store.put(now, record, call.copy, sender)
         return Stored(tuple(refusals))
 
     def _vetted(self, now: float, sender: PeerId, records: tuple[Record, ...]) -> list[str]:
@@ -115,4 +116,3 @@ class Server:
 
 
 _TOO_MANY = Refused("too many requests: come back in a while")
-_FAR = "enough servers are nearer to its place"

@@ -35,6 +35,7 @@ LOOK = 2.0  # seconds between two looks whether something is to be done
 ADDRESSES = 8  # in an entry: it must fit into a record
 CALLED_UPON = 16  # strangers after one reading
 ANNOUNCERS = 3  # members that announce a public run
+AGREEING, AGREEING_WHILE_CUT = 2, 6  # replicas: what those beyond a cut write does not reach all that we reach
 WITHDRAWN = 60.0  # seconds that an empty entry lives: as long as an older one may still be on its way
 GOODBYE = 1.0  # seconds for withdrawing what we wrote, as the node ends
 
@@ -114,7 +115,7 @@ class Page:
             self._rhythm.wrote(now, addresses, held)
         if self._rhythm.must_read(now, not membership.alive() and not run.is_finished, len(lost), cut):
             self._rhythm.read(now)
-            await self._read()
+            await self._read(AGREEING_WHILE_CUT if cut else AGREEING)
 
     async def withdraw(self) -> None:
         """An empty entry hides what we wrote."""
@@ -154,10 +155,10 @@ class Page:
 
     # -- reading --------------------------------------------------------------------------------------------
 
-    async def _read(self) -> None:
+    async def _read(self, quorum: int) -> None:
         run, membership = self.run, self.run.member.membership
         try:
-            got = await self._discovery.get(run_key(run.id))
+            got = await self._discovery.get(run_key(run.id), quorum=quorum)
         except ShoalError as error:
             log.info("the directory of %s cannot be read: %s", run.manifest.name, error)
             return

@@ -141,10 +141,6 @@ class TrioHost:
     async def disconnect(self, peer: PeerId) -> None:
         await close_connections(self._swarm.get_connections(ID.from_string(peer)))
 
-    def remote_addresses(self, peer: PeerId) -> tuple[str, ...]:
-        connections = self._swarm.get_connections(ID.from_string(peer))
-        return tuple(str(address) for each in connections for address in each.get_transport_addresses())
-
     async def _main(self, listen: Sequence[str], opened: Callable[..., None]) -> None:
         self._stopping = trio.Event()
         self._swarm = make_swarm(self._identity, self._on_connection)
@@ -195,6 +191,11 @@ class TrioHost:
     def _note_addresses(self) -> None:
         with suppress(Exception):  # what strangers say that they see is in it, and may be anything
             self.addresses = tuple(str(each).partition("/p2p/")[0] for each in self._host.get_addrs())
+
+
+def leads_to(connection: INetConn) -> tuple[str, ...]:
+    """The other end of a connection, in multiaddrs."""
+    return tuple(str(address) for address in connection.get_transport_addresses())
 
 
 async def _within(limit: float, connect: Callable[[], Awaitable[T]]) -> T:

@@ -110,6 +110,28 @@ class Lab:
         ip("-n", machine, "link", "set", inside, "up")
         return inside
 
+    def router(self) -> str:
+        """A new machine that passes on what is meant for others."""
+        name = self._namespace()
+        on(name, lambda: Path("/proc/sys/net/ipv4/ip_forward").write_text("1"))
+        return name
+
+    def route(self, machine: str, router: str) -> None:
+        """All that is not on its own segments goes to the router's address."""
+        ip("-n", machine, "route", "add", "default", "via", router)
+
+    def cut(self, router: str, *networks: str) -> None:
+        """The router loses what goes from one of the two networks to the other; nobody is told."""
+        self._between(router, "add", *networks)
+
+    def mend(self, router: str, *networks: str) -> None:
+        """It passes it on again."""
+        self._between(router, "delete", *networks)
+
+    def _between(self, router: str, change: str, one: str, other: str) -> None:
+        for source, goal in ((one, other), (other, one)):
+            ip("-n", router, "rule", change, "from", source, "to", goal, "blackhole")
+
     def unplug(self, machine: str, interface: str) -> None:
         """Take a cable away."""
         ip("-n", machine, "link", "delete", interface)

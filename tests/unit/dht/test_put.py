@@ -6,6 +6,7 @@ from shoal.dht.calls import Calls
 from shoal.dht.effects import Blamed, Put
 from shoal.dht.keys import COPIES, REPLICAS, place
 from shoal.dht.put import SPARE, PutTask
+from shoal.dht.server import TOO_FAR
 from shoal.protocol.messages.dht import Contact, FindNode, Nodes, Record, Store, Stored
 from tests.unit.dht.core_kit import ME, Wire, contacts, distance, filled, in_bucket
 from tests.unit.dht.record_kit import KEY, NOW, signed_record
@@ -98,6 +99,25 @@ def test_refusals_are_reported_once_each_and_nobody_else_is_asked() -> None:
     put = Writing().all_answer("the store is full")
     assert put.refusals == ("the store is full",)
     assert (put.held, put.calls) == (0, COPIES * REPLICAS)
+
+
+def test_a_newcomer_that_knows_too_few_looks_for_those_that_are_nearer() -> None:
+    writing = Writing(nearest(0, len(SERVERS))[-3:])
+    stored = []
+    while not writing.task.is_over:
+        for ask in list(writing.wire.asks):
+            if isinstance(ask.message, FindNode):
+                others = tuple(each for each in SERVERS if each != ask.to)
+                writing.wire.answer(NOW, ask, Nodes(others))
+            else:
+                assert isinstance(ask.message, Store)
+                copy = ask.message.copy
+                stored.append((copy, ask.to.peer))
+                writing.wire.answer(NOW, ask, Stored(("" if ask.to in nearest(copy, REPLICAS) else TOO_FAR,)))
+    put = writing.put()
+    assert put.refusals == ()
+    assert (put.held, put.wanted) == (COPIES * REPLICAS, COPIES * REPLICAS)
+    assert len(stored) == len(set(stored))
 
 
 def test_a_late_answer_counts_while_others_are_waited_for() -> None:
