@@ -73,7 +73,7 @@ class Get:
                 lookup.go_on(now)
 
     def _agrees(self, lookup: Lookup) -> bool:
-        return any(
+        return lookup.answers > 0 and any(
             candidate.state is State.ANSWERED and self._tally.is_whole(candidate.contact.peer)
             for candidate in lookup.nearest(REPLICAS)
         )

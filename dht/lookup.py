@@ -73,8 +73,9 @@ class Lookup:
         known = self._table.closest(self._target, K)
         straight = self._table.is_complete(self._target, REPLICAS, now)
         self._paths = [Path(self._duds) for _ in range(1 if straight else PATHS)]
-        for number, contact in enumerate(known):
-            self._paths[number % len(self._paths)].offer([self._candidate(contact, 1, None)])
+        candidates = [self._candidate(contact, 1, None) for contact in known]
+        for number, path in enumerate(self._paths):
+            path.offer(candidates[number :: len(self._paths)])
         self._advance(now)
 
     def pause(self) -> None:

@@ -12,17 +12,18 @@ S/Kademlia (Baumgart and Mies 2007), section 4.4.
 
 from __future__ import annotations
 
-from bisect import insort
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from operator import attrgetter
 
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.dht import Contact
 
 MAX_CANDIDATES = 60  # of a path
 MAX_DUDS = 3
+DISTANCE = attrgetter("distance")
 
 
 class State(Enum):
@@ -59,7 +60,8 @@ class Path:
         for candidate in candidates:
             if candidate.contact.peer not in self._offered:
                 self._offered.add(candidate.contact.peer)
-                insort(self._list, candidate, key=lambda each: each.distance)
+                self._list.append(candidate)
+        self._list.sort(key=DISTANCE)
         del self._list[MAX_CANDIDATES:]
 
     def usable(self) -> Iterator[Candidate]:

@@ -8,6 +8,7 @@ Rules:
 - A record is refused where we know K servers that are nearer to its place: whoever looks for it asks those. So only
   somebody who makes up keys that lie near to us can fill our store, and no record lies where nobody finds it. K and
   not REPLICAS, because others know others than we do, and because records are also kept on the way to their place.
+- Who is given what it asks for needs few others: it is told of those that hold the same, not of K.
 - A node that does not serve stores nothing, since nobody asks it; it answers questions all the same.
 """
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from shoal.dht.keys import COPIES, K, node_id, place
+from shoal.dht.keys import COPIES, REPLICAS, K, node_id, place
 from shoal.dht.record import Expired, check_record
 from shoal.dht.store import RecordStore
 from shoal.protocol.allowance import Allowances
@@ -66,7 +67,7 @@ class Server:
     def _find_node(self, now: float, sender: PeerId, call: FindNode) -> Message:
         if not self._questions.of(sender).take(now):
             return _TOO_MANY
-        return Nodes(self._closer(call.target, sender))
+        return Nodes(self._closer(call.target, sender, K))
 
     def _find_records(self, now: float, sender: PeerId, call: FindRecords) -> Message:
         if call.copy >= COPIES or len(call.subkeys) > MAX_WANTED:
@@ -76,7 +77,8 @@ class Server:
             return _TOO_MANY
         records, held = self._store.find(now, call.key, call.subkeys, ANSWER)
         allowance.owe(now, len(records) / RECORDS_A_QUESTION)
-        return Records(records, held, self._closer(place(call.key, call.copy), sender))
+        most = REPLICAS if records else K
+        return Records(records, held, self._closer(place(call.key, call.copy), sender, most))
 
     def _keep(self, now: float, sender: PeerId, call: Store) -> Message:
         if call.copy >= COPIES or len(call.records) > MAX_STORE:
@@ -103,10 +105,10 @@ class Server:
                 refusals.append(error.reason)
         return refusals
 
-    def _closer(self, target: Digest, sender: PeerId) -> tuple[Contact, ...]:
+    def _closer(self, target: Digest, sender: PeerId, most: int) -> tuple[Contact, ...]:
         """Who asks knows itself."""
-        near = self._closest(int.from_bytes(target, "big"), K + 1)
-        return tuple(contact for contact in near if contact.peer != sender)[:K]
+        near = self._closest(int.from_bytes(target, "big"), most + 1)
+        return tuple(contact for contact in near if contact.peer != sender)[:most]
 
     def _is_far(self, target: Digest) -> bool:
         """We know K servers that are nearer."""

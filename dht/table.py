@@ -66,8 +66,10 @@ class Bucket:
         if not narrow:
             return True
         others = [known.prefixes for known in (*self.members, *self.waiting)]
-        crowded = any(sum(prefix in other[0] for other in others) >= PER_NARROW for prefix in narrow)
-        return not crowded and not any(sum(prefix in other[1] for other in others) >= PER_WIDE for prefix in wide)
+        narrow_ones = [prefix for other in others for prefix in other[0]]
+        wide_ones = [prefix for other in others for prefix in other[1]]
+        crowded = any(narrow_ones.count(prefix) >= PER_NARROW for prefix in narrow)
+        return not crowded and not any(wide_ones.count(prefix) >= PER_WIDE for prefix in wide)
 
 
 class Table:

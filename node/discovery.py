@@ -182,7 +182,7 @@ class Discovery:
     async def _ask(self, ask: Ask) -> None:
         peer = ask.to.peer
         self._last_use.note(self.now(), peer)
-        if ask.to.addresses:
+        if ask.to.addresses and not self._network.remote_addresses(peer):
             self._network.remember(peer, ask.to.addresses)
         try:
             answer = self._heard(peer, await self._network.call(peer, ask.message))
