@@ -20,7 +20,7 @@ from shoal.dht.table import Table
 from shoal.protocol.ids import Digest, PeerId, digest
 from shoal.protocol.messages.dht import Record
 from tests.simulation.dht_liars import Ring, ring_around
-from tests.simulation.dht_town import SERVING, Outcome, Town, keys
+from tests.simulation.dht_town import HOUR, SERVING, Outcome, Town, keys
 from tests.simulation.dht_world import Weather, make_peer
 
 LIARS = 0.2
@@ -66,16 +66,17 @@ def test_records_are_found_while_half_of_the_nodes_are_replaced(size: int, capsy
 
 
 @pytest.mark.parametrize(
-    ("size", "copies"),
+    ("size", "copies", "seconds"),
     [
-        (700, [0]),
-        pytest.param(700, [1], marks=pytest.mark.slow),
-        pytest.param(700, [2], marks=pytest.mark.slow),
-        pytest.param(10_000, [0], marks=pytest.mark.slow),
+        (700, [0], SHORT),
+        pytest.param(700, [1], SHORT, marks=pytest.mark.slow),
+        pytest.param(700, [2], SHORT, marks=pytest.mark.slow),
+        pytest.param(2000, [0], HOUR, marks=pytest.mark.slow),
+        pytest.param(10_000, [0], SHORT, marks=pytest.mark.slow),
     ],
 )
-def test_liars_hide_little_even_around_one_place(size: int, copies: list[int], capsys: CAPSYS) -> None:
-    town, attacked = under_attack(size, 1, 200, copies)
+def test_liars_hide_little_even_around_one_place(size: int, copies: list[int], seconds: float, capsys: CAPSYS) -> None:
+    town, attacked = under_attack(size, 1, 200, copies, seconds)
     with capsys.disabled():
         print(f"\ndht: {size} nodes, a fifth lies, some at place {copies}: {town.outcome}")
     assert town.outcome.asks.total() >= 190
