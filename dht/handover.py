@@ -18,8 +18,8 @@ from shoal.dht.calls import UNHEARD, Calls
 from shoal.dht.keys import REPLICAS, node_id, place
 from shoal.dht.store import RecordStore
 from shoal.dht.table import Table
-from shoal.protocol.ids import Digest, PeerId
-from shoal.protocol.messages.dht import Contact, Record, Store, Stored
+from shoal.protocol.ids import PeerId
+from shoal.protocol.messages.dht import Contact, Record, Store
 
 HEIRS = 2
 BATCH = 16
@@ -38,22 +38,10 @@ class Handover:
 
     def __init__(self, me: PeerId, rng: random.Random, table: Table, calls: Calls, store: RecordStore) -> None:
         self._me, self._rng, self._table, self._calls, self._store = me, rng, table, calls, store
-        self._places: dict[tuple[Digest, int], int] = {}  # of which we hold something, and where they lie
 
     def start(self, now: float) -> None:
         """Begin to look what is due."""
         self._calls.wake(now, self._rng.uniform(0.0, CHECK), "republish")
-
-    def note(self, records: Iterable[Record], copy: int) -> None:
-        """We hold these now."""
-        for record in records:
-            if (record.key, copy) not in self._places:
-                self._places[record.key, copy] = int.from_bytes(place(record.key, copy), "big")
-
-    def note_answer(self, store: Store, answer: Stored) -> None:
-        """Somebody has stored with us."""
-        pairs = zip(store.records, answer.refusals, strict=True)
-        self.note((record for record, refusal in pairs if not refusal), store.copy)
 
     # -- a newcomer ---------------------------------------------------------------------------------------
 
@@ -61,12 +49,10 @@ class Handover:
         """Give a server that we did not know what belongs to it now."""
         theirs, ours = node_id(newcomer.peer), node_id(self._me)
         load: Load = {}
-        for (key, copy), target in list(self._places.items()):
+        for key, copy, target in self._store.places(now):
             if self._is_heir(target, ours, theirs):
                 records, _ = self._store.find(now, key, (), FITTING)
                 load.setdefault((newcomer.peer, copy), []).extend(records)
-                if not records:
-                    del self._places[key, copy]
         self._send(now, load, {newcomer.peer: newcomer})
 
     def _is_heir(self, target: int, ours: int, theirs: int) -> bool:
@@ -89,7 +75,7 @@ class Handover:
     def leave(self, now: float) -> None:
         """Store what we hold with those that are nearest without us."""
         pairs: list[tuple[Record, int]] = []
-        for (key, copy), target in self._places.items():
+        for key, copy, target in self._store.places(now):
             if self._is_ours(target):
                 records, _ = self._store.find(now, key, (), FITTING)
                 pairs += [(record, copy) for record in records]

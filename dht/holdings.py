@@ -8,7 +8,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
 from shoal.dht.keys import COPIES
@@ -23,13 +23,14 @@ G = TypeVar("G", bound=Hashable)
 class Entry:
     """One entry, the newest version of it that has come, and on whose account it is."""
 
-    __slots__ = ("account", "distance", "rank", "record", "seen", "size")
+    __slots__ = ("account", "distance", "rank", "record", "seen", "size", "targets")
 
     def __init__(self, record: Record, account: PeerId) -> None:
         self.record, self.account = record, account
         self.rank = rank(record)
         self.size = len(encode(record))
         self.seen: list[float | None] = [None] * COPIES  # for each of the places it was stored for: when last
+        self.targets: dict[int, int] = {}  # where each of them lies
         self.distance = 0  # from us to the nearest of these places
 
     @property
@@ -51,6 +52,9 @@ class Groups(Generic[G]):
 
     def __len__(self) -> int:
         return len(self._groups)
+
+    def __iter__(self) -> Iterator[G]:
+        return iter(self._groups)
 
     def of(self, name: G) -> Group:
         """The entries of a group, oldest first; not to be changed."""

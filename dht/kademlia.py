@@ -31,7 +31,7 @@ from shoal.dht.upkeep import Upkeep
 from shoal.protocol.effects import Timer
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import Digest, PeerId
-from shoal.protocol.messages.dht import Contact, FindRecords, Greet, Greeted, Record, Store, Stored
+from shoal.protocol.messages.dht import Contact, FindRecords, Greet, Greeted, Record
 from shoal.protocol.signing import Signer
 from shoal.protocol.wire import Message
 
@@ -132,8 +132,6 @@ class Kademlia:
             answer: Message = self._greeter.serve(now, sender, message)
         else:
             answer = self._server.serve(now, sender, message)
-        if isinstance(message, Store) and isinstance(answer, Stored):
-            self._handover.note_answer(message, answer)
         return answer, self._finish(now)
 
     def greeted(self, now: float) -> Greeted:
@@ -201,10 +199,7 @@ class Kademlia:
             self._handover.welcome(now, contact)
 
     def _keep(self, now: float, record: Record, copy: int) -> str:
-        refusal = self._store.put(now, record, copy, self.me)
-        if not refusal:
-            self._handover.note((record,), copy)
-        return refusal
+        return self._store.put(now, record, copy, self.me)
 
     def _closest(self, target: int, count: int) -> tuple[Contact, ...]:
         return tuple(self._table.closest(target, count))

@@ -28,7 +28,7 @@ from itertools import islice
 from typing import TypeVar
 
 from shoal.dht.holdings import Entry, Group, Holdings
-from shoal.dht.keys import node_id, place
+from shoal.dht.keys import COPIES, node_id, place
 from shoal.dht.record import slot_of
 from shoal.protocol.ids import Digest, PeerId
 from shoal.protocol.messages.dht import Record
@@ -91,6 +91,19 @@ class RecordStore:
         found = [under[slot] for slot in named if slot in under] if named else list(reversed(under.values()))
         return tuple(_fitting(_in_turns(found, lambda entry: entry.record.author), budget)), len(found)
 
+    def places(self, now: float) -> list[tuple[Digest, int, int]]:
+        """(key, copy, where that lies) of each place for which something is held."""
+        self.expire(now)
+        found = []
+        for key in self._held.keys:
+            targets: dict[int, int] = {}
+            for entry in self._held.keys.of(key).values():
+                targets |= entry.targets
+                if len(targets) == COPIES:
+                    break
+            found += [(key, copy, target) for copy, target in targets.items()]
+        return found
+
     def due(self, now: float, period: float, most: int) -> list[tuple[Record, int]]:
         """Records, and for which place, that nobody has stored here for `period`; those that wait longest first.
 
@@ -126,7 +139,7 @@ class RecordStore:
         if new.rank < held.rank:
             return f"a newer version is held, with sequence {held.record.sequence} until {held.record.expires}"
         if new.rank > held.rank:
-            new.seen, new.distance = held.seen, held.distance
+            new.seen, new.targets, new.distance = held.seen, held.targets, held.distance
             self._held.remove(held)
             self._add(new)
         self._charge_author(record, sender)
@@ -138,7 +151,8 @@ class RecordStore:
 
     def _admit(self, record: Record, copy: int, sender: PeerId) -> str:
         new = Entry(record, sender)
-        new.distance = self._distance(record, copy)
+        new.targets[copy] = _target(record, copy)
+        new.distance = new.targets[copy] ^ self._own
         losers: list[Entry] = []
         for sentence, loser in self._full_rooms(new, losers):
             if loser is new:
@@ -156,10 +170,9 @@ class RecordStore:
     def _note_place(self, now: float, record: Record, copy: int) -> None:
         entry = self._held.entries[slot_of(record)]
         entry.seen[copy] = now
-        entry.distance = min(entry.distance, self._distance(record, copy))
-
-    def _distance(self, record: Record, copy: int) -> int:
-        return int.from_bytes(place(record.key, copy), "big") ^ self._own
+        if copy not in entry.targets:
+            entry.targets[copy] = _target(record, copy)
+            entry.distance = min(entry.distance, entry.targets[copy] ^ self._own)
 
     # -- who goes -----------------------------------------------------------------------------------------------
 
@@ -190,6 +203,10 @@ class RecordStore:
         accounts = self._held.accounts
         own, largest = accounts.of(new.account), accounts.of(accounts.largest())
         return _least(largest.values() if len(largest) > len(own) + 1 else [new, *own.values()])
+
+
+def _target(record: Record, copy: int) -> int:
+    return int.from_bytes(place(record.key, copy), "big")
 
 
 def _full(room: Group, most: int, losers: list[Entry]) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import tracemalloc
 from collections.abc import Iterator
 
 import pytest
 
+from shoal.dht.kademlia import Kademlia
 from shoal.dht.record import REMEMBERED, Remembering
-from shoal.dht.server import MAX_STORE, MOST_PEERS, STORES, Server
+from shoal.dht.server import MAX_STORE, MOST_PEERS, STORES, STORES_A_SECOND, Server
 from shoal.dht.store import BYTES_EACH, LIMITS, RecordStore
 from shoal.protocol.ids import PeerId, digest
 from shoal.protocol.messages.dht import FindNode, Record, Store, Stored
@@ -139,3 +141,31 @@ def test_the_servers_own_tables_stay_within_theirs() -> None:
         tracemalloc.stop()
     print(f"{peak >> 10} KiB")
     assert TABLES / 4 < peak < TABLES
+
+
+def test_what_a_flood_leaves_behind_when_it_expires_is_nothing() -> None:
+    """Through the whole core: short-lived records, as many as one peer may store, for a quarter of an hour."""
+    core = Kademlia(OWN, FakeSigner(OWN), random.Random(1))
+    core.set_contact(NOW, ("/ip4/203.0.113.1/tcp/4101",), True)
+
+    def flood(begin: int, end: int) -> None:
+        for second in range(begin, end):
+            numbers = range(STORES_A_SECOND * second, STORES_A_SECOND * (second + 1))
+            records = [
+                unsigned("flooder", key_of(f"short {number}"), expires=int(NOW) + second + 2) for number in numbers
+            ]
+            call = Store(tuple(signed(record, FakeSigner(record.author)) for record in records), 0)
+            answer, _ = core.serve(NOW + second, FLOODERS[0], decode(encode(call), FLOODERS[0], tags=NODE_TAGS))
+            assert answer == Stored(("",) * STORES_A_SECOND)
+
+    tracemalloc.start()
+    try:
+        flood(0, 600)  # more than the signatures that are remembered
+        before, _ = tracemalloc.get_traced_memory()
+        flood(600, 900)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    print(f"{(after - before) >> 10} KiB more")
+    assert core.records_held <= 3 * STORES_A_SECOND
+    assert after - before < 1 << 20

@@ -8,13 +8,19 @@ from shoal.dht.calls import IN_FLIGHT, Calls
 from shoal.dht.handover import BATCH, HEIRS, LAST, PERIOD, Handover
 from shoal.dht.keys import REPLICAS, node_id, place
 from shoal.dht.store import RecordStore
-from shoal.protocol.ids import PeerId
-from shoal.protocol.messages.dht import Contact, Record, Store, Stored
+from shoal.protocol.ids import Digest, PeerId
+from shoal.protocol.messages.dht import Contact, Record, Store
 from tests.unit.dht.core_kit import ME, Wire, contacts, distance, filled
 from tests.unit.dht.record_kit import KEY, NOW, key_of, unsigned
 
 RECORD = unsigned("alice")
-TARGET = int.from_bytes(place(KEY, 0), "big")
+
+
+def number_of(key: Digest, copy: int) -> int:
+    return int.from_bytes(place(key, copy), "big")
+
+
+TARGET = number_of(KEY, 0)
 EVERYBODY = sorted(contacts(60), key=lambda each: distance(each, TARGET))
 MINE = node_id(ME) ^ TARGET
 NEARER = [each for each in EVERYBODY if distance(each, TARGET) < MINE]
@@ -32,7 +38,6 @@ class Keeper:
         self.handover = Handover(ME, random.Random(1), self.table, calls, self.store)
         for record in records or (RECORD,):
             self.store.put(NOW, record, 0, PeerId("somebody"))
-            self.handover.note((record,), 0)
 
     def come(self, newcomer: Contact) -> list[Store]:
         self.table.add(NOW, newcomer)
@@ -65,14 +70,14 @@ def test_what_has_expired_is_given_to_nobody() -> None:
     keeper.table.add(NOW, FARTHER[0])
     keeper.handover.welcome(RECORD.expires + 1, FARTHER[0])
     assert keeper.wire.look() == []
-    assert keeper.handover._places == {}
+    assert keeper.store.places(RECORD.expires + 1) == []
 
 
-def test_what_was_refused_is_not_ours() -> None:
+def test_each_place_for_which_something_is_held_is_known_as_long_as_that_is() -> None:
     keeper = Keeper(FARTHER[1:11])
-    other = unsigned("bob", key_of("other"))
-    keeper.handover.note_answer(Store((other, RECORD), 1), Stored(("no", "")))
-    assert sorted(keeper.handover._places) == sorted([(KEY, 0), (KEY, 1)])
+    for copy in (2, 0):
+        keeper.store.put(NOW, unsigned("bob"), copy, PeerId("bob"))
+    assert sorted(keeper.store.places(NOW)) == [(KEY, copy, number_of(KEY, copy)) for copy in (0, 2)]
 
 
 def test_what_nobody_has_stored_for_long_is_stored_with_all_the_nearest() -> None:
