@@ -16,34 +16,30 @@ from shoal.protocol.messages.dht import Contact
 
 MAX_ADDRESSES = 8
 MAX_ADDRESS = 256  # characters
+MAX_NAME = 64  # characters
 PEER = re.compile(r"12D3KooW[1-9A-HJ-NP-Za-km-z]{44}")  # how every Ed25519 PeerID looks; others have no place here
-CACHED = 4096  # contacts that are known to be well-formed, or not: the same ones are named all the time
+CACHED = 4096  # names that were looked at: the same ones are heard all the time
+
+
+def vet_contact(contact: Contact, speaker: PeerId) -> None:
+    """RemoteError, naming the speaker, unless this may be the contact of a peer."""
+    if len(contact.peer) > MAX_NAME or not _is_name(contact.peer):
+        raise RemoteError("names a contact that has no PeerID", speaker)
+    vet_addresses(contact.addresses, speaker)
+
+
+@lru_cache(CACHED)
+def _is_name(peer: PeerId) -> bool:
+    return PEER.fullmatch(peer) is not None
 
 
 def vet_addresses(addresses: Sequence[str], speaker: PeerId) -> None:
     """RemoteError, naming the speaker, unless these are few, short and look like addresses."""
-    _blame(speaker, _fault_of_addresses(addresses))
-
-
-def _blame(speaker: PeerId, fault: str) -> None:
-    if fault:
-        raise RemoteError(fault, speaker)
-
-
-@lru_cache(CACHED)
-def _fault(contact: Contact) -> str:
-    """Why this cannot be the contact of a peer; empty if it may be one."""
-    if not PEER.fullmatch(contact.peer):
-        return "names a contact that has no PeerID"
-    return _fault_of_addresses(contact.addresses)
-
-
-def _fault_of_addresses(addresses: Sequence[str]) -> str:
     if len(addresses) > MAX_ADDRESSES:
-        return f"names {len(addresses)} addresses of one peer"
-    if any(len(address) > MAX_ADDRESS or not address.startswith("/") for address in addresses):
-        return "names an address that is none"
-    return ""
+        raise RemoteError(f"names {len(addresses)} addresses of one peer", speaker)
+    for address in addresses:
+        if len(address) > MAX_ADDRESS or not address.startswith("/"):
+            raise RemoteError("names an address that is none", speaker)
 
 
 def closer(me: PeerId, speaker: PeerId, named: Sequence[Contact]) -> list[Contact]:
@@ -51,7 +47,7 @@ def closer(me: PeerId, speaker: PeerId, named: Sequence[Contact]) -> list[Contac
     if len(named) > K:
         raise RemoteError(f"names {len(named)} contacts, {K} are the most", speaker)
     for contact in named:
-        _blame(speaker, _fault(contact))
+        vet_contact(contact, speaker)
         if contact.peer == speaker:
             raise RemoteError("names itself as one that is closer", speaker)
     others = {contact.peer: contact for contact in named if contact.peer != me}

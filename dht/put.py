@@ -2,7 +2,7 @@
 
 Rules:
 - Where our table holds all the nearest, they are not looked for again; unless one of those says that it knows enough
-  servers that are nearer: then our table is still a newcomer's.
+  servers that are nearer (TOO_FAR): then our table is still a newcomer's, and nobody in it is taken at its word.
 - A server that does not answer is replaced by the next nearest, SPARE times for each place. One that refuses is not:
   its reason would be the next one's too.
 - If we are among the nearest ourselves, we hold the record like any other.
@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from shoal.dht.calls import Calls
 from shoal.dht.effects import Put
-from shoal.dht.keys import COPIES, REPLICAS, K, place
+from shoal.dht.keys import COPIES, REPLICAS, K, node_id, place
 from shoal.dht.lookup import Lookup
 from shoal.dht.path import State
 from shoal.dht.server import TOO_FAR
@@ -32,98 +32,118 @@ Keep = Callable[[float, Record, int], str]
 
 
 class Placing:
-    """The record at one of its places."""
+    """The record at one of its places. `keep` holds a record here; None if nobody would look for it here."""
 
-    def __init__(self, record: Record, copy: int, calls: Calls, on_move: Callable[[float], None]) -> None:
+    def __init__(
+        self,
+        record: Record,
+        copy: int,
+        me: PeerId,
+        table: Table,
+        calls: Calls,
+        keep: Keep | None,
+        on_move: Callable[[float], None],
+    ) -> None:
+        target = place(record.key, copy)
+        self._me, self._table, self._calls, self._keep, self._on_move = me, table, calls, keep, on_move
+        self._target = int.from_bytes(target, "big")
         self._store = Store((record,), copy)
-        self._calls = calls
-        self._on_move = on_move
-        self._lookup: Lookup | None = None
-        self._has_looked = self._is_astray = False  # astray: somebody knows nearer servers than those that we asked
-        self._servers: list[Contact] = []  # not asked yet, nearest first
+        self._lookup = Lookup(me, table, calls, target, REPLICAS, self._looked)
+        self._is_looking = self._has_looked = False
+        self._near: set[PeerId] = set()  # who may hold it: the nearest, and some to spare
+        self._spare: list[Contact] = []  # of them, who was not asked yet, nearest first
         self._waiting: set[PeerId] = set()
-        self._holds: dict[PeerId, bool] = {}  # who has answered whether it does, ourselves included
-        self._ours = 0  # replicas that are our own
+        self._said: dict[PeerId, str] = {}  # why somebody does not hold it; empty if it does
+        self._calls_made = 0
         self.wanted = 0
-        self.calls_made = 0
         self.hops = 0
-        self.refusals: list[str] = []
         self.is_over = False
 
     @property
     def held(self) -> int:
-        """How many replicas there are, as far as we were told."""
-        return sum(self._holds.values())
+        """How many of the nearest hold it, as far as we were told."""
+        return sum(not self._said.get(peer, "silent") for peer in self._near)
 
-    def begin(self, now: float, me: PeerId, table: Table, keep: Keep | None) -> None:
+    @property
+    def refusals(self) -> list[str]:
+        """Why others of the nearest do not."""
+        return [reason for peer, reason in self._said.items() if reason and peer in self._near]
+
+    @property
+    def calls_made(self) -> int:
+        """What it cost."""
+        return self._calls_made + self._lookup.calls_made
+
+    def begin(self, now: float) -> None:
         """Find the place's servers, then ask them."""
-        record, copy = self._store.records[0], self._store.copy
-        target = place(record.key, copy)
-        number = int.from_bytes(target, "big")
-        self._lookup = Lookup(me, table, self._calls, target, REPLICAS, self._found)
-        if keep is not None and table.rank(number, REPLICAS) < REPLICAS:
-            self._ours = 1
-            self._note(me, keep(now, record, copy))
-        if table.is_complete(number, REPLICAS, now):
-            self._begin_storing(now, table.closest(number, K))
+        if self._table.is_complete(self._target, REPLICAS, now):
+            self._ask_nearest(now, self._table.closest(self._target, K))
         else:
-            self._look_up(now, self._lookup)
+            self._look(now)
 
-    def _look_up(self, now: float, lookup: Lookup) -> None:
-        self._has_looked = True
-        self.refusals = [reason for reason in self.refusals if reason != TOO_FAR]
-        lookup.begin(now)
+    def _look(self, now: float) -> None:
+        self._is_looking = self._has_looked = True
+        self._lookup.begin(now, trusting=False)
 
-    def _found(self, now: float) -> None:
-        lookup = self._lookup
-        if lookup is None or not lookup.is_over:
+    def _looked(self, now: float) -> None:
+        if not self._lookup.is_over or not self._is_looking:
             return
-        self.calls_made += lookup.calls_made
-        self.hops += lookup.hops
-        near = [candidate for candidate in lookup.nearest(K) if candidate.state is State.ANSWERED]
-        self._begin_storing(now, [candidate.contact for candidate in near])
+        self._is_looking = False
+        self.hops += self._lookup.hops
+        found = [candidate for candidate in self._lookup.nearest(K) if candidate.state is State.ANSWERED]
+        self._ask_nearest(now, [candidate.contact for candidate in found])
 
-    def _begin_storing(self, now: float, servers: list[Contact]) -> None:
+    def _ask_nearest(self, now: float, servers: list[Contact]) -> None:
         self.hops += 1
-        nearest = servers[: REPLICAS - self._ours]
-        self.wanted = len(nearest) + self._ours
-        self._servers = [each for each in servers[: REPLICAS + SPARE] if each.peer not in self._holds]
-        for _ in range(sum(each.peer not in self._holds for each in nearest)):
+        servers = [each for each in servers if self._said.get(each.peer) != TOO_FAR]
+        ours = int(self._keep is not None and self._is_ours(servers))
+        near = servers[: REPLICAS + SPARE]
+        self._near = {each.peer for each in near}
+        if ours:
+            self._hold(now)
+        self.wanted = min(REPLICAS, len(near) + ours)
+        self._spare = [each for each in near if each.peer not in self._said]
+        missing = sum(each.peer not in self._said for each in near[: REPLICAS - ours])
+        for _ in range(missing):
             self._ask(now)
         self._end_if_done(now)
 
+    def _is_ours(self, servers: list[Contact]) -> bool:
+        mine = node_id(self._me) ^ self._target
+        return sum(node_id(each.peer) ^ self._target < mine for each in servers[:REPLICAS]) < REPLICAS
+
+    def _hold(self, now: float) -> None:
+        self._near.add(self._me)
+        if self._keep is not None and self._me not in self._said:
+            self._said[self._me] = self._keep(now, self._store.records[0], self._store.copy)
+
     def _ask(self, now: float) -> None:
-        server = self._servers.pop(0)
+        server = self._spare.pop(0)
         self._waiting.add(server.peer)
-        self.calls_made += 1
+        self._calls_made += 1
         self._calls.ask(now, server, self._store, self)
 
     def answered(self, now: float, contact: Contact, answer: Message) -> None:
         """A server holds the record, or says why not."""
         if not isinstance(answer, Stored) or len(answer.refusals) != 1:
             raise RemoteError("answers Store with something else", contact.peer)
+        [self._said[contact.peer]] = answer.refusals
         self._waiting.discard(contact.peer)
-        self._note(contact.peer, answer.refusals[0])
         self._end_if_done(now)
 
     def failed(self, now: float, contact: Contact) -> None:
         """A server is silent."""
-        self._waiting.discard(contact.peer)
-        if self._servers and not self.is_over:
-            self._ask(now)
+        if contact.peer in self._waiting:
+            self._waiting.remove(contact.peer)
+            if self._spare:
+                self._ask(now)
         self._end_if_done(now)
 
-    def _note(self, peer: PeerId, refusal: str) -> None:
-        self._holds[peer] = not refusal
-        self._is_astray |= refusal == TOO_FAR
-        if refusal:
-            self.refusals.append(refusal)
-
     def _end_if_done(self, now: float) -> None:
-        if self.is_over or self._waiting:
+        if self.is_over or self._is_looking or self._waiting:
             return
-        if self._is_astray and not self._has_looked and self._lookup is not None:
-            self._look_up(now, self._lookup)
+        if TOO_FAR in self._said.values() and not self._has_looked:
+            self._look(now)
             return
         self.is_over = True
         self._on_move(now)
@@ -133,15 +153,16 @@ class PutTask:
     """One put, from `begin` until `is_over`; its end is told."""
 
     def __init__(self, ticket: int, record: Record, calls: Calls) -> None:
-        self._ticket = ticket
-        self._calls = calls
-        self._places = [Placing(record, copy, calls, self._move) for copy in range(COPIES)]
+        self._ticket, self._record, self._calls = ticket, record, calls
+        self._places: list[Placing] = []
         self.is_over = False
 
     def begin(self, now: float, me: PeerId, table: Table, keep: Keep | None) -> None:
         """All places side by side; `keep` holds a record here, if we serve."""
+        for copy in range(COPIES):
+            self._places.append(Placing(self._record, copy, me, table, self._calls, keep, self._move))
         for placing in self._places:
-            placing.begin(now, me, table, keep)
+            placing.begin(now)
 
     def _move(self, now: float) -> None:
         if not all(placing.is_over for placing in self._places):

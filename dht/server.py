@@ -8,7 +8,7 @@ Rules:
 - A record is refused where we know K servers that are nearer to its place: whoever looks for it asks those. So only
   somebody who makes up keys that lie near to us can fill our store, and no record lies where nobody finds it. K and
   not REPLICAS, because others know others than we do, and because records are also kept on the way to their place.
-- Who is given what it asks for needs few others: it is told of those that hold the same, not of K.
+- Who is given what it asks for needs few others, and is told of the REPLICAS nearest instead of the K nearest.
 - A node that does not serve stores nothing, since nobody asks it; it answers questions all the same.
 """
 
@@ -37,7 +37,7 @@ RECORDS_A_QUESTION = 8  # of an answer, which count as one question more
 QUESTIONS, QUESTIONS_A_SECOND = 1024, 32
 STORES, STORES_A_SECOND = 512, 16
 MOST_PEERS = 1024
-TOO_FAR = "enough servers are nearer to its place"  # a refusal that tells the sender to look for them
+TOO_FAR = "enough servers are nearer to its place"  # part of the protocol: who hears these words looks for those
 
 
 class Server:

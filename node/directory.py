@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from shoal.dht.directory import CUT_WINDOW, LIFETIME, MANIFEST, MEMBER, Evidence, Listed, Rhythm, members_in
-from shoal.dht.keys import PUBLIC_RUNS, manifest_key, run_key
+from shoal.dht.keys import COPIES, PUBLIC_RUNS, REPLICAS, manifest_key, run_key
 from shoal.node.discovery import Discovery
 from shoal.node.standing import is_much
 from shoal.protocol.errors import ShoalError
@@ -35,7 +35,7 @@ LOOK = 2.0  # seconds between two looks whether something is to be done
 ADDRESSES = 8  # in an entry: it must fit into a record
 CALLED_UPON = 16  # strangers after one reading
 ANNOUNCERS = 3  # members that announce a public run
-AGREEING, AGREEING_WHILE_CUT = 2, 6  # replicas: what those beyond a cut write does not reach all that we reach
+AGREEING = 2  # replicas, and a reading ends
 WITHDRAWN = 60.0  # seconds that an empty entry lives: as long as an older one may still be on its way
 GOODBYE = 1.0  # seconds for withdrawing what we wrote, as the node ends
 
@@ -115,7 +115,7 @@ class Page:
             self._rhythm.wrote(now, addresses, held)
         if self._rhythm.must_read(now, not membership.alive() and not run.is_finished, len(lost), cut):
             self._rhythm.read(now)
-            await self._read(AGREEING_WHILE_CUT if cut else AGREEING)
+            await self._read(COPIES * REPLICAS if cut else AGREEING)  # those beyond a cut write with few of ours
 
     async def withdraw(self) -> None:
         """An empty entry hides what we wrote."""

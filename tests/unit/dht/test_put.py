@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from shoal.dht.calls import Calls
 from shoal.dht.effects import Blamed, Put
-from shoal.dht.keys import COPIES, REPLICAS, place
+from shoal.dht.keys import COPIES, REPLICAS, K, node_id, place
 from shoal.dht.put import SPARE, PutTask
 from shoal.dht.server import TOO_FAR
 from shoal.protocol.messages.dht import Contact, FindNode, Nodes, Record, Store, Stored
@@ -12,7 +14,7 @@ from tests.unit.dht.core_kit import ME, Wire, contacts, distance, filled, in_buc
 from tests.unit.dht.record_kit import KEY, NOW, signed_record
 
 RECORD = signed_record()
-SERVERS = contacts(16)
+SERVERS, MANY = contacts(16), contacts(100)
 TARGETS = [int.from_bytes(place(KEY, copy), "big") for copy in range(COPIES)]
 
 
@@ -54,7 +56,7 @@ class Writing:
         return put
 
 
-def nearest(copy: int, count: int, servers: list[Contact] = SERVERS) -> list[Contact]:
+def nearest(copy: int, count: int, servers: Sequence[Contact] = SERVERS) -> list[Contact]:
     return sorted(servers, key=lambda each: distance(each, TARGETS[copy]))[:count]
 
 
@@ -101,23 +103,59 @@ def test_refusals_are_reported_once_each_and_nobody_else_is_asked() -> None:
     assert (put.held, put.calls) == (0, COPIES * REPLICAS)
 
 
-def test_a_newcomer_that_knows_too_few_looks_for_those_that_are_nearer() -> None:
-    writing = Writing(nearest(0, len(SERVERS))[-3:])
-    stored = []
-    while not writing.task.is_over:
-        for ask in list(writing.wire.asks):
+class Newcomer(Writing):
+    """Knows three of MANY, which seem to be all, and are far from every place; these refuse what is not theirs."""
+
+    def __init__(self) -> None:
+        near = {each.peer for copy in range(COPIES) for each in nearest(copy, REPLICAS + SPARE, MANY)}
+        super().__init__([each for each in MANY if each.peer not in near][:3], serves=True)
+        self.stored: list[tuple[int, Contact]] = []
+
+    def answer_all(self) -> None:
+        for ask in list(self.wire.asks):
             if isinstance(ask.message, FindNode):
-                others = tuple(each for each in SERVERS if each != ask.to)
-                writing.wire.answer(NOW, ask, Nodes(others))
+                target = int.from_bytes(ask.message.target, "big")
+                others = sorted((each for each in MANY if each != ask.to), key=lambda each: distance(each, target))
+                self.wire.answer(NOW, ask, Nodes(tuple(others[:K])))
             else:
                 assert isinstance(ask.message, Store)
                 copy = ask.message.copy
-                stored.append((copy, ask.to.peer))
-                writing.wire.answer(NOW, ask, Stored(("" if ask.to in nearest(copy, REPLICAS) else TOO_FAR,)))
-    put = writing.put()
+                self.stored.append((copy, ask.to))
+                is_near = ask.to in nearest(copy, REPLICAS + SPARE, MANY)
+                self.wire.answer(NOW, ask, Stored(("" if is_near else TOO_FAR,)))
+
+    def finish(self) -> Put:
+        while not self.task.is_over:
+            self.answer_all()
+        return self.put()
+
+    def holders(self, copy: int) -> list[Contact]:
+        return [each for number, each in self.stored if number == copy]
+
+
+def test_a_newcomer_that_knows_too_few_looks_for_those_that_are_nearer() -> None:
+    newcomer = Newcomer()
+    put = newcomer.finish()
     assert put.refusals == ()
     assert (put.held, put.wanted) == (COPIES * REPLICAS, COPIES * REPLICAS)
-    assert len(stored) == len(set(stored))
+    for copy, target in enumerate(TARGETS):
+        is_ours = node_id(ME) ^ target < distance(nearest(copy, REPLICAS, MANY)[-1], target)
+        assert set(newcomer.holders(copy)[3:]) == set(nearest(copy, REPLICAS - is_ours, MANY))
+
+
+def test_a_late_answer_does_not_end_the_search_for_nearer_ones() -> None:
+    newcomer = Newcomer()
+    late, *others = list(newcomer.wire.asks)
+    [patience] = [wake.timer for wake in newcomer.wire.wakes if wake.timer.subject == str(late.number)]
+    for ask in others:
+        newcomer.wire.answer(NOW, ask, Stored((TOO_FAR,)))
+    newcomer.calls.accept(NOW + 2, patience)
+    newcomer.wire.look()
+    assert all(isinstance(ask.message, FindNode) for ask in newcomer.wire.asks[1:])
+    newcomer.wire.answer(NOW + 2, late, Stored(("",)))
+    assert not newcomer.task.is_over
+    put = newcomer.finish()
+    assert (put.held, put.wanted) == (COPIES * REPLICAS, COPIES * REPLICAS)
 
 
 def test_a_late_answer_counts_while_others_are_waited_for() -> None:
