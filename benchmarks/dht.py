@@ -149,6 +149,9 @@ def main() -> int:
             print(f"{name} failed: {failure}", file=sys.stderr)
             results.append({"system": name, "ok": False})
         print(json.dumps(results[-1]) if options.json else _words(results[-1]), flush=True)
+    for other in results[1:]:
+        ratios = _ratios(results[0], other)
+        print(json.dumps(ratios) if options.json else f"{ratios}", flush=True)
     return 0 if results and all(result["ok"] for result in results) else 1
 
 
@@ -190,6 +193,13 @@ def cripple(system: System, keys: Sequence[str]) -> Timed:
     for index in range(1 + killed, 1 + killed + stopped):
         system.children[index].signal(signal.SIGSTOP)
     return system.timed("get", keys, [0, *range(1 + killed + stopped, system.count)], 1)
+
+
+def _ratios(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
+    """Our median over theirs: below one is faster. A store of ours makes three times as many replicas."""
+    both = [what for what in ("store", "get", "missing", "cold_get") if what in ours and what in theirs]
+    ratios = {what: round(ours[what]["median_ms"] / theirs[what]["median_ms"], 2) for what in both}
+    return {f"shoal / {theirs['system']}": ratios}
 
 
 def _figures(seconds: Sequence[float]) -> dict[str, float]:

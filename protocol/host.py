@@ -193,11 +193,6 @@ class TrioHost:
             self.addresses = tuple(str(each).partition("/p2p/")[0] for each in self._host.get_addrs())
 
 
-def leads_to(connection: INetConn) -> tuple[str, ...]:
-    """The other end of a connection, in multiaddrs."""
-    return tuple(str(address) for address in connection.get_transport_addresses())
-
-
 async def _within(limit: float, connect: Callable[[], Awaitable[T]]) -> T:
     """What `connect` brings; TransportError in plain words if it brings nothing in time."""
     with trio.move_on_after(limit):

@@ -56,7 +56,8 @@ YAMUX = TProtocol("/yamux/1.0.0")
 
 log = logging.getLogger(__name__)
 
-OnConnection = Callable[[PeerId, object, bool], None]  # (peer, connection, whether it is up)
+OnConnection = Callable[[PeerId, object, tuple[str, ...], bool], None]
+"""on_connection(peer, connection, multiaddrs to which it leads, whether it is up)."""
 
 
 def make_swarm(identity: Identity, on_connection: OnConnection) -> Swarm:
@@ -135,9 +136,10 @@ class _Swarm(Swarm):
     async def _watch(self, conn: INetConn) -> None:
         """Tell of the end of a connection as it comes; libp2p does so 0.2 s later."""
         peer = PeerId(str(conn.muxed_conn.peer_id))
-        self._on_connection(peer, conn, True)
+        leads_to = tuple(str(address) for address in conn.get_transport_addresses())
+        self._on_connection(peer, conn, leads_to, True)
         await cast(Muxer, conn.muxed_conn).event_closed.wait()
-        self._on_connection(peer, conn, False)
+        self._on_connection(peer, conn, leads_to, False)
 
     async def notify_disconnected(self, conn: INetConn) -> None:
         await super().notify_disconnected(conn)

@@ -16,7 +16,7 @@ from typing import Any
 
 from shoal.protocol.bridge import Bridge
 from shoal.protocol.errors import LocalError
-from shoal.protocol.host import Buffer, RawStream, TrioHost, leads_to
+from shoal.protocol.host import Buffer, RawStream, TrioHost
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId, short
 
@@ -108,7 +108,7 @@ class Transport:
             lambda *change: self._bridge.tell(self._change, *change),
         )
         self._on_stream, self._on_peer = on_stream, on_peer
-        self._connections: dict[PeerId, dict[Connection, tuple[str, ...]]] = {}  # and where they lead
+        self._connections: dict[PeerId, dict[object, tuple[str, ...]]] = {}  # and where they lead
 
     async def start(self, *listen: str) -> None:
         """Listen on these multiaddrs; LocalError if that is impossible on the first."""
@@ -154,12 +154,12 @@ class Transport:
     def _accept(self, peer: PeerId, protocol: str, raw: RawStream) -> None:
         self._on_stream(peer, protocol, Stream(self._bridge, raw))
 
-    def _change(self, peer: PeerId, connection: Connection, up: bool) -> None:
+    def _change(self, peer: PeerId, connection: object, leads_to: tuple[str, ...], up: bool) -> None:
         """Two peers that dial each other at once have two connections; only the first and the last matter."""
         connections = self._connections.setdefault(peer, {})
         before = bool(connections)
         if up:
-            connections[connection] = leads_to(connection)
+            connections[connection] = leads_to
         else:
             connections.pop(connection, None)
         if not connections:

@@ -36,7 +36,8 @@ class World:
         self._used = dict.fromkeys(self._segments, 0)
         for net, segment in self._segments.items():
             lab.plug(self._router, segment, f"{net}.254/24")
-        self.nodes = [self.node(ELSEWHERE) for _ in range(OUTSIDERS)]
+        for _ in range(OUTSIDERS):
+            self.node(ELSEWHERE)
 
     def node(self, net: str, **settings: Any) -> LabNode:
         """A node somewhere; all it knows is one of the outsiders, if it is none itself."""
@@ -69,19 +70,17 @@ def test_both_halves_of_a_run_that_was_cut_say_so_and_come_together_again(lab: L
         def words() -> str:
             return "\n".join(f"{node.machine} {node.status()}\n{node.words()}" for node in members)
 
-        def wait(nodes: list[LabNode], state: str, voters: int, what: str) -> None:
-            until(
-                lambda: all(is_split(node) == (state == "SPLIT") and voters_of(node) == voters for node in nodes),
-                what,
-                words,
-                LONG,
-            )
+        def wait(nodes: list[LabNode], split: bool, voters: int, what: str) -> None:
+            def is_so() -> bool:
+                return all(is_split(node) == split and newest(node).get("members") == voters for node in nodes)
 
-        wait(members, "", 5, "a round of all five, and nobody who thinks that they are split")
+            until(is_so, what, words, LONG)
+
+        wait(members, False, 5, "a round of all five, and nobody who thinks that they are split")
         world.cut()
         cut = time.monotonic()
-        wait(left, "SPLIT", 3, "the greater half to go on by itself, and to miss the others")
-        wait(right, "SPLIT", 5, "the smaller half to say that it cannot go on")
+        wait(left, True, 3, "the greater half to go on by itself, and to miss the others")
+        wait(right, True, 5, "the smaller half to say that it cannot go on")
 
         until(
             lambda: time.monotonic() - cut > 2 * LOSS_WINDOW and all(map(is_split, left)),
@@ -90,15 +89,21 @@ def test_both_halves_of_a_run_that_was_cut_say_so_and_come_together_again(lab: L
             LONG,
         )
         world.mend()
-        wait(members, "", 5, "all five in one run again")
+        wait(members, False, 5, "all five in one run again")
+
+        def is_one() -> bool:
+            rounds = [newest(node) for node in members]
+            return len({(each.get("round"), each.get("digest")) for each in rounds}) == 1
+
+        until(is_one, "one history for all", words)
 
 
 def is_split(node: LabNode) -> bool:
     return node.state() == "SPLIT"
 
 
-def voters_of(node: LabNode) -> int:
-    """The members of the last round that this node knows to be committed."""
+def newest(node: LabNode) -> dict[str, Any]:
+    """The last round that this node knows to be committed."""
     runs = node.status().get("runs") or [{}]
     rounds = node.ask(lambda client: client.rounds(runs[0]["run"], 1)) if "run" in runs[0] else None
-    return int(rounds[-1]["members"]) if rounds else 0
+    return dict(rounds[-1]) if rounds else {}
