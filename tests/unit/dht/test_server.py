@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from shoal.dht import server
-from shoal.dht.keys import COPIES, K, node_id, place
+from shoal.dht.keys import COPIES, REPLICAS, K, node_id, place
 from shoal.dht.record import MAX_LIFE, MAX_SKEW, Remembering
 from shoal.dht.server import MAX_STORE, MAX_WANTED, RECORDS_A_QUESTION, Server
 from shoal.dht.store import LIMITS, Limits, RecordStore
@@ -58,14 +58,16 @@ def test_the_nearest_servers_without_the_one_that_asks() -> None:
     assert setting.ask(FindNode(target), sender=nearest[3].peer) == Nodes(nearest[:3] + nearest[4:])
 
 
-def test_records_come_with_the_servers_nearer_to_the_place_that_was_asked_for() -> None:
+def test_records_come_with_the_few_servers_nearest_to_the_place_that_was_asked_for() -> None:
+    """Who is given nothing needs more of them."""
     setting = Setting(OTHERS[:10])
     record = signed_record()
     assert setting.stored(record, copy=1) == ("",)
+    near = [setting.closest(int.from_bytes(place(KEY, copy), "big"), K) for copy in range(COPIES)]
     for copy in range(COPIES):
-        near = setting.closest(int.from_bytes(place(KEY, copy), "big"), K)
-        assert setting.records(copy) == Records((record,), 1, near)
-    assert setting.records(now=NOW + HOUR) == Records((), 0, setting.records().closer)
+        assert setting.records(copy) == Records((record,), 1, near[copy][:REPLICAS])
+    for copy in range(COPIES):
+        assert setting.records(copy, now=NOW + HOUR) == Records((), 0, near[copy])
 
 
 def test_of_some_subkeys_only() -> None:
