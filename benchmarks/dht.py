@@ -151,7 +151,7 @@ def main() -> int:
         print(json.dumps(results[-1]) if options.json else _words(results[-1]), flush=True)
     for other in results[1:]:
         ratios = _ratios(results[0], other)
-        print(json.dumps(ratios) if options.json else f"{ratios}", flush=True)
+        print(json.dumps(ratios) if options.json else _sentence(ratios), flush=True)
     return 0 if results and all(result["ok"] for result in results) else 1
 
 
@@ -200,6 +200,12 @@ def _ratios(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
     both = [what for what in ("store", "get", "missing", "cold_get") if what in ours and what in theirs]
     ratios = {what: round(ours[what]["median_ms"] / theirs[what]["median_ms"], 2) for what in both}
     return {f"shoal / {theirs['system']}": ratios}
+
+
+def _sentence(ratios: dict[str, Any]) -> str:
+    return "\n".join(
+        f"{who}: {', '.join(f'{what} {each}' for what, each in row.items())}" for who, row in ratios.items()
+    )
 
 
 def _figures(seconds: Sequence[float]) -> dict[str, float]:

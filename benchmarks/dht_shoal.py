@@ -50,7 +50,7 @@ class Node:
 
         async def one(key: str) -> bool:
             put = await self.discovery.put(_key(key), "", value_of(key), LIFETIME)
-            return put.held >= put.wanted
+            return put.held == put.wanted
 
         return await timed(keys, one)
 
