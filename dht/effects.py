@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from shoal.protocol.effects import Event, Tell, Wake
 from shoal.protocol.ids import PeerId
-from shoal.protocol.messages.dht import Contact, Record
+from shoal.protocol.messages.dht import Contact, Record, StoreResult
 from shoal.protocol.wire import Message
 
 
@@ -54,7 +54,7 @@ class Put(Event):
     ticket: int
     held: int
     wanted: int
-    refusals: tuple[str, ...]  # distinct
+    refusals: tuple[StoreResult, ...]  # distinct
     hops: int
     calls: int
 

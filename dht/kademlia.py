@@ -31,7 +31,7 @@ from shoal.dht.upkeep import Upkeep
 from shoal.protocol.effects import Timer
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import Digest, PeerId
-from shoal.protocol.messages.dht import Contact, FindRecords, Greet, Greeted, Record
+from shoal.protocol.messages.dht import Contact, FindRecords, Greet, Greeted, Record, StoreResult
 from shoal.protocol.signing import Signer
 from shoal.protocol.wire import Message
 
@@ -198,7 +198,7 @@ class Kademlia:
         if serves and self._greeter.serves:
             self._handover.welcome(now, contact)
 
-    def _keep(self, now: float, record: Record, copy: int) -> str:
+    def _keep(self, now: float, record: Record, copy: int) -> StoreResult:
         return self._store.put(now, record, copy, self.me)
 
     def _closest(self, target: int, count: int) -> tuple[Contact, ...]:

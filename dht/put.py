@@ -18,17 +18,16 @@ from shoal.dht.effects import Put
 from shoal.dht.keys import COPIES, REPLICAS, K, node_id, place
 from shoal.dht.lookup import Lookup
 from shoal.dht.path import State
-from shoal.dht.server import TOO_FAR
 from shoal.dht.table import Table
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import PeerId
-from shoal.protocol.messages.dht import Contact, Record, Store, Stored
+from shoal.protocol.messages.dht import Contact, Record, Store, Stored, StoreResult
 from shoal.protocol.wire import Message
 
 SPARE = 5  # servers of a place that are asked in the stead of silent ones
 
-Keep = Callable[[float, Record, int], str]
-"""keep(now, record, copy): hold it ourselves; why not, or an empty string."""
+Keep = Callable[[float, Record, int], StoreResult]
+"""keep(now, record, copy): hold it ourselves."""
 
 
 class Placing:
@@ -53,7 +52,7 @@ class Placing:
         self._near: set[PeerId] = set()  # who may hold it: the nearest, and some to spare
         self._spare: list[Contact] = []  # of them, who was not asked yet, nearest first
         self._waiting: set[PeerId] = set()
-        self._said: dict[PeerId, str] = {}  # why somebody does not hold it; empty if it does
+        self._said: dict[PeerId, StoreResult] = {}
         self._calls_made = 0
         self.wanted = 0
         self.hops = 0
@@ -62,12 +61,12 @@ class Placing:
     @property
     def held(self) -> int:
         """How many of the nearest hold it, as far as we were told."""
-        return sum(not self._said.get(peer, "silent") for peer in self._near)
+        return sum(self._said.get(peer) is StoreResult.HELD for peer in self._near)
 
     @property
-    def refusals(self) -> list[str]:
+    def refusals(self) -> list[StoreResult]:
         """Why others of the nearest do not."""
-        return [reason for peer, reason in self._said.items() if reason and peer in self._near]
+        return [said for peer, said in self._said.items() if said is not StoreResult.HELD and peer in self._near]
 
     @property
     def calls_made(self) -> int:
@@ -95,7 +94,7 @@ class Placing:
 
     def _ask_nearest(self, now: float, servers: list[Contact]) -> None:
         self.hops += 1
-        servers = [each for each in servers if self._said.get(each.peer) != TOO_FAR]
+        servers = [each for each in servers if self._said.get(each.peer) is not StoreResult.TOO_FAR]
         ours = int(self._keep is not None and self._is_ours(servers))
         near = servers[: REPLICAS + SPARE]
         self._near = {each.peer for each in near}
@@ -125,9 +124,9 @@ class Placing:
 
     def answered(self, now: float, contact: Contact, answer: Message) -> None:
         """A server holds the record, or says why not."""
-        if not isinstance(answer, Stored) or len(answer.refusals) != 1:
+        if not isinstance(answer, Stored) or len(answer.results) != 1:
             raise RemoteError("answers Store with something else", contact.peer)
-        [self._said[contact.peer]] = answer.refusals
+        [self._said[contact.peer]] = answer.results
         self._waiting.discard(contact.peer)
         self._end_if_done(now)
 
@@ -142,7 +141,7 @@ class Placing:
     def _end_if_done(self, now: float) -> None:
         if self.is_over or self._is_looking or self._waiting:
             return
-        if TOO_FAR in self._said.values() and not self._has_looked:
+        if StoreResult.TOO_FAR in self._said.values() and not self._has_looked:
             self._look(now)
             return
         self.is_over = True

@@ -1,7 +1,7 @@
 """The serving side: answers to FindNode, FindRecords and Store, from whoever asks.
 
 Rules:
-- A request is answered, refused in words, or a RemoteError, before which nothing of ours has changed.
+- A request is answered, refused, or a RemoteError, before which nothing of ours has changed.
 - What one peer may make us do is bounded, in a burst and over time: questions, where a long answer counts as several,
   and records to store, each of which may cost the check of a signature. Of peers the last MOST_PEERS are known. These
   tables, with the signatures that a Remembering signer has found good, take less than 4 MiB beside the store.
@@ -22,7 +22,17 @@ from shoal.dht.store import RecordStore
 from shoal.protocol.allowance import Allowances
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import Digest, PeerId
-from shoal.protocol.messages.dht import Contact, FindNode, FindRecords, Nodes, Record, Records, Store, Stored
+from shoal.protocol.messages.dht import (
+    Contact,
+    FindNode,
+    FindRecords,
+    Nodes,
+    Record,
+    Records,
+    Store,
+    Stored,
+    StoreResult,
+)
 from shoal.protocol.messages.node import Refused
 from shoal.protocol.signing import Signer
 from shoal.protocol.wire import Message
@@ -37,7 +47,6 @@ RECORDS_A_QUESTION = 8  # of an answer, which count as one question more
 QUESTIONS, QUESTIONS_A_SECOND = 1024, 32
 STORES, STORES_A_SECOND = 512, 16
 MOST_PEERS = 1024
-TOO_FAR = "enough servers are nearer to its place"  # part of the protocol: who hears these words looks for those
 
 
 class Server:
@@ -87,23 +96,24 @@ class Server:
             return Refused("this node does not serve: others cannot reach it")
         if not self._stores.of(sender).take(now, len(call.records)):
             return _TOO_MANY
-        refusals = self._vetted(now, sender, call.records)
+        results = self._vetted(now, sender, call.records)
         far = {key: self._is_far(place(key, call.copy)) for key in dict.fromkeys(each.key for each in call.records)}
         for number, record in enumerate(call.records):
-            if not refusals[number]:
-                refusals[number] = TOO_FAR if far[record.key] else self._store.put(now, record, call.copy, sender)
-        return Stored(tuple(refusals))
+            if results[number] is StoreResult.HELD:
+                is_far = far[record.key]
+                results[number] = StoreResult.TOO_FAR if is_far else self._store.put(now, record, call.copy, sender)
+        return Stored(tuple(results))
 
-    def _vetted(self, now: float, sender: PeerId, records: tuple[Record, ...]) -> list[str]:
-        """For each record an empty string, or that it has expired, which may be our clock; RemoteError for bad ones."""
-        refusals = []
+    def _vetted(self, now: float, sender: PeerId, records: tuple[Record, ...]) -> list[StoreResult]:
+        """For each record HELD if it may be, or EXPIRED, which may be our clock; RemoteError for bad ones."""
+        results = []
         for record in records:
             try:
                 check_record(record, now, self._signer, sender)
-                refusals.append("")
-            except Expired as error:
-                refusals.append(error.reason)
-        return refusals
+                results.append(StoreResult.HELD)
+            except Expired:
+                results.append(StoreResult.EXPIRED)
+        return results
 
     def _closer(self, target: Digest, sender: PeerId, most: int) -> tuple[Contact, ...]:
         """Who asks knows itself."""

@@ -1,7 +1,7 @@
 """The records that this node holds for others, bounded whoever sends what.
 
 What is held:
-- One version of an entry (key, author, subkey): the newest (`record.rank`). An older one is refused in words.
+- One version of an entry (key, author, subkey): the newest (`record.rank`). An older one is refused.
 - Nothing that has expired. Storing a version again keeps it from being due for republishing, and adds a place.
 - At most LIMITS.records, which take at most BYTES_EACH of memory each, with all that leads to them: 32 MiB.
 
@@ -31,7 +31,7 @@ from shoal.dht.holdings import Entry, Group, Holdings
 from shoal.dht.keys import COPIES, node_id, place
 from shoal.dht.record import slot_of
 from shoal.protocol.ids import Digest, PeerId
-from shoal.protocol.messages.dht import Record
+from shoal.protocol.messages.dht import Record, StoreResult
 
 T = TypeVar("T")
 
@@ -66,16 +66,16 @@ class RecordStore:
         held = self._held
         return f"RecordStore({len(self)} records, {len(held.keys)} keys, {len(held.authors)} authors)"
 
-    def put(self, now: float, record: Record, copy: int, sender: PeerId) -> str:
-        """Hold `record` for the place `copy` of its key: an empty string, or why not."""
+    def put(self, now: float, record: Record, copy: int, sender: PeerId) -> StoreResult:
+        """Hold `record` for the place `copy` of its key, or say why not."""
         self.expire(now)
         if record.expires <= now:
-            return "it has expired"
+            return StoreResult.EXPIRED
         held = self._held.entries.get(slot_of(record))
-        refusal = self._renew(held, record, sender) if held else self._admit(record, copy, sender)
-        if not refusal:
+        result = self._renew(held, record, sender) if held else self._admit(record, copy, sender)
+        if result is StoreResult.HELD:
             self._note_place(now, record, copy)
-        return refusal
+        return result
 
     def find(
         self, now: float, key: Digest, subkeys: Iterable[tuple[PeerId, str]], budget: int
@@ -134,34 +134,34 @@ class RecordStore:
 
     # -- a record of an entry that is there, and of one that is not ---------------------------------------------
 
-    def _renew(self, held: Entry, record: Record, sender: PeerId) -> str:
+    def _renew(self, held: Entry, record: Record, sender: PeerId) -> StoreResult:
         new = Entry(record, held.account)
         if new.rank < held.rank:
-            return f"a newer version is held, with sequence {held.record.sequence} until {held.record.expires}"
+            return StoreResult.OUTDATED
         if new.rank > held.rank:
             new.seen, new.targets, new.distance = held.seen, held.targets, held.distance
             self._held.remove(held)
             self._add(new)
         self._charge_author(record, sender)
-        return ""
+        return StoreResult.HELD
 
     def _charge_author(self, record: Record, sender: PeerId) -> None:
         if sender == record.author and len(self._held.accounts.of(sender)) < self._limits.per_peer:
             self._held.charge(self._held.entries[slot_of(record)], sender)
 
-    def _admit(self, record: Record, copy: int, sender: PeerId) -> str:
+    def _admit(self, record: Record, copy: int, sender: PeerId) -> StoreResult:
         new = Entry(record, sender)
         new.targets[copy] = _target(record, copy)
         new.distance = new.targets[copy] ^ self._own
         losers: list[Entry] = []
-        for sentence, loser in self._full_rooms(new, losers):
+        for refusal, loser in self._full_rooms(new, losers):
             if loser is new:
-                return sentence
+                return refusal
             losers.append(loser)
         for loser in losers:
             self._held.remove(loser)
         self._add(new)
-        return ""
+        return StoreResult.HELD
 
     def _add(self, entry: Entry) -> None:
         self._held.add(entry)
@@ -176,21 +176,21 @@ class RecordStore:
 
     # -- who goes -----------------------------------------------------------------------------------------------
 
-    def _full_rooms(self, new: Entry, losers: list[Entry]) -> Iterator[tuple[str, Entry]]:
+    def _full_rooms(self, new: Entry, losers: list[Entry]) -> Iterator[tuple[StoreResult, Entry]]:
         """Each room that has no place for `new`, though `losers` go, and who is to leave it."""
         held, limits, author = self._held, self._limits, new.record.author
         under = held.keys.of(new.record.key)
         here = {slot: entry for slot, entry in held.authors.of(author).items() if slot in under}
         if _full(here, limits.per_author_and_key, losers):
-            yield "its author has no more room under this key", _least([new, *here.values()])
+            yield StoreResult.NO_ROOM_FOR_AUTHOR_UNDER_KEY, _least([new, *here.values()])
         if _full(held.authors.of(author), limits.per_peer, losers):
-            yield "its author has no more room here", _least([new, *held.authors.of(author).values()])
+            yield StoreResult.NO_ROOM_FOR_AUTHOR, _least([new, *held.authors.of(author).values()])
         if _full(held.accounts.of(new.account), limits.per_peer, losers):
-            yield "who sent it has no more room here", _least([new, *held.accounts.of(new.account).values()])
+            yield StoreResult.NO_ROOM_FOR_SENDER, _least([new, *held.accounts.of(new.account).values()])
         if _full(under, limits.per_key, losers):
-            yield "the key is full", self._leaves_key(new, under)
+            yield StoreResult.KEY_IS_FULL, self._leaves_key(new, under)
         if _full(held.entries, limits.records, losers):
-            yield "the store is full", self._leaves_store(new)
+            yield StoreResult.STORE_IS_FULL, self._leaves_store(new)
 
     def _leaves_key(self, new: Entry, under: Group) -> Entry:
         shares = Counter(entry.account for entry in under.values())

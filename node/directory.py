@@ -146,6 +146,9 @@ class Page:
         except ShoalError as error:
             log.info("not in the directory of %s: %s", self.run.manifest.name, error)
             return False
+        if not put.held and put.refusals:
+            reasons = ", ".join(each.words for each in put.refusals)
+            log.info("not in the directory of %s: %s", self.run.manifest.name, reasons)
         return put.held > 0
 
     def _addresses(self) -> tuple[str, ...]:

@@ -2,8 +2,8 @@
 
 On the wire a message is a msgpack array: its tag, then its fields in order; a nested value is the array of
 its fields. Decoding is total and bounded: any bytes give a message or a RemoteError, and nothing is built
-beyond the limits below. Integers are 0 .. 2^63-1, floats are finite, digests are 32 bytes: what a field's
-type promises needs no second check by the cores.
+beyond the limits below. Integers are 0 .. 2^63-1, floats are finite, digests are 32 bytes, a code is the number of one
+of its IntEnum's members: what a field's type promises needs no second check by the cores.
 
 Tags say where a message belongs (see messages/__init__.py), so a receiver names the range that it takes: what
 the processes of one machine say to each other is, to a peer, no message at all.
@@ -16,6 +16,7 @@ import math
 import types
 import typing
 from collections.abc import Callable
+from enum import IntEnum
 from operator import attrgetter
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
@@ -213,7 +214,20 @@ def _unpack(hint: Any) -> Unpack:
         return _fixed([_unpack(arg) for arg in args])
     if hint in _unpacks:
         return _unpacks[hint]
+    if isinstance(hint, type) and issubclass(hint, IntEnum):
+        return _code(hint)
     raise TypeError(f"{hint!r} cannot travel")
+
+
+def _code(kind: type[IntEnum]) -> Unpack:
+    known = {int(code): code for code in kind}
+
+    def unpack(item: Any) -> IntEnum:
+        if type(item) is not int or item not in known:
+            raise _Malformed(f"expected a code of {kind.__name__}")
+        return known[item]
+
+    return unpack
 
 
 def _optional(unpack: Unpack) -> Unpack:

@@ -7,6 +7,8 @@ works out where that is.
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 from shoal.protocol.ids import Digest, PeerId
 from shoal.protocol.wire import Message, message, value
 
@@ -89,11 +91,30 @@ class Store(Message):
     copy: int
 
 
+class StoreResult(IntEnum):
+    """What came of storing one record. Who hears TOO_FAR looks for those that are nearer; the rest is for people."""
+
+    HELD = 0
+    EXPIRED = 1  # by the clock of the one that answers
+    OUTDATED = 2  # a newer version is held
+    TOO_FAR = 3  # enough servers are nearer to its place
+    NO_ROOM_FOR_AUTHOR_UNDER_KEY = 4
+    NO_ROOM_FOR_AUTHOR = 5
+    NO_ROOM_FOR_SENDER = 6
+    KEY_IS_FULL = 7
+    STORE_IS_FULL = 8
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        return self.name.lower().replace("_", " ")
+
+
 @message(80)
 class Stored(Message):
-    """Answer: for each record in turn why it is not held, in words; an empty string where it is."""
+    """Answer: what came of each record, in turn."""
 
-    refusals: tuple[str, ...]
+    results: tuple[StoreResult, ...]
 
 
 @message(81)

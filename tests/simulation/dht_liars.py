@@ -22,7 +22,17 @@ from shoal.dht.effects import Effect
 from shoal.dht.kademlia import Kademlia
 from shoal.dht.keys import BITS, COPIES, K, node_id, place
 from shoal.protocol.ids import Digest, PeerId
-from shoal.protocol.messages.dht import Contact, FindNode, FindRecords, Nodes, Record, Records, Store, Stored
+from shoal.protocol.messages.dht import (
+    Contact,
+    FindNode,
+    FindRecords,
+    Nodes,
+    Record,
+    Records,
+    Store,
+    Stored,
+    StoreResult,
+)
 from shoal.protocol.wire import Message
 from tests.simulation.dht_world import make_address, make_peer
 from tests.simulation.signing import FakeSigner
@@ -71,7 +81,7 @@ class Liar(Kademlia):
             case Store():
                 for record in message.records:
                     self._ring.first.setdefault(record.key, record)
-                return Stored(("",) * len(message.records)), []
+                return Stored((StoreResult.HELD,) * len(message.records)), []
         return super().serve(now, sender, message)
 
     def _closer(self, target: int) -> tuple[Contact, ...]:

@@ -18,7 +18,7 @@ from shoal.dht.lookup import Lookup
 from shoal.dht.path import State
 from shoal.dht.table import Table
 from shoal.protocol.ids import Digest, PeerId, digest
-from shoal.protocol.messages.dht import Record
+from shoal.protocol.messages.dht import Record, StoreResult
 from tests.simulation.dht_liars import Ring, ring_around
 from tests.simulation.dht_town import HOUR, SERVING, Outcome, Town, keys
 from tests.simulation.dht_world import Weather, make_peer
@@ -134,7 +134,7 @@ def _reads_after_an_update(mutate: Callable[[], None]) -> float:
     record = town.records[key][0]
     for node in holders[::3]:  # these did not hear of it
         node.core._store._held.remove(next(iter(node.core._store._held.entries.values())))
-        assert node.core._store.put(world.now, stale[node.peer][0], 0, node.peer) == ""
+        assert node.core._store.put(world.now, stale[node.peer][0], 0, node.peer) is StoreResult.HELD
     for number, node in enumerate(holders):
         town.outcome.asks[key] += 1
         town._asked[1000 + number] = record, world.now

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import tracemalloc
+from enum import IntEnum
 from typing import Any
 
 import msgpack
@@ -28,6 +29,13 @@ class Part:
     share: float
 
 
+class Code(IntEnum):
+    """A code of `Sample`."""
+
+    YES = 0
+    NO = 3
+
+
 @message(9_000)
 class Sample(Message):
     """One field for each kind of hint that the codec knows."""
@@ -44,11 +52,14 @@ class Sample(Message):
     parts: tuple[Part, ...]
     pair: tuple[PeerId, tuple[str, ...]]
     last: Part | None
+    codes: tuple[Code, ...]
 
 
 DIGEST = Digest(bytes(DIGEST_SIZE))
 PART = Part(BOB, 0.5)
-SAMPLE = Sample(1, 0.5, True, "text", b"blob", BOB, DIGEST, RunId(DIGEST), None, (PART, PART), (BOB, ("a", "b")), PART)
+PAIR = BOB, ("a", "b")
+CODES = Code.NO, Code.YES
+SAMPLE = Sample(1, 0.5, True, "text", b"blob", BOB, DIGEST, RunId(DIGEST), None, (PART, PART), PAIR, PART, CODES)
 
 
 def test_every_kind_of_field_survives_the_wire() -> None:
@@ -72,6 +83,7 @@ WRONG: dict[str, list[Any]] = {
     "parts": [None, "ab", {}, [None], [["bob"]], [["bob", 0.5, 1]], [["bob", math.nan]]],
     "pair": [["bob"], ["bob", ["a"], 1], ["bob", "a"], ["bob", [1]], [1, ["a"]]],
     "last": [[], ["bob", "0.5"], "bob", False],
+    "codes": [3, [1], [4], [-1], [3.0], [False], [None], ["NO"]],
 }
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import math
 import types
 import typing
+from enum import IntEnum
 from typing import Any
 
 import msgpack
@@ -58,6 +59,8 @@ def compound(hint: Any) -> st.SearchStrategy[Any]:
         return st.lists(well_typed(args[0]), max_size=3).map(tuple)
     if origin is tuple:
         return st.tuples(*map(well_typed, args))
+    if issubclass(hint, IntEnum):
+        return st.sampled_from(hint)
     hints = typing.get_type_hints(hint)
     fields = {field.name: well_typed(hints[field.name]) for field in dataclasses.fields(hint)}
     return st.builds(hint, **fields)
@@ -81,6 +84,8 @@ def conforms(item: Any, hint: Any) -> bool:
     if origin is tuple:
         hints = args[:1] * len(item) if args[-1] is Ellipsis else args
         return len(item) == len(hints) and all(map(conforms, item, hints))
+    if issubclass(hint, IntEnum):
+        return type(item) is hint
     inner = typing.get_type_hints(hint)
     return type(item) is hint and all(
         conforms(getattr(item, field.name), inner[field.name]) for field in dataclasses.fields(hint)

@@ -13,7 +13,7 @@ from shoal.dht.record import REMEMBERED, Remembering
 from shoal.dht.server import MAX_STORE, MOST_PEERS, STORES, STORES_A_SECOND, Server
 from shoal.dht.store import BYTES_EACH, LIMITS, RecordStore
 from shoal.protocol.ids import PeerId, digest
-from shoal.protocol.messages.dht import FindNode, Record, Store, Stored
+from shoal.protocol.messages.dht import FindNode, Record, Store, Stored, StoreResult
 from shoal.protocol.messages.node import Refused
 from shoal.protocol.signing import signed
 from shoal.protocol.wire import NODE_TAGS, decode, encode
@@ -44,8 +44,8 @@ def honest_stores(server: Server) -> list[Record]:
     records = [unsigned(name, key=key) for name in HONEST for key in (KEY, key_of(name))]
     carried = [unsigned("somebody", key=key_of(f"carried {number}")) for number in range(5)]
     for record in records:
-        assert keep(server, record.author, [record]) == Stored(("",))
-    assert keep(server, PeerId("honest carrier"), carried) == Stored(("",) * 5)
+        assert keep(server, record.author, [record]) == Stored((StoreResult.HELD,))
+    assert keep(server, PeerId("honest carrier"), carried) == Stored((StoreResult.HELD,) * 5)
     return records + carried
 
 
@@ -94,15 +94,15 @@ def test_with_more_names_than_room_who_was_there_stays() -> None:
     store = RecordStore(OWN)
     early = [unsigned(name) for name in HONEST]
     for record in early:
-        assert store.put(NOW, record, 0, record.author) == ""
+        assert store.put(NOW, record, 0, record.author) is StoreResult.HELD
     for number in range(LIMITS.records + 500):
         flooder = unsigned(f"flooder {number}", key=key_of(str(number // 4)))
         store.put(NOW, flooder, 0, flooder.author)
     assert len(store) == LIMITS.records
     assert still_there(store, early) == early
     late = unsigned("late")
-    assert store.put(NOW, late, 0, late.author) == "the store is full"
-    assert store.put(NOW, unsigned(HONEST[0], sequence=2), 0, HONEST[0]) == ""
+    assert store.put(NOW, late, 0, late.author) is StoreResult.STORE_IS_FULL
+    assert store.put(NOW, unsigned(HONEST[0], sequence=2), 0, HONEST[0]) is StoreResult.HELD
 
 
 def test_the_bound_holds_for_records_that_share_nothing() -> None:
@@ -115,7 +115,7 @@ def test_the_bound_holds_for_records_that_share_nothing() -> None:
             record = signed(largest(author, digest("flood", author.encode()), number), FakeSigner(author))
             received = decode(encode(record))
             assert isinstance(received, Record)
-            assert store.put(NOW, received, 0, PeerId(f"12D3KooW sender {number:047}")) == ""
+            assert store.put(NOW, received, 0, PeerId(f"12D3KooW sender {number:047}")) is StoreResult.HELD
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -156,7 +156,7 @@ def test_what_a_flood_leaves_behind_when_it_expires_is_nothing() -> None:
             ]
             call = Store(tuple(signed(record, FakeSigner(record.author)) for record in records), 0)
             answer, _ = core.serve(NOW + second, FLOODERS[0], decode(encode(call), FLOODERS[0], tags=NODE_TAGS))
-            assert answer == Stored(("",) * STORES_A_SECOND)
+            assert answer == Stored((StoreResult.HELD,) * STORES_A_SECOND)
 
     tracemalloc.start()
     try:

@@ -8,8 +8,7 @@ from shoal.dht.calls import Calls
 from shoal.dht.effects import Blamed, Put
 from shoal.dht.keys import COPIES, REPLICAS, K, node_id, place
 from shoal.dht.put import SPARE, PutTask
-from shoal.dht.server import TOO_FAR
-from shoal.protocol.messages.dht import Contact, FindNode, Nodes, Record, Store, Stored
+from shoal.protocol.messages.dht import Contact, FindNode, Nodes, Record, Store, Stored, StoreResult
 from tests.unit.dht.core_kit import ME, Wire, contacts, distance, filled, in_bucket
 from tests.unit.dht.record_kit import KEY, NOW, signed_record
 
@@ -30,9 +29,9 @@ class Writing:
         self.task.begin(NOW, ME, table, self._keep if serves else None)
         self.wire.look()
 
-    def _keep(self, now: float, record: Record, copy: int) -> str:
+    def _keep(self, now: float, record: Record, copy: int) -> StoreResult:
         self.kept.append(copy)
-        return ""
+        return StoreResult.HELD
 
     def asked(self) -> dict[int, list[Contact]]:
         """Who is asked to store, for each place."""
@@ -42,13 +41,13 @@ class Writing:
                 found[ask.message.copy].append(ask.to)
         return found
 
-    def all_answer(self, refusal: str = "") -> Put:
+    def all_answer(self, result: StoreResult = StoreResult.HELD) -> Put:
         while not self.task.is_over:
             assert self.wire.asks
             for ask in list(self.wire.asks):
                 near = sorted(SERVERS, key=lambda each: distance(each, TARGETS[0]))
                 nodes = Nodes(tuple(each for each in near if each != ask.to))
-                self.wire.answer(NOW, ask, nodes if isinstance(ask.message, FindNode) else Stored((refusal,)))
+                self.wire.answer(NOW, ask, nodes if isinstance(ask.message, FindNode) else Stored((result,)))
         return self.put()
 
     def put(self) -> Put:
@@ -98,8 +97,8 @@ def test_not_for_ever() -> None:
 
 
 def test_refusals_are_reported_once_each_and_nobody_else_is_asked() -> None:
-    put = Writing().all_answer("the store is full")
-    assert put.refusals == ("the store is full",)
+    put = Writing().all_answer(StoreResult.STORE_IS_FULL)
+    assert put.refusals == (StoreResult.STORE_IS_FULL,)
     assert (put.held, put.calls) == (0, COPIES * REPLICAS)
 
 
@@ -122,7 +121,7 @@ class Newcomer(Writing):
                 copy = ask.message.copy
                 self.stored.append((copy, ask.to))
                 is_near = ask.to in nearest(copy, REPLICAS + SPARE, MANY)
-                self.wire.answer(NOW, ask, Stored(("" if is_near else TOO_FAR,)))
+                self.wire.answer(NOW, ask, Stored((StoreResult.HELD if is_near else StoreResult.TOO_FAR,)))
 
     def finish(self) -> Put:
         while not self.task.is_over:
@@ -148,11 +147,11 @@ def test_a_late_answer_does_not_end_the_search_for_nearer_ones() -> None:
     late, *others = list(newcomer.wire.asks)
     [patience] = [wake.timer for wake in newcomer.wire.wakes if wake.timer.subject == str(late.number)]
     for ask in others:
-        newcomer.wire.answer(NOW, ask, Stored((TOO_FAR,)))
+        newcomer.wire.answer(NOW, ask, Stored((StoreResult.TOO_FAR,)))
     newcomer.calls.accept(NOW + 2, patience)
     newcomer.wire.look()
     assert all(isinstance(ask.message, FindNode) for ask in newcomer.wire.asks[1:])
-    newcomer.wire.answer(NOW + 2, late, Stored(("",)))
+    newcomer.wire.answer(NOW + 2, late, Stored((StoreResult.HELD,)))
     assert not newcomer.task.is_over
     put = newcomer.finish()
     assert (put.held, put.wanted) == (COPIES * REPLICAS, COPIES * REPLICAS)
@@ -162,7 +161,7 @@ def test_a_late_answer_counts_while_others_are_waited_for() -> None:
     writing = Writing()
     first = writing.wire.asks[0]
     writing.wire.lose_patience(NOW + 1)
-    writing.wire.answer(NOW + 1.1, first, Stored(("",)))
+    writing.wire.answer(NOW + 1.1, first, Stored((StoreResult.HELD,)))
     assert writing.all_answer().held >= COPIES * REPLICAS
 
 

@@ -1,4 +1,4 @@
-"""What a server answers, what it refuses in words, and whom it blames; after blame nothing is different."""
+"""What a server answers, what it refuses, and whom it blames; after blame nothing is different."""
 
 from __future__ import annotations
 
@@ -13,7 +13,18 @@ from shoal.dht.server import MAX_STORE, MAX_WANTED, RECORDS_A_QUESTION, Server
 from shoal.dht.store import LIMITS, Limits, RecordStore
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import PeerId
-from shoal.protocol.messages.dht import Contact, FindNode, FindRecords, Greet, Nodes, Record, Records, Store, Stored
+from shoal.protocol.messages.dht import (
+    Contact,
+    FindNode,
+    FindRecords,
+    Greet,
+    Nodes,
+    Record,
+    Records,
+    Store,
+    Stored,
+    StoreResult,
+)
 from shoal.protocol.messages.node import Refused
 from shoal.protocol.wire import Message, encode
 from tests.unit.dht.record_kit import ALICE, BOB, CAROL, HOUR, KEY, NOW, key_of, signed_record, signer_of
@@ -36,10 +47,10 @@ class Setting:
     def ask(self, message: Message, sender: PeerId = ASKER, now: float = NOW) -> Message:
         return self.server.serve(now, sender, message)
 
-    def stored(self, *records: Record, copy: int = 0, sender: PeerId = ASKER) -> tuple[str, ...]:
+    def stored(self, *records: Record, copy: int = 0, sender: PeerId = ASKER) -> tuple[StoreResult, ...]:
         answer = self.ask(Store(records, copy), sender)
         assert isinstance(answer, Stored)
-        return answer.refusals
+        return answer.results
 
     def records(self, copy: int = 0, now: float = NOW) -> Records:
         answer = self.ask(FindRecords(KEY, copy, ()), now=now)
@@ -62,7 +73,7 @@ def test_records_come_with_the_few_servers_nearest_to_the_place_that_was_asked_f
     """Who is given nothing needs more of them."""
     setting = Setting(OTHERS[:10])
     record = signed_record()
-    assert setting.stored(record, copy=1) == ("",)
+    assert setting.stored(record, copy=1) == (StoreResult.HELD,)
     near = [setting.closest(int.from_bytes(place(KEY, copy), "big"), K) for copy in range(COPIES)]
     for copy in range(COPIES):
         assert setting.records(copy) == Records((record,), 1, near[copy][:REPLICAS])
@@ -91,17 +102,19 @@ def test_an_answer_is_bounded() -> None:
 # -- stores -------------------------------------------------------------------------------------------------
 
 
-def test_a_new_version_replaces_an_old_one_which_is_refused_in_words() -> None:
+def test_a_new_version_replaces_an_old_one_which_is_refused() -> None:
     setting = Setting()
-    assert setting.stored(signed_record(sequence=2), signed_record(BOB)) == ("", "")
-    refusals = setting.stored(signed_record(sequence=1), signed_record(BOB, sequence=2))
-    assert refusals == (f"a newer version is held, with sequence 2 until {NOW + HOUR}", "")
+    assert setting.stored(signed_record(sequence=2), signed_record(BOB)) == (StoreResult.HELD, StoreResult.HELD)
+    assert setting.stored(signed_record(sequence=1), signed_record(BOB, sequence=2)) == (
+        StoreResult.OUTDATED,
+        StoreResult.HELD,
+    )
     assert set(setting.records().records) == {signed_record(sequence=2), signed_record(BOB, sequence=2)}
 
 
 def test_an_expired_record_is_refused_without_blame_since_clocks_differ() -> None:
     setting = Setting()
-    assert setting.stored(signed_record(expires=NOW), signed_record()) == ("a record expired 0 s ago", "")
+    assert setting.stored(signed_record(expires=NOW), signed_record()) == (StoreResult.EXPIRED, StoreResult.HELD)
     assert setting.records().held == 1
 
 
@@ -122,7 +135,7 @@ def test_a_node_that_does_not_serve_answers_but_stores_nothing() -> None:
     assert answer == Refused("this node does not serve: others cannot reach it")
     assert setting.records() == Records((), 0, setting.closest(int.from_bytes(place(KEY, 0), "big"), K))
     setting.server.serving = True
-    assert setting.stored(signed_record()) == ("",)
+    assert setting.stored(signed_record()) == (StoreResult.HELD,)
 
 
 def test_a_record_whose_place_is_nearer_to_enough_others_is_refused() -> None:
@@ -133,11 +146,10 @@ def test_a_record_whose_place_is_nearer_to_enough_others_is_refused() -> None:
     many = [Contact(PeerId(f"server {number}"), ()) for number in range(2000)]
     near = nearer(0)
     assert len(near) > K
-    far = "enough servers are nearer to its place"
-    assert Setting(near[:K]).stored(signed_record(), signed_record(BOB)) == (far, far)
-    assert Setting(near[: K - 1]).stored(signed_record()) == ("",)
+    assert Setting(near[:K]).stored(signed_record(), signed_record(BOB)) == (StoreResult.TOO_FAR,) * 2
+    assert Setting(near[: K - 1]).stored(signed_record()) == (StoreResult.HELD,)
     others = [each for each in many if each not in near]
-    assert Setting(near[: K - 1] + others).stored(signed_record()) == ("",)
+    assert Setting(near[: K - 1] + others).stored(signed_record()) == (StoreResult.HELD,)
 
 
 # -- blame --------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 from shoal.dht.keys import COPIES, node_id, place
 from shoal.dht.store import Limits, RecordStore
 from shoal.protocol.ids import Digest, PeerId
-from shoal.protocol.messages.dht import Record
+from shoal.protocol.messages.dht import Record, StoreResult
 from shoal.protocol.wire import encode
 from tests.unit.dht.record_kit import HOUR, KEY, NOW, key_of, unsigned
 
@@ -18,7 +18,7 @@ PLENTY = 1 << 20
 SMALL = Limits(records=8, per_key=6, per_peer=4, per_author_and_key=2)
 
 
-def put(store: RecordStore, record: Record, copy: int = 0, sender: str | None = None, now: float = NOW) -> str:
+def put(store: RecordStore, record: Record, copy: int = 0, sender: str | None = None, now: float = NOW) -> StoreResult:
     return store.put(now, record, copy, PeerId(sender) if sender else record.author)
 
 
@@ -29,7 +29,7 @@ def found(store: RecordStore, key: Digest = KEY, now: float = NOW) -> tuple[Reco
 def filled(records: Iterable[Record], sender: str | None = None, limits: Limits = SMALL) -> RecordStore:
     store = RecordStore(OWN, limits)
     for record in records:
-        assert put(store, record, sender=sender) == ""
+        assert put(store, record, sender=sender) is StoreResult.HELD
     return store
 
 
@@ -46,9 +46,9 @@ def test_the_newest_version_is_held_in_whatever_order_they_come() -> None:
     old, new = unsigned("alice", sequence=1), unsigned("alice", sequence=2, value=b"new")
     for order in ([old, new], [new, old]):
         store = RecordStore(OWN)
-        refusals = [put(store, record) for record in order]
+        results = [put(store, record) for record in order]
         assert found(store) == (new,)
-        assert refusals == ["", ""] or refusals == ["", f"a newer version is held, with sequence 2 until {NOW + HOUR}"]
+        assert results == [StoreResult.HELD, StoreResult.OUTDATED if order[0] is new else StoreResult.HELD]
 
 
 def test_two_versions_of_one_sequence_come_out_the_same_everywhere() -> None:
@@ -65,7 +65,7 @@ def test_two_versions_of_one_sequence_come_out_the_same_everywhere() -> None:
 
 def test_storing_again_with_a_later_expiry_extends_its_life() -> None:
     store = filled([unsigned("alice", expires=NOW + 10)])
-    assert put(store, unsigned("alice", expires=NOW + 20)) == ""
+    assert put(store, unsigned("alice", expires=NOW + 20)) is StoreResult.HELD
     assert len(store) == 1
     assert found(store, now=NOW + 19)
     assert not found(store, now=NOW + 20)
@@ -74,7 +74,7 @@ def test_storing_again_with_a_later_expiry_extends_its_life() -> None:
 def test_an_older_version_changes_nothing() -> None:
     store = filled([unsigned("alice", sequence=2)], sender="carrier")
     before = store.due(NOW + HOUR - 1, HOUR - 1, 9)
-    assert "newer version" in put(store, unsigned("alice", sequence=1), copy=1, now=NOW + HOUR - 1)
+    assert put(store, unsigned("alice", sequence=1), copy=1, now=NOW + HOUR - 1) is StoreResult.OUTDATED
     assert store.due(NOW + HOUR - 0.5, HOUR, 9) == []
     assert before == [(unsigned("alice", sequence=2), 0)]
 
@@ -84,7 +84,7 @@ def test_nothing_outlives_its_expiry() -> None:
     for now, left in ((4.9, 4), (5, 3), (9, 3), (10, 1), (30, 0)):
         store.expire(NOW + now)
         assert len(store) == left
-    assert put(store, unsigned("e", expires=NOW + 30), now=NOW + 30) == "it has expired"
+    assert put(store, unsigned("e", expires=NOW + 30), now=NOW + 30) is StoreResult.EXPIRED
     assert repr(store) == "RecordStore(0 records, 0 keys, 0 authors)"
 
 
@@ -160,8 +160,8 @@ def test_an_author_at_its_limit_under_a_key_displaces_its_own_that_ends_soonest(
     ends = [NOW + 50, NOW + 40]
     store = filled([unsigned("other"), *(unsigned("a", subkey=str(end), expires=end) for end in ends)])
     soonest = put(store, unsigned("a", subkey="30", expires=NOW + 30))
-    assert soonest == "its author has no more room under this key"
-    assert put(store, unsigned("a", subkey="60", expires=NOW + 60)) == ""
+    assert soonest is StoreResult.NO_ROOM_FOR_AUTHOR_UNDER_KEY
+    assert put(store, unsigned("a", subkey="60", expires=NOW + 60)) is StoreResult.HELD
     assert sorted(each.expires - NOW for each in found(store)) == [50, 60, HOUR]
 
 
@@ -169,17 +169,17 @@ def test_an_author_at_its_limit_under_a_key_displaces_its_own_that_ends_soonest(
 def test_an_author_at_its_limit_displaces_its_own_that_is_farthest(sender: str) -> None:
     keys = far_to_near(6)
     store = filled((unsigned("a", key=key) for key in keys[1:5]), sender=sender)
-    assert put(store, unsigned("a", key=keys[0]), sender="second") == "its author has no more room here"
-    assert put(store, unsigned("a", key=keys[5]), sender="second") == ""
+    assert put(store, unsigned("a", key=keys[0]), sender="second") is StoreResult.NO_ROOM_FOR_AUTHOR
+    assert put(store, unsigned("a", key=keys[5]), sender="second") is StoreResult.HELD
     assert [len(found(store, key)) for key in keys] == [0, 0, 1, 1, 1, 1]
 
 
 def test_who_passes_on_others_records_has_no_more_room_than_one_author() -> None:
     keys = far_to_near(6)
     store = filled((unsigned(f"author {number}", key=keys[number]) for number in range(1, 5)), sender="carrier")
-    assert put(store, unsigned("x", key=keys[0]), sender="carrier") == "who sent it has no more room here"
-    assert put(store, unsigned("x", key=keys[5]), sender="carrier") == ""
-    assert put(store, unsigned("x", key=keys[0]), sender="x") == ""
+    assert put(store, unsigned("x", key=keys[0]), sender="carrier") is StoreResult.NO_ROOM_FOR_SENDER
+    assert put(store, unsigned("x", key=keys[5]), sender="carrier") is StoreResult.HELD
+    assert put(store, unsigned("x", key=keys[0]), sender="x") is StoreResult.HELD
     assert [len(found(store, key)) for key in keys] == [1, 0, 1, 1, 1, 1]
 
 
@@ -187,13 +187,13 @@ def test_a_full_key_takes_from_whoever_has_most_there_and_never_from_single_reco
     carried = [unsigned(f"author {number}", expires=NOW + 10 + number) for number in range(4)]
     store = filled(carried, sender="carrier")
     for name in ("a", "b", "c", "d"):  # six fill the key; then the carrier loses two, those that end first
-        assert put(store, unsigned(name)) == ""
+        assert put(store, unsigned(name)) is StoreResult.HELD
     assert {each.author for each in found(store)} == {"author 2", "author 3", "a", "b", "c", "d"}
-    assert put(store, unsigned("e")) == ""
+    assert put(store, unsigned("e")) is StoreResult.HELD
     for name in ("f", "g"):
-        assert put(store, unsigned(name)) == "the key is full"
-    assert put(store, unsigned("a", subkey="second", expires=NOW + 9)) == "the key is full"
-    assert put(store, unsigned("a", subkey="second", expires=NOW + HOUR + 1)) == ""  # in place of its own
+        assert put(store, unsigned(name)) is StoreResult.KEY_IS_FULL
+    assert put(store, unsigned("a", subkey="second", expires=NOW + 9)) is StoreResult.KEY_IS_FULL
+    assert put(store, unsigned("a", subkey="second", expires=NOW + HOUR + 1)) is StoreResult.HELD  # in place of its own
     assert sorted((each.author, each.subkey) for each in found(store)) == [
         *(("a", "second"), ("author 3", ""), ("b", ""), ("c", ""), ("d", ""), ("e", ""))
     ]
@@ -205,21 +205,21 @@ def test_a_full_store_takes_the_farthest_of_whoever_has_most() -> None:
     for number in range(4, 8):
         put(store, unsigned(f"single {number}", key=keys[number]))
     for number, left in ((8, 3), (9, 2), (10, 1)):
-        assert put(store, unsigned(f"single {number}", key=keys[number])) == ""
+        assert put(store, unsigned(f"single {number}", key=keys[number])) is StoreResult.HELD
         assert [len(found(store, key)) for key in keys[:4]] == [0] * (4 - left) + [1] * left
-    assert put(store, unsigned("late", key=keys[19])) == "the store is full"
-    assert put(store, unsigned("single 10", key=keys[11])) == ""  # nearer than its own, which goes
+    assert put(store, unsigned("late", key=keys[19])) is StoreResult.STORE_IS_FULL
+    assert put(store, unsigned("single 10", key=keys[11])) is StoreResult.HELD  # nearer than its own, which goes
     assert [len(found(store, key)) for key in keys[3:12]] == [1, 1, 1, 1, 1, 1, 1, 0, 1]
     assert len(store) == SMALL.records
 
 
 def test_what_its_author_brings_is_on_its_own_account() -> None:
     store = filled((unsigned(name) for name in ("a", "b", "c", "d")), sender="carrier")
-    assert put(store, unsigned("a"), sender="a") == ""
-    assert put(store, unsigned("b", sequence=2), sender="b") == ""
-    assert put(store, unsigned("a"), sender="thief") == ""  # and stays there
+    assert put(store, unsigned("a"), sender="a") is StoreResult.HELD
+    assert put(store, unsigned("b", sequence=2), sender="b") is StoreResult.HELD
+    assert put(store, unsigned("a"), sender="thief") is StoreResult.HELD  # and stays there
     for name in ("e", "f", "g"):
-        assert put(store, unsigned(name)) == ""
+        assert put(store, unsigned(name)) is StoreResult.HELD
     assert {each.author for each in found(store)} >= {"a", "b", "e", "f", "g"}
 
 
@@ -230,7 +230,7 @@ def test_one_newcomer_may_displace_two() -> None:
     store = filled((unsigned("a", key=far, subkey=str(number)) for number in range(3)), limits=limits)
     for number in range(3):
         put(store, unsigned(f"author {number}", expires=NOW + 10 + number), sender="carrier")
-    assert put(store, unsigned("a")) == ""
+    assert put(store, unsigned("a")) is StoreResult.HELD
     assert len(found(store, far)) == 2
     assert {each.author for each in found(store)} == {"author 1", "author 2", "a"}
 
@@ -246,7 +246,7 @@ def test_every_place_of_a_key_counts_for_how_near_it_is() -> None:
     assert _nearest(better) < min(map(_distance, others)) < _distance(better)
     store = filled(unsigned("a", key=key) for key in (better, *others[:3]))
     put(store, unsigned("a", key=better), copy=_copy(better))
-    assert put(store, unsigned("a", key=others[3])) == ""
+    assert put(store, unsigned("a", key=others[3])) is StoreResult.HELD
     assert found(store, better)
 
 

@@ -16,7 +16,7 @@ from shoal.dht.keys import COPIES
 from shoal.dht.record import Slot, rank, slot_of
 from shoal.dht.store import Limits, RecordStore
 from shoal.protocol.ids import PeerId
-from shoal.protocol.messages.dht import Record
+from shoal.protocol.messages.dht import Record, StoreResult
 from tests.unit.dht.record_kit import NOW, key_of, unsigned
 
 LIMITS = Limits(records=10, per_key=6, per_peer=5, per_author_and_key=2)
@@ -44,17 +44,18 @@ class StoreModel(RuleBasedStateMachine):
     @rule(record=records, copy=st.integers(0, COPIES - 1), sender=st.none() | st.sampled_from(PEERS))
     def put(self, record: Record, copy: int, sender: PeerId | None) -> None:
         before, sender = self.held(), sender or record.author
-        refusal = self.store.put(self.now, record, copy, sender)
+        result = self.store.put(self.now, record, copy, sender)
         after, slot = self.held(), slot_of(record)
         if slot in before and record.expires > self.now:
             assert after == before | {slot: max(before[slot], record, key=rank)}
-            assert bool(refusal) == (rank(record) < rank(before[slot]))
-        elif refusal:
+            is_older = rank(record) < rank(before[slot])
+            assert result is (StoreResult.OUTDATED if is_older else StoreResult.HELD)
+        elif result is not StoreResult.HELD:
             assert after == before
         else:
             assert after[slot] == record
             self.check_losers(before, after, record, sender)
-        self.keep_accounts(after, slot, refusal, sender)
+        self.keep_accounts(after, slot, result, sender)
 
     def check_losers(self, before: dict[Slot, Record], after: dict[Slot, Record], new: Record, sender: PeerId) -> None:
         """Whoever lost something was the author or the account, or had more than the newcomer has now."""
@@ -68,11 +69,11 @@ class StoreModel(RuleBasedStateMachine):
             shares = [in_all] if slot[0] != new.key else [in_key, in_all]
             assert any(share[account] == max(share.values()) > share[sender] + 1 for share in shares)
 
-    def keep_accounts(self, after: dict[Slot, Record], slot: Slot, refusal: str, sender: PeerId) -> None:
+    def keep_accounts(self, after: dict[Slot, Record], slot: Slot, result: StoreResult, sender: PeerId) -> None:
         full = Counter(self.accounts.values())[sender] >= LIMITS.per_peer
         known = self.accounts
         self.accounts = {each: known[each] for each in after if each in known}
-        if not refusal and (slot not in known or (sender == slot[1] and not full)):
+        if result is StoreResult.HELD and (slot not in known or (sender == slot[1] and not full)):
             self.accounts[slot] = sender
 
     @rule(seconds=st.floats(0.1, 12))
