@@ -8,6 +8,7 @@ Rules:
   their end. So whoever holds one place, or stands first on the way to it, decides nothing alone; and a key under which
   there is nothing costs few calls.
 - What we hold ourselves is one replica's word like any other.
+- Where all places are crowded (shoal.dht.region), the nearest may all be of one hand: others are asked, too.
 - The nearest server of each place that lacked something newest is given it: a copy on the path of those who come next.
 """
 
@@ -20,8 +21,10 @@ from shoal.dht.effects import Got
 from shoal.dht.keys import COPIES, REPLICAS, place
 from shoal.dht.lookup import Lookup
 from shoal.dht.path import Candidate, State
+from shoal.dht.region import is_crowded
 from shoal.dht.table import Table
 from shoal.dht.tally import Tally
+from shoal.dht.wide_read import WideRead
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.dht import FindRecords, Nodes, Record, Records, Store
 from shoal.protocol.signing import Signer
@@ -43,6 +46,8 @@ class Get:
 
     def begin(self, now: float, me: PeerId, table: Table, held: tuple[Record, ...]) -> None:
         """Look all places up; `held` is what we hold ourselves."""
+        self._table = table
+        self._wide = WideRead(me, table, self._calls, self._question, self._tally, self._quorum, self._end)
         if held:
             self._tally.count(now, me, held)
         for copy in range(COPIES):
@@ -64,7 +69,7 @@ class Get:
         pending = [lookup for lookup in self._lookups if not lookup.is_over]
         disagreeing = [lookup for lookup in pending if not self._agrees(lookup)]
         if not pending or (not disagreeing and self._tally.has_quorum(self._quorum)):
-            self._end(now)
+            self._looked(now)
             return
         for lookup in pending:
             if disagreeing and lookup not in disagreeing:
@@ -78,14 +83,24 @@ class Get:
             for candidate in lookup.nearest(REPLICAS)
         )
 
-    def _end(self, now: float) -> None:
-        self.is_over = True
+    def _looked(self, now: float) -> None:
+        """All places were looked up."""
         for lookup in self._lookups:
             lookup.stop()
-        found = self._tally.found()
-        answers = sum(lookup.answers for lookup in self._lookups)
-        calls = sum(lookup.calls_made for lookup in self._lookups)
-        self._calls.tell(Got(self._ticket, found, answers, self._hops, calls))
+        if all(self._is_crowded(lookup) for lookup in self._lookups):
+            self._wide.begin(now)
+        else:
+            self._end(now)
+
+    def _is_crowded(self, lookup: Lookup) -> bool:
+        return is_crowded(lookup.target, lookup.named(REPLICAS), self._table)
+
+    def _end(self, now: float) -> None:
+        self.is_over = True
+        answers = sum(lookup.answers for lookup in self._lookups) + self._wide.answers
+        calls = sum(lookup.calls_made for lookup in self._lookups) + self._wide.calls_made
+        hops = max(self._hops, self._wide.hops)
+        self._calls.tell(Got(self._ticket, self._tally.found(), answers, hops, calls))
         for copy, lookup in enumerate(self._lookups):
             self._cache(now, copy, lookup)
 

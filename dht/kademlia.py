@@ -52,7 +52,7 @@ class Kademlia:
         self._table = Table(me)
         self._calls = Calls(self._table)
         self._store = RecordStore(me, limits)
-        self._server = Server(self._signer, self._store, self._closest, serving=False)
+        self._server = Server(self._signer, self._store, self._table, serving=False)
         self._greeter = Greeter(me, self._table, self._calls, self._known)
         self._upkeep = Upkeep(me, rng, self._table, self._calls, self._greeter)
         self._handover = Handover(me, rng, self._table, self._calls, self._store)
@@ -200,6 +200,3 @@ class Kademlia:
 
     def _keep(self, now: float, record: Record, copy: int) -> StoreResult:
         return self._store.put(now, record, copy, self.me)
-
-    def _closest(self, target: int, count: int) -> tuple[Contact, ...]:
-        return tuple(self._table.closest(target, count))

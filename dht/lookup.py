@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from heapq import nsmallest
 from itertools import islice
 
 from shoal.dht.calls import Calls
 from shoal.dht.hearsay import closer
 from shoal.dht.keys import REPLICAS, K, node_id
-from shoal.dht.path import Candidate, Path, State
+from shoal.dht.path import DISTANCE, Candidate, Path, State
 from shoal.dht.table import Table
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import Digest, PeerId
@@ -52,7 +53,7 @@ class Lookup:
         on_answer: OnAnswer = _ignore,
     ) -> None:
         self._me, self._table, self._calls = me, table, calls
-        self._target = int.from_bytes(target, "big")
+        self.target = int.from_bytes(target, "big")
         self._question = question or FindNode(target)
         self._expected = Records if question else Nodes
         self._wanted = wanted
@@ -70,8 +71,8 @@ class Lookup:
 
     def begin(self, now: float, *, trusting: bool = True) -> None:
         """Ask the first; `trusting`: if our table seems to hold all the nearest, they are enough."""
-        known = self._table.closest(self._target, K)
-        straight = trusting and self._table.is_complete(self._target, REPLICAS, now)
+        known = self._table.closest(self.target, K)
+        straight = trusting and self._table.is_complete(self.target, REPLICAS, now)
         self._paths = [Path(self._duds) for _ in range(1 if straight else PATHS)]
         candidates = [self._candidate(contact, 1, None) for contact in known]
         for number, path in enumerate(self._paths):
@@ -96,6 +97,11 @@ class Lookup:
         """The nearest of all paths that have not failed, asked or not."""
         usable = {each.distance: each for path in self._paths for each in islice(path.usable(), count)}
         return [usable[distance] for distance in sorted(usable)[:count]]
+
+    def named(self, count: int) -> list[Contact]:
+        """The nearest that anybody has named, whatever has become of them."""
+        nearest = nsmallest(count, self._candidates.values(), key=DISTANCE)
+        return [candidate.contact for candidate in nearest]
 
     def answered(self, now: float, contact: Contact, answer: object) -> None:
         """One of those we asked has answered."""
@@ -129,7 +135,7 @@ class Lookup:
         known = self._candidates.get(contact.peer)
         if known is None:
             speakers = [] if speaker is None else [speaker]
-            known = Candidate(contact, node_id(contact.peer) ^ self._target, hop, speakers)
+            known = Candidate(contact, node_id(contact.peer) ^ self.target, hop, speakers)
             self._candidates[contact.peer] = known
         elif known.speakers and speaker is not None:
             known.speakers.append(speaker)

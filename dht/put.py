@@ -5,6 +5,7 @@ Rules:
   servers that are nearer (TOO_FAR): then our table is still a newcomer's, and nobody in it is taken at its word.
 - A server that does not answer is replaced by the next nearest, SPARE times for each place. One that refuses is not:
   its reason would be the next one's too.
+- A place that is crowded (shoal.dht.region) may be in one hand: there all servers of the region hold it, too.
 - If we are among the nearest ourselves, we hold the record like any other.
 - The put ends when each place has all its replicas or nobody is left to ask. A late answer counts until then.
 """
@@ -18,6 +19,7 @@ from shoal.dht.effects import Put
 from shoal.dht.keys import COPIES, REPLICAS, K, node_id, place
 from shoal.dht.lookup import Lookup
 from shoal.dht.path import State
+from shoal.dht.region import Region, Sweep, is_crowded
 from shoal.dht.table import Table
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import PeerId
@@ -48,6 +50,7 @@ class Placing:
         self._target = int.from_bytes(target, "big")
         self._store = Store((record,), copy)
         self._lookup = Lookup(me, table, calls, target, REPLICAS, self._looked)
+        self._sweep: Sweep | None = None
         self._is_looking = self._has_looked = False
         self._near: set[PeerId] = set()  # who may hold it: the nearest, and some to spare
         self._spare: list[Contact] = []  # of them, who was not asked yet, nearest first
@@ -71,7 +74,7 @@ class Placing:
     @property
     def calls_made(self) -> int:
         """What it cost."""
-        return self._calls_made + self._lookup.calls_made
+        return self._calls_made + self._lookup.calls_made + (self._sweep.calls_made if self._sweep else 0)
 
     def begin(self, now: float) -> None:
         """Find the place's servers, then ask them."""
@@ -93,16 +96,37 @@ class Placing:
         self._ask_nearest(now, [candidate.contact for candidate in found])
 
     def _ask_nearest(self, now: float, servers: list[Contact]) -> None:
-        self.hops += 1
+        if is_crowded(self._target, servers, self._table):
+            self._look_around(now, servers[:REPLICAS])
+            return
         servers = [each for each in servers if self._said.get(each.peer) is not StoreResult.TOO_FAR]
-        ours = int(self._keep is not None and self._is_ours(servers))
+        ours = self._keep is not None and self._is_ours(servers)
         near = servers[: REPLICAS + SPARE]
-        self._near = {each.peer for each in near}
+        self._spread(now, near, REPLICAS - ours, ours)
+
+    def _look_around(self, now: float, nearest: list[Contact]) -> None:
+        self._is_looking = self._has_looked = True
+        self._nearest = nearest
+        self._region = Region.around(self._target, self._table)
+        self._sweep = Sweep(self._me, self._table, self._calls, self._region, self._swept)
+        self._sweep.begin(now)
+
+    def _swept(self, now: float, found: list[Contact]) -> None:
+        assert self._sweep is not None
+        self._is_looking = False
+        self.hops += self._sweep.hops
+        servers = list({each.peer: each for each in (*self._nearest, *found)}.values())
+        self._spread(now, servers, len(servers), self._keep is not None and self._region.holds(self._me))
+
+    def _spread(self, now: float, servers: list[Contact], wanted: int, ours: bool) -> None:
+        """So many of the servers are to hold it, others are to spare; and we, if it is ours."""
+        self.hops += 1
+        self._near = {each.peer for each in servers}
         if ours:
             self._hold(now)
-        self.wanted = min(REPLICAS, len(near) + ours)
-        self._spare = [each for each in near if each.peer not in self._said]
-        missing = sum(each.peer not in self._said for each in near[: REPLICAS - ours])
+        self.wanted = min(wanted, len(servers)) + ours
+        self._spare = [each for each in servers if each.peer not in self._said]
+        missing = sum(each.peer not in self._said for each in servers[:wanted])
         for _ in range(missing):
             self._ask(now)
         self._end_if_done(now)

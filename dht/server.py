@@ -8,13 +8,15 @@ Rules:
 - A record is refused where we know K servers that are nearer to its place: whoever looks for it asks those. So only
   somebody who makes up keys that lie near to us can fill our store, and no record lies where nobody finds it. K and
   not REPLICAS, because others know others than we do, and because records are also kept on the way to their place.
+  But not where we lie so near that fewer than K were to be expected: a place that is crowded needs others, too.
 - Who is given what it asks for needs few others, and is told of the REPLICAS nearest instead of the K nearest.
 - A node that does not serve stores nothing, since nobody asks it; it answers questions all the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Protocol
 
 from shoal.dht.keys import COPIES, REPLICAS, K, node_id, place
 from shoal.dht.record import Expired, check_record
@@ -37,8 +39,18 @@ from shoal.protocol.messages.node import Refused
 from shoal.protocol.signing import Signer
 from shoal.protocol.wire import Message
 
-Closest = Callable[[int, int], tuple[Contact, ...]]
-"""closest(target, count): the servers that we know nearest to `target`, nearest first, without ourselves."""
+
+class Neighbourhood(Protocol):
+    """What a server needs to know of the others."""
+
+    def closest(self, target: int, count: int) -> Sequence[Contact]:
+        """Those that we know nearest to `target`, nearest first, without ourselves."""
+        ...
+
+    def expected(self, distance: int) -> float:
+        """How many there should be within `distance` of a place."""
+        ...
+
 
 MAX_STORE = 32  # records in one call
 MAX_WANTED = 64  # subkeys in one call
@@ -50,11 +62,11 @@ MOST_PEERS = 1024
 
 
 class Server:
-    """Serves others from `store` and from what `closest` knows; `signer` checks records, best a Remembering one."""
+    """Serves from `store`, and from what is known of `others`; `signer` checks records, best a Remembering one."""
 
-    def __init__(self, signer: Signer, store: RecordStore, closest: Closest, serving: bool) -> None:
+    def __init__(self, signer: Signer, store: RecordStore, others: Neighbourhood, serving: bool) -> None:
         self.serving = serving  # others may store here; changes as we learn whether they reach us
-        self._signer, self._store, self._closest = signer, store, closest
+        self._signer, self._store, self._others = signer, store, others
         self._own = node_id(signer.peer)
         self._questions: Allowances[PeerId] = Allowances(QUESTIONS, QUESTIONS_A_SECOND, MOST_PEERS)
         self._stores: Allowances[PeerId] = Allowances(STORES, STORES_A_SECOND, MOST_PEERS)
@@ -117,14 +129,15 @@ class Server:
 
     def _closer(self, target: Digest, sender: PeerId, most: int) -> tuple[Contact, ...]:
         """Who asks knows itself."""
-        near = self._closest(int.from_bytes(target, "big"), most + 1)
+        near = self._others.closest(int.from_bytes(target, "big"), most + 1)
         return tuple(contact for contact in near if contact.peer != sender)[:most]
 
     def _is_far(self, target: Digest) -> bool:
-        """We know K servers that are nearer."""
+        """We know K servers that are nearer, and as many are to be expected."""
         number = int.from_bytes(target, "big")
-        near = self._closest(number, K)
-        return len(near) == K and node_id(near[-1].peer) ^ number < self._own ^ number
+        near = self._others.closest(number, K)
+        ours = self._own ^ number
+        return len(near) == K and node_id(near[-1].peer) ^ number < ours and self._others.expected(ours) >= K
 
 
 _TOO_MANY = Refused("too many requests: come back in a while")

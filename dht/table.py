@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from shoal.dht.keys import BITS, K, node_id
 from shoal.dht.prefix import Prefixes, prefixes
@@ -246,6 +247,12 @@ class Table:
         if len(near) < K:
             return float(len(self._known))
         return float(len(near) * (1 << BITS) / (node_id(near[-1].peer) ^ self._me))
+
+    def expected(self, distance: int) -> float:
+        """How many servers there should be within `distance` of a place; as many as you like, where we know too few."""
+        if len(self) < K:
+            return inf
+        return self.population() * distance / (1 << BITS)
 
     def _towards(self, target: int) -> Iterator[Bucket]:
         """Buckets in the order of their members' distance from `target`: no member of one lies between two of another.

@@ -47,6 +47,10 @@ class Tally:
             if slot not in self._newest or version > self._newest[slot][0]:
                 self._newest[slot] = version, record
 
+    def has_heard(self, replica: PeerId) -> bool:
+        """Whether `replica` has said something."""
+        return replica in self._words
+
     def is_whole(self, replica: PeerId) -> bool:
         """Whether `replica` gave the newest version of all that was found, and that is something."""
         word = self._words.get(replica, {})

@@ -88,7 +88,7 @@ class Liar(Kademlia):
         if self._way == "mirror":
             return (self._contact,)
         if self._way == "deny":
-            return self._closest(target, K)
+            return tuple(self._table.closest(target, K))
         pool = self._ring.ghosts if self._way == "ghost" else self._ring.members
         nearest = heapq.nsmallest(K + 1, pool, key=lambda contact: node_id(contact.peer) ^ target)
         return tuple(contact for contact in nearest if contact.peer != self.me)[:K]

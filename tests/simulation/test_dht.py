@@ -10,6 +10,7 @@ import pytest
 
 from shoal.dht import get as get_module
 from shoal.dht import lookup as lookup_module
+from shoal.dht import put as put_module
 from shoal.dht import tally as tally_module
 from shoal.dht.get import NEAREST, Get
 from shoal.dht.kademlia import Kademlia
@@ -43,7 +44,7 @@ def honest_hour(size: int, seed: int, gets: int, capsys: CAPSYS) -> Outcome:
 
 
 def under_attack(size: int, seed: int, gets: int, copies: Sequence[int], seconds: float = SHORT) -> tuple[Town, Digest]:
-    """A fifth of the servers lie, and 40 of them lie nearest to places of the first key."""
+    """A fifth of the servers lie, and 40 of them lie nearest to some of the first key's places."""
     town = Town(size, seed)
     attacked, *others = keys(5)
     rng = random.Random(f"ring {seed}")
@@ -69,16 +70,21 @@ def test_records_are_found_while_half_of_the_nodes_are_replaced(size: int, capsy
     ("size", "copies", "seconds"),
     [
         (700, [0], SHORT),
+        (700, [0, 1, 2], SHORT),
         pytest.param(700, [1], SHORT, marks=pytest.mark.slow),
         pytest.param(700, [2], SHORT, marks=pytest.mark.slow),
         pytest.param(2000, [0], HOUR, marks=pytest.mark.slow),
+        pytest.param(2000, [0, 1, 2], HOUR, marks=pytest.mark.slow),
         pytest.param(10_000, [0], SHORT, marks=pytest.mark.slow),
+        pytest.param(10_000, [0, 1, 2], SHORT, marks=pytest.mark.slow),
     ],
 )
-def test_liars_hide_little_even_around_one_place(size: int, copies: list[int], seconds: float, capsys: CAPSYS) -> None:
+def test_liars_hide_little_even_around_a_keys_places(
+    size: int, copies: list[int], seconds: float, capsys: CAPSYS
+) -> None:
     town, attacked = under_attack(size, 1, 200, copies, seconds)
     with capsys.disabled():
-        print(f"\ndht: {size} nodes, a fifth lies, some at place {copies}: {town.outcome}")
+        print(f"\ndht: {size} nodes, a fifth lies, {GROUND} of them at places {copies}: {town.outcome}")
     assert town.outcome.asks.total() >= 190
     assert town.outcome.success() >= 0.97
     assert town.outcome.success(attacked) >= 0.97
@@ -167,6 +173,14 @@ def test_teeth_signatures_must_be_checked(monkeypatch: pytest.MonkeyPatch) -> No
 def test_teeth_a_key_must_have_several_places(monkeypatch: pytest.MonkeyPatch) -> None:
     _one_place(monkeypatch)
     town, attacked = under_attack(700, 2, 60, [0], 900.0)
+    assert town.outcome.success(attacked) < 0.5
+
+
+@pytest.mark.slow
+def test_teeth_a_crowd_at_all_places_must_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (get_module, put_module):
+        monkeypatch.setattr(module, "is_crowded", lambda target, nearest, table: False)
+    town, attacked = under_attack(700, 2, 60, [0, 1, 2], 900.0)
     assert town.outcome.success(attacked) < 0.5
 
 

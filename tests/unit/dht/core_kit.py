@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import heapq
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from shoal.dht.calls import Calls
 from shoal.dht.effects import Ask
-from shoal.dht.keys import BITS, node_id
+from shoal.dht.keys import BITS, K, node_id
 from shoal.dht.table import Table
 from shoal.protocol.effects import Tell, Wake
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import DIGEST_SIZE, Digest, PeerId
-from shoal.protocol.messages.dht import Contact
+from shoal.protocol.messages.dht import Contact, FindNode, Nodes
 from shoal.protocol.wire import Message
 from tests.simulation.dht_world import make_address, make_peer
 
@@ -51,6 +52,21 @@ def filled(known: Sequence[Contact], now: float = NOW, settled: bool = True) -> 
     for _, bucket in table.buckets():
         bucket.refreshed, bucket.is_settled = now, settled
     return table
+
+
+def network(known: Sequence[Contact]) -> Table:
+    """The table of who has lived among these for a while: K of each bucket, all of those around us."""
+    return filled(known)
+
+
+def ground(target: int, count: int, servers: int) -> list[Contact]:
+    """Contacts nearer to `target` than any of so many honest servers is likely to be."""
+    found: list[Contact] = []
+    while len(found) < count:
+        peer = make_peer(RNG)
+        if node_id.__wrapped__(peer) ^ target < (1 << BITS) // (3 * servers):
+            found.append(contact(peer))
+    return found
 
 
 def distance(each: Contact, target: int) -> int:
@@ -115,3 +131,27 @@ class Wire:
         for wake in wakes:
             self._calls.accept(now, wake.timer)
         self.look()
+
+
+class Everybody:
+    """A whole network at the other end: who is asked for the nearest names those, but liars name their own only."""
+
+    def __init__(self, honest: Sequence[Contact], *crowds: Sequence[Contact]) -> None:
+        self.all = [*honest, *(liar for crowd in crowds for liar in crowd)]
+        self._known = {liar.peer: crowd for crowd in crowds for liar in crowd}
+
+    def answer(self, wire: Wire, answer: Callable[[Ask], Message | None] = lambda ask: None) -> None:
+        """Answer all calls until there are no more: as `answer` says, else with the nearest to what was asked for."""
+        while wire.look():
+            ask = wire.asks[0]
+            wire.answer(NOW, ask, answer(ask) or self._nodes(ask))
+
+    def nearest(self, asked: PeerId, target: Digest) -> tuple[Contact, ...]:
+        """Whom the asked one names."""
+        number = int.from_bytes(target, "big")
+        near = heapq.nsmallest(K + 1, self._known.get(asked, self.all), key=lambda each: distance(each, number))
+        return tuple(each for each in near if each.peer != asked)[:K]
+
+    def _nodes(self, ask: Ask) -> Nodes:
+        assert isinstance(ask.message, FindNode)
+        return Nodes(self.nearest(ask.to.peer, ask.message.target))

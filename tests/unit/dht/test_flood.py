@@ -12,6 +12,7 @@ from shoal.dht.kademlia import Kademlia
 from shoal.dht.record import REMEMBERED, Remembering
 from shoal.dht.server import MAX_STORE, MOST_PEERS, STORES, STORES_A_SECOND, Server
 from shoal.dht.store import BYTES_EACH, LIMITS, RecordStore
+from shoal.dht.table import Table
 from shoal.protocol.ids import PeerId, digest
 from shoal.protocol.messages.dht import FindNode, Record, Store, Stored, StoreResult
 from shoal.protocol.messages.node import Refused
@@ -28,7 +29,7 @@ TABLES = 4 << 20  # the server's own
 
 def serving() -> tuple[Server, RecordStore]:
     store = RecordStore(OWN)
-    return Server(Remembering(FakeSigner(OWN)), store, lambda target, count: (), True), store
+    return Server(Remembering(FakeSigner(OWN)), store, Table(OWN), True), store
 
 
 def keep(server: Server, sender: PeerId, records: list[Record]) -> Stored | Refused:
@@ -126,7 +127,7 @@ def test_the_bound_holds_for_records_that_share_nothing() -> None:
 def test_the_servers_own_tables_stay_within_theirs() -> None:
     """Of peers that ask and store, and of signatures that were found good."""
     remembering = Remembering(FakeSigner(OWN))
-    server = Server(remembering, RecordStore(OWN), lambda target, count: (), True)
+    server = Server(remembering, RecordStore(OWN), Table(OWN), True)
     tracemalloc.start()
     try:
         for number in range(2 * MOST_PEERS):

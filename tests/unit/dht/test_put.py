@@ -5,12 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shoal.dht.calls import Calls
-from shoal.dht.effects import Blamed, Put
+from shoal.dht.effects import Ask, Blamed, Put
 from shoal.dht.keys import COPIES, REPLICAS, K, node_id, place
 from shoal.dht.put import SPARE, PutTask
+from shoal.dht.region import Region
+from shoal.dht.table import Table
+from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.dht import Contact, FindNode, Nodes, Record, Store, Stored, StoreResult
-from tests.unit.dht.core_kit import ME, Wire, contacts, distance, filled, in_bucket
-from tests.unit.dht.record_kit import KEY, NOW, signed_record
+from tests.unit.dht.core_kit import (
+    ME,
+    Everybody,
+    Wire,
+    contacts,
+    distance,
+    filled,
+    ground,
+    in_bucket,
+    network,
+)
+from tests.unit.dht.record_kit import KEY, NOW, key_of, signed_record
 
 RECORD = signed_record()
 SERVERS, MANY = contacts(16), contacts(100)
@@ -20,12 +33,21 @@ TARGETS = [int.from_bytes(place(KEY, copy), "big") for copy in range(COPIES)]
 class Writing:
     """A put in a network of `servers` that are all known."""
 
-    def __init__(self, servers: list[Contact] = SERVERS, *, serves: bool = False, settled: bool = True) -> None:
-        table = filled(servers, NOW, settled)
+    def __init__(
+        self,
+        servers: list[Contact] = SERVERS,
+        *,
+        serves: bool = False,
+        settled: bool = True,
+        table: Table | None = None,
+        record: Record = RECORD,
+    ) -> None:
+        table = table or filled(servers, NOW, settled)
+        self.holding: dict[int, set[PeerId]] = {copy: set() for copy in range(COPIES)}
         self.kept: list[int] = []
         self.calls = Calls(table)
         self.wire = Wire(self.calls)
-        self.task = PutTask(3, RECORD, self.calls)
+        self.task = PutTask(3, record, self.calls)
         self.task.begin(NOW, ME, table, self._keep if serves else None)
         self.wire.look()
 
@@ -49,6 +71,16 @@ class Writing:
                 nodes = Nodes(tuple(each for each in near if each != ask.to))
                 self.wire.answer(NOW, ask, nodes if isinstance(ask.message, FindNode) else Stored((result,)))
         return self.put()
+
+    def everybody_answers(self, everybody: list[Contact]) -> Put:
+        Everybody(everybody).answer(self.wire, self._stored)
+        return self.put()
+
+    def _stored(self, ask: Ask) -> Stored | None:
+        if not isinstance(ask.message, Store):
+            return None
+        self.holding[ask.message.copy].add(ask.to.peer)
+        return Stored((StoreResult.HELD,))
 
     def put(self) -> Put:
         [put] = [event for event in self.wire.told if isinstance(event, Put)]
@@ -188,3 +220,42 @@ def test_a_far_away_owner_of_a_full_table_keeps_nothing() -> None:
     near = sorted(in_bucket(256, 20) + in_bucket(255, 20), key=lambda each: distance(each, TARGETS[0]))
     writing = Writing(near, serves=True)
     assert len(writing.kept) < COPIES
+
+
+# -- where somebody has ground identities ---------------------------------------------------------------------
+
+ATTACKED = 1
+GROUND = ground(TARGETS[ATTACKED], 6, len(MANY))
+
+
+def test_a_crowded_place_is_stored_with_all_of_its_region() -> None:
+    everybody = MANY + GROUND
+    table = network(everybody)
+    writing = Writing(table=table)
+    put = writing.everybody_answers(everybody)
+    region = Region.around(TARGETS[ATTACKED], table)
+    here = {each.peer for each in everybody if region.holds(each.peer)}
+    assert writing.holding[ATTACKED] == here
+    assert len(here & {each.peer for each in MANY}) >= REPLICAS
+    assert all(len(writing.holding[copy]) == REPLICAS for copy in range(COPIES) if copy != ATTACKED)
+    assert put.held == put.wanted == len(here) + 2 * REPLICAS
+
+
+def test_in_a_crowded_region_of_our_own_we_hold_it_too() -> None:
+    record, everybody = next(filter(is_ours_by_region, map(attacked, range(1000))))
+    writing = Writing(table=network(everybody), serves=True, record=record)
+    writing.everybody_answers(everybody)
+    assert ATTACKED in writing.kept
+
+
+def attacked(number: int) -> tuple[Record, list[Contact]]:
+    """A record, and everybody, with some that were ground to lie around a place of it."""
+    record = signed_record(key=key_of(f"run {number}"))
+    return record, MANY + ground(int.from_bytes(place(record.key, ATTACKED), "big"), 6, len(MANY))
+
+
+def is_ours_by_region(attack: tuple[Record, list[Contact]]) -> bool:
+    """Whether we are in the region, but not among the nearest of the place."""
+    record, everybody = attack
+    target = int.from_bytes(place(record.key, ATTACKED), "big")
+    return Region.around(target, network(everybody)).holds(ME)

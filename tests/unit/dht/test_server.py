@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from shoal.dht import server
-from shoal.dht.keys import COPIES, REPLICAS, K, node_id, place
+from shoal.dht.keys import BITS, COPIES, REPLICAS, K, node_id, place
 from shoal.dht.record import MAX_LIFE, MAX_SKEW, Remembering
 from shoal.dht.server import MAX_STORE, MAX_WANTED, RECORDS_A_QUESTION, Server
 from shoal.dht.store import LIMITS, Limits, RecordStore
@@ -37,12 +37,15 @@ class Setting:
     """A server that knows `known`."""
 
     def __init__(self, known: list[Contact] | None = None, serving: bool = True, limits: Limits = LIMITS) -> None:
-        self.known = known or []
+        self.known, self.population = known or [], 1e9  # servers in all
         self.store = RecordStore(US.peer, limits)
-        self.server = Server(Remembering(signer_of(US)), self.store, self.closest, serving)
+        self.server = Server(Remembering(signer_of(US)), self.store, self, serving)
 
     def closest(self, target: int, count: int) -> tuple[Contact, ...]:
         return tuple(sorted(self.known, key=lambda contact: node_id(contact.peer) ^ target)[:count])
+
+    def expected(self, distance: int) -> float:
+        return self.population * distance / (1 << BITS)
 
     def ask(self, message: Message, sender: PeerId = ASKER, now: float = NOW) -> Message:
         return self.server.serve(now, sender, message)
@@ -150,6 +153,16 @@ def test_a_record_whose_place_is_nearer_to_enough_others_is_refused() -> None:
     assert Setting(near[: K - 1]).stored(signed_record()) == (StoreResult.HELD,)
     others = [each for each in many if each not in near]
     assert Setting(near[: K - 1] + others).stored(signed_record()) == (StoreResult.HELD,)
+
+
+def test_a_record_is_taken_where_so_many_nearer_ones_cannot_be_honest() -> None:
+    """K servers are nearer, where in so small a network fewer are to be expected: somebody has ground them."""
+    target = int.from_bytes(place(KEY, 0), "big")
+    many = [Contact(PeerId(f"server {number}"), ()) for number in range(2000)]
+    near = [each for each in many if node_id(each.peer) ^ target < node_id(US.peer) ^ target]
+    setting = Setting(near[:K])
+    setting.population = 0.9 * K * (1 << BITS) / (node_id(US.peer) ^ target)
+    assert setting.stored(signed_record()) == (StoreResult.HELD,)
 
 
 # -- blame --------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from shoal.dht.record import Remembering, check_record
 from shoal.dht.server import Server
 from shoal.dht.store import RecordStore
+from shoal.dht.table import Table
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.dht import FindNode, FindRecords, Nodes, Record, Records, Store, Stored, TryMe
@@ -42,7 +43,7 @@ def ask(data: bytes) -> Message | None:
     """What follows from `data`, with all promises checked; None for blame."""
     store = RecordStore(CAROL.peer)
     store.put(NOW, HELD, 0, ALICE.peer)
-    server = Server(SIGNER, store, lambda target, count: (), True)
+    server = Server(SIGNER, store, Table(SIGNER.peer), True)
     before = contents(store)
     try:
         answer = server.serve(NOW, BOB.peer, decode(data, BOB.peer, tags=NODE_TAGS))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from math import inf
 
 import pytest
 
-from shoal.dht.keys import K, node_id
+from shoal.dht.keys import BITS, K, node_id
 from shoal.dht.table import FRESH, PER_NARROW, PER_WIDE, VAIN, WAITING, Table
 from shoal.protocol.messages.dht import Contact
 from tests.unit.dht.core_kit import FAR, ME, NOW, contact, contacts, distance, filled, in_bucket
@@ -161,6 +162,15 @@ def test_the_population_is_estimated_from_how_densely_servers_lie() -> None:
     everybody = contacts(2000)
     nearest = sorted(everybody, key=lambda each: distance(each, node_id(ME)))[:60]
     assert 1000 < filled(nearest).population() < 4000
+
+
+def test_a_small_part_of_the_space_has_a_small_part_of_the_population() -> None:
+    table = filled(contacts(K))
+    assert table.expected(1 << (BITS - 2)) == table.population() / 4
+
+
+def test_who_knows_few_expects_anything() -> None:
+    assert filled(contacts(K - 1)).expected(1) == inf
 
 
 def test_the_stalest_is_who_was_not_heard_for_longest_or_is_silent() -> None:

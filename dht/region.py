@@ -1,0 +1,100 @@
+"""The region of a place: where records are put, and looked for, if somebody has ground identities that lie nearest.
+
+Rules:
+- Honest ids are spread evenly; so from how many servers there are it follows how near the nearest of a place are to it.
+  A place is crowded where REPLICAS lie within a distance in which less than one is expected. By chance one in 200 is.
+- The region of a place are the ids that share so many leading bits with it that at least HONEST servers are expected
+  there, and at most twice as many. Somebody who would hide what lies there has to outnumber a whole region.
+- Its servers are found by lookups of points spread over it, as those who crowd around the place itself are not what is
+  nearest to them. Each node has points of its own, which nobody can foresee.
+
+Sridhar et al., Content Censorship in the InterPlanetary File System (NDSS 2024).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from shoal.dht.calls import Calls
+from shoal.dht.keys import BITS, REPLICAS, K, node_id
+from shoal.dht.lookup import Lookup
+from shoal.dht.path import State
+from shoal.dht.table import Table
+from shoal.protocol.ids import Digest, PeerId, digest
+from shoal.protocol.messages.dht import Contact
+
+HONEST = 8
+POINTS_BITS = 3  # 8 points
+
+OnSwept = Callable[[float, list[Contact]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """All ids that differ from `target` in the last `bits` bits only."""
+
+    target: int
+    bits: int
+
+    @classmethod
+    def around(cls, target: int, table: Table) -> Region:
+        """The region of a place, in a network that is as large as `table` lets us think."""
+        bits = BITS
+        while bits > 0 and table.expected(1 << (bits - 1)) >= HONEST:
+            bits -= 1
+        return cls(target, bits)
+
+    def holds(self, peer: PeerId) -> bool:
+        """Whether a server lies here."""
+        return not (node_id(peer) ^ self.target) >> self.bits
+
+    def points(self, me: PeerId) -> list[Digest]:
+        """Targets spread evenly over the region, each at random in its part of it."""
+        low = max(0, self.bits - POINTS_BITS)
+        parts = range(1 << (self.bits - low))
+        return [self._point(part << low, low, me) for part in parts]
+
+    def _point(self, part: int, low: int, me: PeerId) -> Digest:
+        salt = digest("dht point", me.encode(), self.target.to_bytes(BITS // 8, "big"), part.to_bytes(BITS // 8, "big"))
+        point = self.target ^ part ^ int.from_bytes(salt, "big") & ((1 << low) - 1)
+        return Digest(point.to_bytes(BITS // 8, "big"))
+
+
+def is_crowded(target: int, nearest: Sequence[Contact], table: Table) -> bool:
+    """Whether the nearest of a place, nearest first, are nearer than chance puts them; no, if we cannot tell."""
+    if len(nearest) < REPLICAS:
+        return False
+    return table.expected(node_id(nearest[REPLICAS - 1].peer) ^ target) < 1
+
+
+class Sweep:
+    """Looks for all servers of a region; `on_end` gets those that answered, at most K for each point."""
+
+    def __init__(self, me: PeerId, table: Table, calls: Calls, region: Region, on_end: OnSwept) -> None:
+        self._region, self._on_end = region, on_end
+        self._lookups = [Lookup(me, table, calls, point, REPLICAS, self._moved) for point in region.points(me)]
+
+    @property
+    def calls_made(self) -> int:
+        """What it cost."""
+        return sum(lookup.calls_made for lookup in self._lookups)
+
+    @property
+    def hops(self) -> int:
+        """The longest way."""
+        return max(lookup.hops for lookup in self._lookups)
+
+    def begin(self, now: float) -> None:
+        """All points side by side."""
+        for lookup in self._lookups:
+            lookup.begin(now, trusting=False)
+
+    def _moved(self, now: float) -> None:
+        if all(lookup.is_over for lookup in self._lookups):
+            self._on_end(now, self._found())
+
+    def _found(self) -> list[Contact]:
+        near = (candidate for lookup in self._lookups for candidate in lookup.nearest(K))
+        found = {each.contact.peer: each.contact for each in near if each.state is State.ANSWERED}
+        return [contact for contact in found.values() if self._region.holds(contact.peer)]

@@ -1,0 +1,83 @@
+"""Regions: chance crowds no place, an attacker does; and a sweep finds all that there is around it."""
+
+from __future__ import annotations
+
+import random
+
+from shoal.dht.calls import Calls
+from shoal.dht.keys import BITS, REPLICAS, node_id
+from shoal.dht.region import HONEST, POINTS_BITS, Region, Sweep, is_crowded
+from shoal.protocol.messages.dht import Contact
+from tests.unit.dht.core_kit import ME, NOW, Everybody, Wire, contact, contacts, distance, ground, network
+
+MANY = contacts(400)
+RNG = random.Random("regions")
+TARGETS = [RNG.getrandbits(BITS) for _ in range(500)]
+
+
+def near(target: int, everybody: list[Contact]) -> list[Contact]:
+    return sorted(everybody, key=lambda each: distance(each, target))
+
+
+def test_chance_crowds_hardly_any_place() -> None:
+    table = network(MANY)
+    crowded = sum(is_crowded(target, near(target, MANY), table) for target in TARGETS)
+    assert crowded < len(TARGETS) / 40, "by chance one in 200 is; our estimate of how many there are is a rough one"
+
+
+def test_five_ground_identities_crowd_a_place_and_four_do_not() -> None:
+    table = network(MANY)
+    crowded = [
+        sum(is_crowded(target, near(target, MANY + ground(target, count, len(MANY))), table) for target in TARGETS[:50])
+        for count in (REPLICAS - 1, REPLICAS)
+    ]
+    assert crowded[1] == 50
+    assert crowded[0] < 45, "the fifth is honest, and may be near by chance"
+
+
+def test_a_place_of_which_too_few_are_known_is_not_called_crowded() -> None:
+    assert not is_crowded(TARGETS[0], ground(TARGETS[0], REPLICAS - 1, 400), network(MANY))
+
+
+def test_a_region_has_room_for_some_honest_servers_however_large_the_network() -> None:
+    for size in (1, 9, 70, 400):
+        table = network(MANY[:size])
+        region = Region.around(TARGETS[0], table)
+        assert table.expected(1 << region.bits) >= min(size, HONEST)
+        assert region.bits == 0 or table.expected(1 << region.bits) < 2 * HONEST
+
+
+def test_what_differs_in_the_last_bits_only_is_in_the_region() -> None:
+    peer = contact().peer
+    assert Region(node_id(peer), 0).holds(peer)
+    assert Region(node_id(peer) ^ 0b111, 3).holds(peer)
+    assert not Region(node_id(peer) ^ 0b1000, 3).holds(peer)
+    assert Region(0, BITS).holds(peer)
+
+
+def test_the_points_lie_one_in_each_part_of_the_region_and_are_ones_own() -> None:
+    region = Region(TARGETS[0], 250)
+    points = [int.from_bytes(point, "big") ^ region.target for point in region.points(ME)]
+    assert [point >> (region.bits - POINTS_BITS) for point in points] == list(range(1 << POINTS_BITS))
+    assert not set(region.points(ME)) & set(region.points(contact().peer))
+
+
+def test_a_region_of_a_few_ids_has_a_point_for_each() -> None:
+    points = [int.from_bytes(point, "big") for point in Region(TARGETS[0], 1).points(ME)]
+    assert points == [TARGETS[0], TARGETS[0] ^ 1]
+
+
+def test_a_sweep_finds_most_of_the_honest_behind_a_crowd_that_names_only_itself() -> None:
+    crowd = ground(TARGETS[0], 30, len(MANY))
+    table = network(MANY)
+    region = Region.around(TARGETS[0], table)
+    calls = Calls(table)
+    found: list[list[Contact]] = []
+    sweep = Sweep(ME, table, calls, region, lambda now, servers: found.append(servers))
+    sweep.begin(NOW)
+    Everybody(MANY, crowd).answer(Wire(calls))
+    [servers] = found
+    honest = {each.peer for each in MANY if region.holds(each.peer)}
+    assert len(honest & {each.peer for each in servers}) >= max(REPLICAS, 0.7 * len(honest))
+    assert all(region.holds(each.peer) for each in servers)
+    assert sweep.calls_made < 200
