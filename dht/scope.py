@@ -8,6 +8,8 @@ internet peer's 192.168.1.7 is another machine than ours. Hence
 - of the addresses in a record, which anybody can have written, `worth_dialling` keeps those whose scope is at least
   that of our farthest connection, and those in a network to which we are attached.
 
+Of a list only one more is looked at than anybody may name (hearsay.py), so that the core still blames who names more.
+
 So nobody on the internet makes a node dial its own machine, nor hosts of private networks that it is not in. A name is
 never looked up for a peer. Documentation networks (RFC 5737, RFC 3849) count as the internet, so that a network lab can
 play it.
@@ -21,6 +23,8 @@ from enum import IntEnum
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip_address, ip_network
 
+from shoal.dht.hearsay import MAX_ADDRESS, MAX_ADDRESSES
+from shoal.dht.keys import K
 from shoal.protocol.messages.dht import Contact, Greet, Greeted, Nodes, Records
 from shoal.protocol.wire import Message
 
@@ -29,6 +33,7 @@ CACHED = 16_384  # addresses whose scope is remembered
 DOCUMENTATION = tuple(
     ip_network(each) for each in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32")
 )
+SITE_LOCAL = ip_network("fec0::/10")  # RFC 3879: private networks of old, which Python calls global
 
 
 class Scope(IntEnum):
@@ -40,9 +45,14 @@ class Scope(IntEnum):
 
 
 def host_and_port(address: str) -> tuple[IPv4Address | IPv6Address, int] | None:
-    """Where a multiaddr of a literal IP address and a TCP port leads; None for all others."""
+    """Where a multiaddr of a literal IP address and a TCP port leads; None for all others.
+
+    A PeerID may follow and nothing else: of two hosts in one address libp2p dials the second.
+    """
     parts = address.split("/")
-    if len(parts) < 5 or parts[0] or parts[3] != "tcp" or not is_port(parts[4]) or "%" in parts[2]:
+    if len(parts) != 5 and not (len(parts) == 7 and parts[5] == "p2p"):
+        return None
+    if parts[0] or parts[3] != "tcp" or not is_port(parts[4]) or "%" in parts[2]:
         return None
     try:
         host = ip_address(parts[2])
@@ -51,9 +61,13 @@ def host_and_port(address: str) -> tuple[IPv4Address | IPv6Address, int] | None:
     return (host, int(parts[4])) if parts[1] == f"ip{host.version}" else None
 
 
-@lru_cache(CACHED)
 def scope_of(address: str) -> Scope | None:
     """The scope of a multiaddr; None if nobody can dial it, or a name must be looked up first."""
+    return _scope_of(address) if len(address) <= MAX_ADDRESS else None
+
+
+@lru_cache(CACHED)
+def _scope_of(address: str) -> Scope | None:
     where = host_and_port(address)
     return scope_of_host(where[0]) if where is not None else None
 
@@ -66,7 +80,7 @@ def scope_of_host(host: IPv4Address | IPv6Address) -> Scope | None:
         return Scope.INTERNET
     if host.is_unspecified or host.is_multicast or host.is_reserved:
         return None
-    return Scope.INTERNET if host.is_global else Scope.LAN
+    return Scope.INTERNET if host.is_global and host not in SITE_LOCAL else Scope.LAN
 
 
 def scope_between(addresses: Iterable[str]) -> Scope:
@@ -76,7 +90,8 @@ def scope_between(addresses: Iterable[str]) -> Scope:
 
 def within_reach(addresses: Sequence[str], scope: Scope) -> tuple[str, ...]:
     """Those of a peer's addresses that mean something to us, who are connected with their source in `scope`."""
-    return tuple(address for address in addresses if (found := scope_of(address)) is not None and found >= scope)
+    few = addresses[: MAX_ADDRESSES + 1]
+    return tuple(address for address in few if (found := scope_of(address)) is not None and found >= scope)
 
 
 def worth_dialling(
@@ -109,7 +124,7 @@ def heard(message: Message, scope: Scope) -> Message:
 
 
 def _contacts(contacts: Sequence[Contact], scope: Scope) -> tuple[Contact, ...]:
-    near = (Contact(each.peer, within_reach(each.addresses, scope)) for each in contacts)
+    near = (Contact(each.peer, within_reach(each.addresses, scope)) for each in contacts[: K + 1])
     return tuple(each for each in near if each.addresses)
 
 
