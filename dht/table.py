@@ -122,8 +122,7 @@ class Table:
         known = self._known.get(contact.peer)
         bucket = self._buckets.setdefault(self._bits(contact.peer), Bucket())
         if known is not None:
-            known.contact, known.prefixes = contact, prefixes(contact)
-            self.heard(now, contact.peer)
+            self._update(now, bucket, known, contact)
             return False
         newcomer = Known(contact, node_id(contact.peer), prefixes(contact), now)
         self._heard = now
@@ -132,6 +131,15 @@ class Table:
             return False
         bucket.waiting = [newcomer, *bucket.waiting][:WAITING]
         return self._let_in(bucket) is newcomer
+
+    def _update(self, now: float, bucket: Bucket, known: Known, contact: Contact) -> None:
+        """One that is in has said where it is; it goes if it has moved to where too many are."""
+        known.contact, before, known.prefixes = contact, known.prefixes, ((), ())
+        if before != prefixes(contact) and not bucket.has_room_for(contact):
+            self.forget(now, contact.peer)
+            return
+        known.prefixes = prefixes(contact)
+        self.heard(now, contact.peer)
 
     def heard(self, now: float, peer: PeerId) -> None:
         """`peer` has answered us."""

@@ -114,6 +114,18 @@ def test_who_comes_back_with_another_address_is_known_by_it() -> None:
     assert table.closest(0, 1) == [moved]
 
 
+def test_who_moves_to_a_crowded_place_is_no_longer_known() -> None:
+    """Else whoever got in from anywhere could fill a bucket from one machine in the end."""
+    known = in_bucket(FAR, K)
+    table = filled(known)
+    for each in known:
+        table.add(NOW + 1, contact(each.peer, "/ip4/8.8.8.8/tcp/1"))
+    assert len(table) == PER_NARROW
+    again = table.known()[0].contact
+    assert not table.add(NOW + 2, again)
+    assert again.peer in table
+
+
 def test_what_a_table_wants_is_room_and_hope() -> None:
     known = in_bucket(FAR, K)
     table = filled(known[:-1])
