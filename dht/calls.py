@@ -5,7 +5,8 @@ Rules:
 - Patience with those that we are connected with, and with those that must be dialled first, is learned apart: a dial
   takes many times as long as a call over a connection that is there.
 - An answer counts however late it comes: patience ends the waiting, not the call.
-- At most IN_FLIGHT calls wait for an answer; others wait for their turn, in order.
+- At most IN_FLIGHT calls wait for an answer; others wait for their turn, in order. While MOST_QUEUED do, nothing joins
+  them that others make us say: no greeting back, and no records to hand over, which go out again some day.
 - An answer that its asker refuses (RemoteError) is a failure, and the one that gave it is blamed and forgotten. One
   that says that the peer is too busy for us is a failure too, but nobody's fault.
 - What the parts of the core want done collects in `effects`; the core hands it out at the end of each input.
@@ -29,6 +30,7 @@ from shoal.protocol.timers import Timers
 from shoal.protocol.wire import Message
 
 IN_FLIGHT = 64
+MOST_QUEUED = 1024
 FIRST_PATIENCE, LEAST_PATIENCE, MOST_PATIENCE = 1.0, 0.1, 3.0  # seconds
 
 
@@ -88,6 +90,11 @@ class Calls:
         """How many calls there have been."""
         return self._number
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether too many calls wait for their turn to take on some for others' sake."""
+        return len(self._queue) >= MOST_QUEUED
+
     def drain(self) -> list[Effect]:
         """What is to be done since the last time."""
         effects, self.effects = self.effects, []
@@ -125,7 +132,9 @@ class Calls:
     # -- one call -----------------------------------------------------------------------------------------
 
     def ask(self, now: float, to: Contact, message: Message, asker: Asker) -> None:
-        """Call `to`, now or when it is this call's turn."""
+        """Call `to`, now or when it is this call's turn; never, if we are busy and it is for others' sake."""
+        if asker is UNHEARD and self.is_busy:
+            return
         self._queue.append(Call(to, message, asker))
         self._send(now)
 

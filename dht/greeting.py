@@ -59,7 +59,7 @@ class Greeter:
             self._table.forget(now, sender)
         elif sender in self._table:
             self._table.add(now, contact)
-        elif greet.addresses and self._table.wants(now, contact):
+        elif greet.addresses and not self._calls.is_busy and self._table.wants(now, contact):
             self.greet(now, contact, anew=has_changed)
         return self.greeted(now)
 

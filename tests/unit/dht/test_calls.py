@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.dht.calls import FIRST_PATIENCE, IN_FLIGHT, LEAST_PATIENCE, Calls
+from shoal.dht.calls import FIRST_PATIENCE, IN_FLIGHT, LEAST_PATIENCE, MOST_QUEUED, UNHEARD, Calls
 from shoal.dht.effects import Blamed
 from shoal.protocol.ids import Digest
 from shoal.protocol.messages.dht import Contact, FindNode, Nodes
@@ -128,3 +128,13 @@ def test_after_the_end_nothing_happens() -> None:
     wire.lose_patience(NOW + 1)
     calls.answered(NOW + 1, ask.number, ANSWER)
     assert (asker.answers, asker.failures) == ([], [])
+
+
+def test_a_full_queue_takes_what_somebody_waits_for_and_nothing_else() -> None:
+    calls = Calls(filled([]))
+    for _ in range(2 * MOST_QUEUED):
+        calls.ask(NOW, contact(), QUESTION, UNHEARD)
+    assert calls.is_busy
+    assert len(calls._queue) == MOST_QUEUED
+    calls.ask(NOW, contact(), QUESTION, Witness())
+    assert len(calls._queue) == MOST_QUEUED + 1
