@@ -8,13 +8,24 @@ import msgpack
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from shoal.dht.keys import COPIES, K, node_id, place
 from shoal.dht.record import Remembering, check_record
 from shoal.dht.server import Server
 from shoal.dht.store import RecordStore
-from shoal.dht.table import Table
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import PeerId
-from shoal.protocol.messages.dht import FindNode, FindRecords, Nodes, Record, Records, Store, Stored, TryMe
+from shoal.protocol.messages.dht import (
+    Contact,
+    FindNode,
+    FindRecords,
+    Nodes,
+    Record,
+    Records,
+    Store,
+    Stored,
+    StoreResult,
+    TryMe,
+)
 from shoal.protocol.messages.node import GetManifest, Refused
 from shoal.protocol.wire import NODE_TAGS, Message, decode, encode
 from tests.unit.dht.record_kit import ALICE, BOB, CAROL, HOUR, KEY, NOW, key_of, signed_record, signer_of
@@ -33,17 +44,50 @@ CALLS: list[Message] = [
 ]
 ANSWERS = (Nodes, Records, Stored, Refused)
 SIGNER = Remembering(signer_of(CAROL))
+CROWD = [Contact(PeerId(f"server {number}"), ("/ip4/192.0.2.1/tcp/4101",)) for number in range(40)]
 
 
 def contents(store: RecordStore) -> tuple[int, tuple[Record, ...]]:
     return len(store), store.find(NOW, KEY, (), 1 << 20)[0]
 
 
+class Others:
+    """Who is known beside us; not more of them near any place than there should be."""
+
+    def __init__(self, known: list[Contact]) -> None:
+        self._known = known
+
+    def closest(self, target: int, count: int) -> list[Contact]:
+        return sorted(self._known, key=lambda each: node_id(each.peer) ^ target)[:count]
+
+    def expected(self, distance: int) -> float:
+        return float(len(self._known))
+
+
+def is_far(record: Record, copy: int) -> bool:
+    """Whether K of the crowd are nearer to where the record belongs."""
+    target = int.from_bytes(place(record.key, copy), "big")
+    return sum(node_id(each.peer) ^ target < node_id(CAROL.peer) ^ target for each in CROWD) >= K
+
+
 def ask(data: bytes) -> Message | None:
-    """What follows from `data`, with all promises checked; None for blame."""
+    """What follows from `data`, in a small and in a large network; None for blame."""
+    answer, crowded = ask_one(data, []), ask_one(data, CROWD)
+    assert type(answer) is type(crowded)
+    if isinstance(answer, Stored) and isinstance(crowded, Stored):
+        call = decode(data)
+        assert isinstance(call, Store)
+        for record, alone, other in zip(call.records, answer.results, crowded.results, strict=True):
+            is_over = alone is StoreResult.EXPIRED
+            assert (other is StoreResult.TOO_FAR) == (is_far(record, call.copy) and not is_over)
+    return answer
+
+
+def ask_one(data: bytes, known: list[Contact]) -> Message | None:
+    """With all promises checked."""
     store = RecordStore(CAROL.peer)
     store.put(NOW, HELD, 0, ALICE.peer)
-    server = Server(SIGNER, store, Table(SIGNER.peer), True)
+    server = Server(SIGNER, store, Others(known), True)
     before = contents(store)
     try:
         answer = server.serve(NOW, BOB.peer, decode(data, BOB.peer, tags=NODE_TAGS))
@@ -64,6 +108,7 @@ def ask(data: bytes) -> Message | None:
 def test_the_calls_that_the_fuzzing_starts_from_are_answered() -> None:
     assert [type(ask(encode(call))) for call in CALLS[:5]] == [Nodes, Records, Records, Stored, Stored]
     assert [ask(encode(call)) for call in CALLS[5:]] == [None, None]
+    assert [is_far(HELD, copy) for copy in range(COPIES)] == [False, True, False]
 
 
 @given(st.binary(max_size=300))
