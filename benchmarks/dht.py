@@ -1,12 +1,15 @@
 """How long the DHT takes to store and to find, by Shoal and by hivemind, on this machine and in the same run.
 
-    benchmarks/dht.py --nodes 32 --records 200 --against hivemind [--json]
+    benchmarks/dht.py --nodes 32 --records 200 --against hivemind            # a table
+    benchmarks/dht.py --nodes 32 --records 200 --against hivemind --json     # one line for each system, and the ratios
 
 Every node is a process of its own on loopback (hivemind's with its p2pd beside it). The records are stored and got one
 after the other, each got by another node than its author, keys that nobody stored likewise; seconds are taken inside
-the nodes, around each call. `store`, `get` and `missing` are among nodes that have talked before, `cold_get` is by
-nodes that have just joined through one address. `replicas` is how many nodes hold a record: a store that makes more of
-them has more to do. `crippled_get` is Shoal's alone: 8 of 32 nodes were killed, and 4 stopped, so that they are silent.
+the nodes, around each call. `store`, `get` and `missing` are over connections that are there, by nodes that have talked
+before; `cold_store`, `cold_get` and `cold_missing` are each by a node of its own that has just joined through one
+address, and has no connection with the servers that it needs. `replicas` is how many nodes hold a record: a store that
+makes more of them has more to do. `crippled_get` is Shoal's alone: 8 of 32 nodes were killed, and 4 stopped, so that
+they are silent.
 """
 
 from __future__ import annotations
@@ -31,6 +34,16 @@ REPLICAS = {"shoal": 15, "hivemind": 5}  # shoal: 5 at each of 3 places of the i
 COLD = 8  # fresh nodes
 KILLED, STOPPED = 8, 4  # of every 32
 LIMIT = 1.0  # seconds at p95 for a get in a crippled network
+
+ROWS = {
+    "store": "store",
+    "get": "get",
+    "missing": "a key that is missing",
+    "cold_store": "cold store",
+    "cold_get": "cold get",
+    "cold_missing": "cold, a key that is missing",
+    "crippled_get": "get, a quarter killed, an eighth stopped",
+}
 
 Timed = tuple[list[float], int]
 
@@ -125,6 +138,11 @@ class System:
             right += answer["right"]
         return seconds, right
 
+    def cold(self, what: str, keys: Sequence[str], first: str) -> Timed:
+        """Do `what` with each key, each time by a new node that joins at the address `first`."""
+        answer = self.children[0].ask(first=first, **{what: keys})
+        return answer["seconds"], answer["right"]
+
     def __enter__(self) -> System:
         return self
 
@@ -148,10 +166,11 @@ def main() -> int:
         except (PeerFailed, BrokenPipeError) as failure:
             print(f"{name} failed: {failure}", file=sys.stderr)
             results.append({"system": name, "ok": False})
-        print(json.dumps(results[-1]) if options.json else _words(results[-1]), flush=True)
-    for other in results[1:]:
-        ratios = _ratios(results[0], other)
-        print(json.dumps(ratios) if options.json else _sentence(ratios), flush=True)
+        if options.json:
+            print(json.dumps(results[-1]), flush=True)
+    ratios = [_ratios(results[0], other) for other in results[1:]]
+    for line in map(json.dumps, ratios) if options.json else _table(results, ratios):
+        print(line)
     return 0 if results and all(result["ok"] for result in results) else 1
 
 
@@ -169,8 +188,9 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
             "get": system.timed("get", keys, everybody, options.nodes // 2 + 1),
             "missing": system.timed("miss", missing, everybody, 0),
         }
-        answer = system.node(0)[0].ask(cold=keys[:COLD], first=first)
-        done["cold_get"] = (answer["seconds"], answer["right"])
+        done["cold_store"] = system.cold("store", [f"cold {number}" for number in range(COLD)], first)
+        done["cold_get"] = system.cold("get", keys[:COLD], first)
+        done["cold_missing"] = system.cold("miss", [f"missing, cold {number}" for number in range(COLD)], first)
         if name == "shoal":
             done["crippled_get"] = cripple(system, keys)
     right = {what: f"{count} of {len(seconds)}" for what, (seconds, count) in done.items()}
@@ -197,15 +217,9 @@ def cripple(system: System, keys: Sequence[str]) -> Timed:
 
 def _ratios(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
     """Our median over theirs: below one is faster. A store of ours makes three times as many replicas."""
-    both = [what for what in ("store", "get", "missing", "cold_get") if what in ours and what in theirs]
+    both = [what for what in ROWS if what in ours and what in theirs]
     ratios = {what: round(ours[what]["median_ms"] / theirs[what]["median_ms"], 2) for what in both}
     return {f"shoal / {theirs['system']}": ratios}
-
-
-def _sentence(ratios: dict[str, Any]) -> str:
-    return "\n".join(
-        f"{who}: {', '.join(f'{what} {each}' for what, each in row.items())}" for who, row in ratios.items()
-    )
 
 
 def _figures(seconds: Sequence[float]) -> dict[str, float]:
@@ -216,10 +230,17 @@ def _figures(seconds: Sequence[float]) -> dict[str, float]:
     }
 
 
-def _words(result: dict[str, Any]) -> str:
-    figures = {what: each for what, each in result.items() if type(each) is dict and "p95_ms" in each}
-    parts = [f"{what} {each['median_ms']} ms (p95 {each['p95_ms']})" for what, each in figures.items()]
-    return f"{result['system']:9} {', '.join(parts) or 'failed'}{'' if result['ok'] else f'   WRONG: {result}'}"
+def _table(results: Sequence[dict[str, Any]], ratios: Sequence[dict[str, Any]]) -> list[str]:
+    """Milliseconds, median and p95, a column for each system and each ratio; then what went wrong."""
+    names = [f"{each['system']}, {REPLICAS[each['system']]} replicas" for each in results]
+    table = [["ms, median (p95)", *names, *(name for each in ratios for name in each)]]
+    for what, words in ROWS.items():
+        figures = [each.get(what) for each in results]
+        cells = [f"{each['median_ms']} ({each['p95_ms']})" if each else "" for each in figures]
+        table.append([words, *cells, *(str(row.get(what, "")) for each in ratios for row in each.values())])
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+    return lines + [f"WRONG: {json.dumps(each)}" for each in results if not each["ok"]]
 
 
 def _parse() -> argparse.Namespace:
@@ -228,7 +249,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--records", type=int, default=200)
     parser.add_argument("--against", type=lambda names: [name for name in names.split(",") if name], default=[])
     parser.add_argument("--patience", type=float, default=180.0, help="seconds for any one answer")
-    parser.add_argument("--json", action="store_true", help="one line of JSON for each system")
+    parser.add_argument("--json", action="store_true", help="lines of JSON instead of a table")
     options = parser.parse_args()
     if options.nodes < 4 or options.records < 1:
         parser.error("--nodes must be at least 4, --records at least 1")

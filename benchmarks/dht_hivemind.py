@@ -16,7 +16,7 @@ from kit.dht import LIFETIME, Boss, value_of
 Timed = tuple[list[float], int]
 
 
-async def store(dht: hivemind.DHT, node: Any, keys: list[str]) -> Timed:
+async def store(node: Any, keys: list[str]) -> Timed:
     """Store these, one after the other."""
     seconds, right = [], 0
     for key in keys:
@@ -26,7 +26,7 @@ async def store(dht: hivemind.DHT, node: Any, keys: list[str]) -> Timed:
     return seconds, right
 
 
-async def get(dht: hivemind.DHT, node: Any, keys: list[str], wanted: bool) -> Timed:
+async def get(node: Any, keys: list[str], wanted: bool) -> Timed:
     """Get these, one after the other."""
     seconds, right = [], 0
     for key in keys:
@@ -37,20 +37,25 @@ async def get(dht: hivemind.DHT, node: Any, keys: list[str], wanted: bool) -> Ti
     return seconds, right
 
 
+async def do(dht: hivemind.DHT, node: Any, what: str, keys: list[str]) -> Timed:
+    """`store`, `get` or `miss`."""
+    return await store(node, keys) if what == "store" else await get(node, keys, what == "get")
+
+
 def make(first: str) -> hivemind.DHT:
     """One more node."""
     peers = [first] if first else None
     return hivemind.DHT(start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"], initial_peers=peers)
 
 
-def cold(keys: list[str], first: str) -> Timed:
+def cold(what: str, keys: list[str], first: str) -> Timed:
     """Each key by a node of its own."""
     seconds, right = [], 0
     for key in keys:
         dht = make(first)
-        took, found = dht.run_coroutine(partial(get, keys=[key], wanted=True))
+        took, well = dht.run_coroutine(partial(do, what=what, keys=[key]))
         seconds += took
-        right += found
+        right += well
         dht.shutdown()
     return seconds, right
 
@@ -66,13 +71,11 @@ def main() -> None:
                 first = first or str(nodes[0].get_visible_maddrs()[0])
             boss.say(addresses=[str(node.get_visible_maddrs()[0]) for node in nodes])
             continue
-        if "cold" in question:
-            seconds, right = cold(question["cold"], question["first"])
-        elif "store" in question:
-            seconds, right = nodes[question["node"]].run_coroutine(partial(store, keys=question["store"]))
+        [what] = set(question) & {"store", "get", "miss"}
+        if "first" in question:
+            seconds, right = cold(what, question[what], question["first"])
         else:
-            keys = question.get("get") or question["miss"]
-            work = partial(get, keys=keys, wanted="get" in question)
+            work = partial(do, what=what, keys=question[what])
             seconds, right = nodes[question["node"]].run_coroutine(work)
         boss.say(seconds=seconds, right=right)
     for node in nodes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 from kit.dht import LIFETIME, Boss, value_of
 
@@ -74,15 +75,20 @@ async def timed(keys: Sequence[str], one: Callable[[str], Awaitable[bool]]) -> T
     return seconds, right
 
 
-async def cold(keys: Sequence[str], first: str) -> Timed:
+async def do(node: Node, what: str, keys: Sequence[str]) -> Timed:
+    """`store`, `get` or `miss`."""
+    return await node.store(keys) if what == "store" else await node.get(keys, wanted=what == "get")
+
+
+async def cold(what: str, keys: Sequence[str], first: str) -> Timed:
     """Each key by a node of its own, as soon as it knows somebody."""
     seconds, right = [], 0
     for key in keys:
         node = Node()
         await node.join(first)
-        took, found = await node.get([key], wanted=True)
+        took, well = await do(node, what, [key])
         seconds += took
-        right += found
+        right += well
         await node.close()
     return seconds, right
 
@@ -112,13 +118,11 @@ async def main() -> None:
     await asyncio.gather(*(node.close() for node in nodes))
 
 
-async def _answer(nodes: Sequence[Node], question: dict[str, list[str]]) -> Timed:
-    if "cold" in question:
-        return await cold(question["cold"], str(question["first"]))
-    node = nodes[int(str(question["node"]))]
-    if "store" in question:
-        return await node.store(question["store"])
-    return await node.get(question.get("get") or question["miss"], wanted="get" in question)
+async def _answer(nodes: Sequence[Node], question: dict[str, Any]) -> Timed:
+    [what] = set(question) & {"store", "get", "miss"}
+    if "first" in question:
+        return await cold(what, question[what], question["first"])
+    return await do(nodes[question["node"]], what, question[what])
 
 
 def _key(name: str) -> Digest:

@@ -4,7 +4,7 @@
     {"node": i, "store": [key, ...]}        ->    {"seconds": [...], "right": k}
     {"node": i, "get": [key, ...]}          ->    the same; right: the value that belongs to the key
     {"node": i, "miss": [key, ...]}         ->    the same; right: nothing was found
-    {"cold": [key, ...], "first": address}  ->    the same; each by a node that has just joined
+    {"first": address, "store": [key, ...]} ->    the same; each by a node that has just joined; get and miss likewise
     end of input                            ->    the child ends
 
 Seconds are taken in the child, around each call, one call at a time. What libraries print goes to stderr.

@@ -54,3 +54,32 @@ mean[0] = np.nan
 assert mean_error(mean, 1, 1, 2) == float("inf")
 """
     subprocess.run([sys.executable, "-c", program], check=True, cwd=BENCHMARKS, timeout=60)
+
+
+@pytest.mark.slow
+def test_the_dht_benchmark_says_in_one_line_what_it_found_warm_and_cold() -> None:
+    words = ["--nodes", "4", "--records", "2", "--json"]
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "dht.py"), *words], capture_output=True, text=True, timeout=240, check=False
+    )
+    [line] = done.stdout.splitlines()
+    result = json.loads(line)
+    rows = ["store", "get", "missing", "cold_store", "cold_get", "cold_missing", "crippled_get"]
+    assert list(result) == ["system", "nodes", "records", "replicas", *rows, "right", "ok"], done.stderr
+    assert all(0 < result[row]["median_ms"] <= result[row]["p95_ms"] for row in rows)
+    assert all(result["right"][row] in ("2 of 2", "8 of 8") for row in rows if not row.endswith("store"))
+
+
+def test_the_dht_benchmark_has_a_column_for_each_system() -> None:
+    program = """
+from dht import _ratios, _table
+row = {"median_ms": 2.0, "p95_ms": 3.5}
+ours = {"system": "shoal", "get": row, "cold_get": row, "crippled_get": row, "ok": True}
+theirs = {"system": "hivemind", "get": {"median_ms": 8.0, "p95_ms": 9.0}, "ok": False}
+table = _table([ours, theirs], [_ratios(ours, theirs)])
+assert table[0].split() == "ms, median (p95) shoal, 15 replicas hivemind, 5 replicas shoal / hivemind".split()
+[get] = [line for line in table if line.startswith("get ")]
+assert get.split() == ["get", "2.0", "(3.5)", "8.0", "(9.0)", "0.25"], get
+assert table[-1].startswith("WRONG: ") and "hivemind" in table[-1]
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=BENCHMARKS, timeout=60)
