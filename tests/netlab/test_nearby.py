@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,19 +9,8 @@ import pytest
 from shoal.node.up.processes import Children
 from tests.integration.nodes import until
 from tests.integration.test_node import MANIFEST
-from tests.netlab.kit import Lab, LabNode, ip, network
-
-
-@pytest.fixture
-def lab() -> Iterator[Lab]:
-    with network() as lab:
-        yield lab
-
-
-@pytest.fixture
-def children(lab: Lab) -> Iterator[Children]:
-    with Children() as children:
-        yield children
+from tests.netlab.lab import Lab
+from tests.netlab.nodes import LabNode
 
 
 @pytest.fixture
@@ -35,11 +23,11 @@ def tiny(tmp_path: Path) -> Path:
 def test_two_nodes_without_any_address_find_each_other_and_are_in_one_run(
     lab: Lab, children: Children, tmp_path: Path, tiny: Path
 ) -> None:
-    segment = lab.segment()
-    nodes = [LabNode(lab.machine(), tmp_path / name) for name in "ab"]
+    segment = lab.segment("home")
+    nodes = [LabNode(lab.machine(name), tmp_path / name) for name in "ab"]
     for number, node in enumerate(nodes, 1):
-        lab.plug(node.machine, segment, f"10.77.1.{number}/24")
-        assert "default" not in ip("-n", node.machine, "route")
+        segment.plug(node.host, f"10.77.1.{number}/24")
+        assert "default" not in node.host.ip("route")
     a, b = nodes
     a.start(children, create=tiny, train=False)
     b.start(children, join=(str(tiny),), train=False)
@@ -51,19 +39,19 @@ def test_two_nodes_without_any_address_find_each_other_and_are_in_one_run(
 def test_another_segment_is_another_world_until_a_machine_is_carried_over(
     lab: Lab, children: Children, tmp_path: Path
 ) -> None:
-    here, there = lab.segment(), lab.segment()
-    a, b, c = (LabNode(lab.machine(), tmp_path / name) for name in "abc")
-    lab.plug(a.machine, here, "10.77.1.1/24")
-    lab.plug(b.machine, here, "10.77.1.2/24")
-    cable = lab.plug(c.machine, there, "10.77.1.3/24")  # of the same network by its numbers alone
+    here, there = lab.segment("here"), lab.segment("there")
+    a, b, c = (LabNode(lab.machine(name), tmp_path / name) for name in "abc")
+    here.plug(a.host, "10.77.1.1/24")
+    here.plug(b.host, "10.77.1.2/24")
+    cable = there.plug(c.host, "10.77.1.3/24")  # of the same network by its numbers alone
     for node in (c, a, b):
         node.start(children)
     until(lambda: a.state() == b.state() == "CONNECTED", "the two", lambda: a.words() + b.words())
     assert c.state() == "SOLO"
     assert c.peers() == set()
 
-    lab.unplug(c.machine, cable)
-    lab.plug(c.machine, here, "10.77.1.4/24")
+    there.unplug(c.host, cable)
+    here.plug(c.host, "10.77.1.4/24")
     everybody = {node.name() for node in (a, b, c)}
     until(lambda: c.peers() == everybody - {c.name()}, "a machine that was carried over", c.words)
     for node in (a, b, c):
@@ -71,10 +59,10 @@ def test_another_segment_is_another_world_until_a_machine_is_carried_over(
 
 
 def test_a_node_that_does_without_is_not_found(lab: Lab, children: Children, tmp_path: Path) -> None:
-    segment = lab.segment()
-    silent, a, b = (LabNode(lab.machine(), tmp_path / name) for name in ("silent", "a", "b"))
+    segment = lab.segment("home")
+    silent, a, b = (LabNode(lab.machine(name), tmp_path / name) for name in ("silent", "a", "b"))
     for number, node in enumerate((silent, a, b), 1):
-        lab.plug(node.machine, segment, f"10.77.1.{number}/24")
+        segment.plug(node.host, f"10.77.1.{number}/24")
         node.start(children, mdns=node is not silent)
     until(lambda: a.state() == b.state() == "CONNECTED", "the two", lambda: a.words() + b.words())
     assert silent.state() == "SOLO"

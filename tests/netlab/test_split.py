@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,89 +12,78 @@ from shoal.node.standing import LOSS_WINDOW
 from shoal.node.up.processes import Children
 from tests.integration.nodes import until
 from tests.integration.test_node import MANIFEST
-from tests.netlab.kit import Lab, LabNode, network
+from tests.netlab.lab import Lab
+from tests.netlab.nodes import LabNode
 
-LEFT, RIGHT, ELSEWHERE = "192.0.2", "198.51.100", "203.0.113"  # documentation networks, which count as the internet
 OUTSIDERS = 4
 LONG = 300.0  # seconds
 
 
-@pytest.fixture
-def lab() -> Iterator[Lab]:
-    with network() as lab:
-        yield lab
-
-
 class World:
-    """Three networks and the router between them; the nodes elsewhere are in no run."""
+    """Nodes on the internet; those elsewhere are in no run."""
 
     def __init__(self, lab: Lab, children: Children, folder: Path) -> None:
-        self.lab, self._children, self._folder = lab, children, folder
-        self._router = lab.router()
-        self._segments = {net: lab.segment() for net in (LEFT, RIGHT, ELSEWHERE)}
-        self._used = dict.fromkeys(self._segments, 0)
-        for net, segment in self._segments.items():
-            lab.plug(self._router, segment, f"{net}.254/24")
-        for _ in range(OUTSIDERS):
-            self.node(ELSEWHERE)
+        self._internet, self._children, self._folder = lab.internet, children, folder
+        self._known: tuple[str, ...] = ()
+        for number in range(OUTSIDERS):
+            self.node(f"elsewhere{number}")
 
-    def node(self, net: str, **settings: Any) -> LabNode:
-        """A node somewhere; all it knows is one of the outsiders, if it is none itself."""
-        self._used[net] += 1
-        machine = self.lab.machine()
-        self.lab.plug(machine, self._segments[net], f"{net}.{self._used[net]}/24")
-        self.lab.route(machine, f"{net}.254")
-        known = () if net == ELSEWHERE and self._used[net] == 1 else (f"/ip4/{ELSEWHERE}.1/tcp/4101",)
-        node = LabNode(machine, self._folder / f"{net}.{self._used[net]}")
-        return node.start(self._children, bootstrap=known, mdns=False, **settings)
+    def node(self, label: str, **settings: Any) -> LabNode:
+        """A node somewhere; all it knows is the first of the outsiders."""
+        node = LabNode(self._internet.host(label), self._folder / label)
+        node.start(self._children, bootstrap=self._known, mdns=False, **settings)
+        self._known = self._known or (node.door,)
+        return node
 
-    def cut(self) -> None:
-        self.lab.cut(self._router, f"{LEFT}.0/24", f"{RIGHT}.0/24")
+    def cut(self, left: list[LabNode], right: list[LabNode]) -> None:
+        """Both halves go on reaching those elsewhere."""
+        self._internet.cut([node.host for node in left], [node.host for node in right])
 
     def mend(self) -> None:
-        self.lab.mend(self._router, f"{LEFT}.0/24", f"{RIGHT}.0/24")
+        self._internet.mend()
 
 
 @pytest.mark.slow
-def test_both_halves_of_a_run_that_was_cut_say_so_and_come_together_again(lab: Lab, tmp_path: Path) -> None:
+def test_both_halves_of_a_run_that_was_cut_say_so_and_come_together_again(
+    lab: Lab, children: Children, tmp_path: Path
+) -> None:
     manifest = tmp_path / "tiny.toml"
     manifest.write_text(MANIFEST)
-    with Children() as children:
-        world = World(lab, children, tmp_path)
-        left = [world.node(LEFT, create=manifest)]
-        left += [world.node(LEFT, join=(str(manifest),), train=train) for train in (True, False)]
-        right = [world.node(RIGHT, join=(str(manifest),), train=False) for _ in range(2)]
-        members = left + right
+    world = World(lab, children, tmp_path)
+    left = [world.node("founder", create=manifest)]
+    left += [world.node(f"left{train:d}", join=(str(manifest),), train=bool(train)) for train in (1, 0)]
+    right = [world.node(f"right{number}", join=(str(manifest),), train=False) for number in range(2)]
+    members = left + right
 
-        def words() -> str:
-            return "\n".join(f"{node.machine} {node.status()}\n{node.words()}" for node in members)
+    def words() -> str:
+        return "\n".join(f"{node.host} {node.status()}\n{node.words()}" for node in members)
 
-        def wait(nodes: list[LabNode], split: bool, voters: int, what: str) -> None:
-            def is_so() -> bool:
-                return all(is_split(node) == split and newest(node).get("members") == voters for node in nodes)
+    def wait(nodes: list[LabNode], split: bool, voters: int, what: str) -> None:
+        def is_so() -> bool:
+            return all(is_split(node) == split and newest(node).get("members") == voters for node in nodes)
 
-            until(is_so, what, words, LONG)
+        until(is_so, what, words, LONG)
 
-        wait(members, False, 5, "a round of all five, and nobody who thinks that they are split")
-        world.cut()
-        cut = time.monotonic()
-        wait(left, True, 3, "the greater half to go on by itself, and to miss the others")
-        wait(right, True, 5, "the smaller half to say that it cannot go on")
+    wait(members, False, 5, "a round of all five, and nobody who thinks that they are split")
+    world.cut(left, right)
+    cut = time.monotonic()
+    wait(left, True, 3, "the greater half to go on by itself, and to miss the others")
+    wait(right, True, 5, "the smaller half to say that it cannot go on")
 
-        until(
-            lambda: time.monotonic() - cut > 2 * LOSS_WINDOW and all(map(is_split, left)),
-            "the greater half to know from the directory that the others live, when their loss is long ago",
-            words,
-            LONG,
-        )
-        world.mend()
-        wait(members, False, 5, "all five in one run again")
+    until(
+        lambda: time.monotonic() - cut > 2 * LOSS_WINDOW and all(map(is_split, left)),
+        "the greater half to know from the directory that the others live, when their loss is long ago",
+        words,
+        LONG,
+    )
+    world.mend()
+    wait(members, False, 5, "all five in one run again")
 
-        def is_one() -> bool:
-            rounds = [newest(node) for node in members]
-            return len({(each.get("round"), each.get("digest")) for each in rounds}) == 1
+    def is_one() -> bool:
+        rounds = [newest(node) for node in members]
+        return len({(each.get("round"), each.get("digest")) for each in rounds}) == 1
 
-        until(is_one, "one history for all", words)
+    until(is_one, "one history for all", words)
 
 
 def is_split(node: LabNode) -> bool:

@@ -1,0 +1,22 @@
+"""A lab for each test, and processes that do not outlive it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from shoal.node.up.processes import Children
+from tests.netlab.lab import Lab, network
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    with network() as lab:
+        yield lab
+
+
+@pytest.fixture
+def children(lab: Lab) -> Iterator[Children]:
+    with Children() as children:
+        yield children

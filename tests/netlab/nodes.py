@@ -1,0 +1,64 @@
+"""Real nodes on the machines of a lab."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from shoal.node.client import Answer, Client
+from shoal.node.home import Home
+from shoal.node.launch import foreground_argv
+from shoal.node.options import NodeSettings
+from shoal.node.up.processes import Child, Children
+from shoal.protocol.errors import ShoalError
+from tests.netlab.segments import Host
+
+
+class LabNode:
+    """A `shoal node start --foreground` on a machine."""
+
+    def __init__(self, host: Host, folder: Path) -> None:
+        self.host = host
+        self.home = Home(folder / "home").create()
+        self.log = folder / "node.log"
+        self.child: Child | None = None
+
+    @property
+    def door(self) -> str:
+        """Where others knock, if they can reach its machine."""
+        return f"/ip4/{self.host.address}/tcp/4101"
+
+    def start(self, children: Children, **settings: Any) -> LabNode:
+        """Start the process; it shows itself on the local network unless told otherwise."""
+        asked = NodeSettings(home=self.home.root, port=4101, admin_port=0, threads=1, **settings)
+        argv = self.host.argv(*foreground_argv(asked))
+        self.child = children.start(argv, self.log, {"SHOAL_HOME": str(self.home.root)})
+        return self
+
+    def ask(self, what: Callable[[Client], Any]) -> Any:
+        """What its API says, asked on its machine; None while there is no answer."""
+        with suppress(ShoalError):
+            return self.host.on(lambda: what(Client(self.home)))
+        return None
+
+    def status(self) -> Answer:
+        """Its status; empty while it does not answer."""
+        return self.ask(lambda client: client.status()) or {}
+
+    def state(self) -> str:
+        """SOLO, CONNECTED, ...; empty while it does not answer."""
+        return str(self.status().get("state", ""))
+
+    def peers(self) -> set[str]:
+        """The PeerIDs that it is connected with."""
+        return {row["peer"] for row in self.ask(lambda client: client.peers()) or ()}
+
+    def name(self) -> str:
+        """Its PeerID."""
+        return str(self.status()["peer"])
+
+    def words(self) -> str:
+        """The end of its log."""
+        return self.log.read_text(errors="replace")[-3000:] if self.log.exists() else "no log"

@@ -1,0 +1,53 @@
+"""The places where people's machines stand, by name; a topology's name is some of them joined by `+`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.netlab.gates import BLOCKED, KEEPS_PORTS, KEEPS_PORTS_REJECTS, PUBLIC, SYMMETRIC, Policy
+from tests.netlab.internet import Internet
+from tests.netlab.lab import Lab
+from tests.netlab.links import Link
+from tests.netlab.segments import Host
+
+CARRIER = "100.64.0"  # the network between a carrier's translation and its customers' routers (RFC 6598)
+
+
+@dataclass(frozen=True)
+class Place:
+    """What stands between a machine and the internet: a firewall of its own, or routers from the outside inwards."""
+
+    words: str
+    firewall: Policy = PUBLIC
+    routers: tuple[Policy, ...] = ()
+
+
+PLACES = {
+    "public": Place("a public address, and nothing in the way"),
+    "blocked": Place("a public address behind a firewall that lets nothing in but answers", BLOCKED),
+    "home-drop": Place("a home router that keeps ports and drops what is unsolicited", routers=(KEEPS_PORTS,)),
+    "home-reject": Place("a home router that keeps ports and answers with a reset", routers=(KEEPS_PORTS_REJECTS,)),
+    "home-symmetric": Place("a router that takes a new port for each destination", routers=(SYMMETRIC,)),
+    "home-double": Place("a home router behind its carrier's translation", routers=(KEEPS_PORTS, KEEPS_PORTS)),
+}
+
+
+def settle(internet: Internet, place: str, label: str, link: Link | None = None) -> Host:
+    """A new machine in such a place; the link is that of the outermost thing there."""
+    match PLACES[place].routers:
+        case (policy,):
+            return internet.router(f"{label}-router", policy, link).host(label)
+        case (outer, inner):
+            carrier = internet.router(f"{label}-carrier", outer, link, CARRIER)
+            return carrier.router(f"{label}-router", inner).host(label)
+        case _:
+            return internet.host(label, PLACES[place].firewall, link)
+
+
+def build(lab: Lab, topology: str, link: Link | None = None) -> dict[str, Host]:
+    """A public `server`, and hosts `a`, `b`, ... where the topology says; ValueError for a place that does not exist."""
+    places = topology.split("+")
+    if unknown := [place for place in places if place not in PLACES]:
+        raise ValueError(f"there is no place {unknown[0]!r}; the places are {', '.join(PLACES)}")
+    settled = {"server": "public"} | {chr(ord("a") + number): place for number, place in enumerate(places)}
+    return {label: settle(lab.internet, place, label, link) for label, place in settled.items()}
