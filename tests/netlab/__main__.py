@@ -49,10 +49,10 @@ def chart(members: Iterable[Namespace], indent: str = "") -> Iterator[str]:
 
 def shell(asked: argparse.Namespace) -> int:
     """Build it, print who is where, and hand over to a shell."""
-    link = Link(asked.delay / 1e3, asked.rate * 1e6, asked.loss / 1e2)
     sweep()
     lab = Lab()
     try:
+        link = Link(asked.delay / 1e3, asked.rate * 1e6, asked.loss / 1e2)
         hosts = build(lab, asked.topology, link)
         if asked.on not in hosts:
             raise ValueError(f"there is no machine {asked.on!r}; there are {', '.join(hosts)}")

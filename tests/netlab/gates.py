@@ -1,7 +1,7 @@
 """What a router or a firewall lets through, how it translates addresses, and what it counts.
 
 - A gate stands on a machine between its interface `wan` and the rest: what goes out passes, what comes back for it
-  passes, and strangers (whatever nobody asked for) meet the policy. The rules are those of nftables, as in home routers.
+  passes, and strangers (whatever nobody asked for) meet the policy. The rules are nftables', as in home routers.
 - The counters are read from the kernel, so that a test can tell from outside how two machines really talked.
 """
 

@@ -45,7 +45,7 @@ def settle(internet: Internet, place: str, label: str, link: Link | None = None)
 
 
 def build(lab: Lab, topology: str, link: Link | None = None) -> dict[str, Host]:
-    """A public `server`, and hosts `a`, `b`, ... where the topology says; ValueError for a place that does not exist."""
+    """A public `server`, and hosts `a`, `b`, ... where the topology says; ValueError for an unknown place."""
     places = topology.split("+")
     if unknown := [place for place in places if place not in PLACES]:
         raise ValueError(f"there is no place {unknown[0]!r}; the places are {', '.join(PLACES)}")
