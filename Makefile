@@ -19,12 +19,13 @@ export CFLAGS := $(CFLAGS) -I$(BREW)/include
 export LDFLAGS := $(LDFLAGS) -L$(BREW)/lib
 endif
 
-.PHONY: help swarm install test test-tiers test-all lint format bench-peers preflight clean
+.PHONY: help swarm install test test-tiers netlab test-all lint format bench-peers preflight clean
 
 help:
 	@echo 'make swarm     train a model with four peers on this machine (ARGS="--peers 6" and so on)'
 	@echo 'make test      lint, types and every test that is not slow and runs on any machine'
 	@echo 'make test-tiers  those that need a browser or network namespaces'
+	@echo 'make netlab    the laboratory of networks alone, with the tables that it prints (root, iproute2, nftables)'
 	@echo 'make test-all  all of them, and the slow ones'
 	@echo 'make lint      ruff and mypy only'
 	@echo 'make format    let ruff format and fix what it can'
@@ -85,6 +86,9 @@ test: lint
 
 test-tiers: install
 	$(BIN)/pytest $(TIERS) -m 'not slow or not compose'
+
+netlab: install
+	$(BIN)/pytest tests/netlab -s -m 'not slow'
 
 test-all: lint
 	$(BIN)/pytest $(TOGETHER) --ignore=tests/compose

@@ -9,10 +9,10 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 
-from tests.netlab.lab import Lab, what_is_missing
+from tests.netlab.lab import network, what_is_missing
 from tests.netlab.links import Link
-from tests.netlab.namespaces import Namespace, sweep
-from tests.netlab.places import PLACES, build
+from tests.netlab.namespaces import Namespace
+from tests.netlab.places import PLACES, build, plan
 from tests.netlab.segments import Host, Router, Segment
 
 LIST = """Topologies for `python -m tests.netlab shell TOPOLOGY`. Each has a public machine, `server`, and `a` with
@@ -49,22 +49,19 @@ def chart(members: Iterable[Namespace], indent: str = "") -> Iterator[str]:
 
 def shell(asked: argparse.Namespace) -> int:
     """Build it, print who is where, and hand over to a shell."""
-    sweep()
-    lab = Lab()
     try:
         link = Link(asked.delay / 1e3, asked.rate * 1e6, asked.loss / 1e2)
+        if asked.on not in (labels := plan(asked.topology)):
+            raise ValueError(f"there is no machine {asked.on!r}; there are {', '.join(labels)}")
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    with network() as lab:
         hosts = build(lab, asked.topology, link)
-        if asked.on not in hosts:
-            raise ValueError(f"there is no machine {asked.on!r}; there are {', '.join(hosts)}")
         print(f"The internet, each line with {link}:\n", *chart(lab.internet.members), sep="\n", end="\n\n")
         print("Another shell, elsewhere:", *(" ".join(host.argv("bash")) for host in hosts.values()), sep="\n  ")
         print(f"\nThis one is on {asked.on}; the lab is gone when it ends.", flush=True)
         return enter(hosts[asked.on])
-    except ValueError as error:
-        print(error, file=sys.stderr)
-        return 2
-    finally:
-        lab.close()
 
 
 def enter(host: Host) -> int:

@@ -59,6 +59,7 @@ table inet gate {{
         accept
     }}
     chain strangers {{
+        ct status dnat counter name accepted return
         {strangers}
     }}
     chain input {{
@@ -73,6 +74,9 @@ table inet gate {{
         type filter hook forward priority filter; policy drop;
         oifname "wan" jump out
         iifname "wan" jump in
+    }}
+    chain open {{
+        type nat hook prerouting priority dstnat; policy accept;
     }}
     chain translate {{
         type nat hook postrouting priority srcnat; policy accept;
@@ -100,6 +104,11 @@ class Gate:
         machine.on(lambda: run("nft", "-f", "-", words=rules))
         for timeout in TIMEOUTS if policy.forgets else ():
             machine.set(f"net/netfilter/nf_conntrack_{timeout}", policy.forgets)
+
+    def open(self, port: int, goal: str) -> None:
+        """Strangers that come to this TCP port are let in, and led to `goal`, as people set their routers to do."""
+        rule = f'add rule inet gate open iifname "wan" tcp dport {port} dnat ip to {goal}'
+        self._machine.on(lambda: run("nft", rule))
 
     def count(self, what: str) -> Count:
         """How much was `sent` and `received`, `accepted` of strangers (their first packets only) or `refused`."""

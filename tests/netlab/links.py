@@ -1,7 +1,7 @@
 """What a link does to packets, without a clock, a socket or a seed of its own.
 
 - A packet waits until the line is free, takes its size at the line's rate, may be lost on the way, and comes out after
-  the delay. What would wait longer than the queue holds is dropped at its end (drop-tail).
+  the delay. What would wait longer than the queue holds is dropped at its end (drop-tail), as is what is too large.
 - `delay` is one way and per link: two hosts behind links of 25 ms are 50 ms apart, and their round trip takes 100.
 """
 
@@ -21,9 +21,11 @@ class Link:
     loss: float = 0.0  # the share of packets that vanish, in each direction
     up: float | None = None  # bits per second away from the machine, if slower than towards it
     queue: float = 0.2  # seconds' worth of packets that wait for the line; no line of infinite rate has a queue
+    mtu: int = 1_500  # bytes; greater packets vanish, and nobody is told
 
     def __post_init__(self) -> None:
-        if self.delay < 0 or self.queue < 0 or not 0 <= self.loss <= 1 or min(self.rate, self.up or 1) <= 0:
+        slowest = self.rate if self.up is None else min(self.rate, self.up)
+        if min(self.delay, self.queue) < 0 or not 0 <= self.loss <= 1 or slowest <= 0:
             raise ValueError(f"no link can be like this: {self}")
 
     def __str__(self) -> str:
@@ -37,8 +39,9 @@ class Link:
 class Lane:
     """One direction of a link, and what became of the packets."""
 
-    def __init__(self, delay: float, rate: float, loss: float, queue: float, random: Random) -> None:
-        self._delay, self._seconds_per_byte, self._loss, self._queue = delay, 8 / rate, loss, queue
+    def __init__(self, link: Link, rate: float, random: Random) -> None:
+        self._delay, self._loss, self._queue, self._mtu = link.delay, link.loss, link.queue, link.mtu
+        self._seconds_per_byte = 8 / rate
         self._random = random
         self._free = -math.inf  # when the line has nothing more to send
         self.carried = self.lost = self.dropped = 0
@@ -46,7 +49,7 @@ class Lane:
     def enter(self, now: float, size: int) -> float | None:
         """When a packet that enters now comes out; None if it does not."""
         start = max(now, self._free)
-        if start - now > self._queue:
+        if start - now > self._queue or size > self._mtu:
             self.dropped += 1
             return None
         self._free = start + size * self._seconds_per_byte
@@ -59,5 +62,4 @@ class Lane:
 
 def lanes(link: Link, random: Random) -> tuple[Lane, Lane]:
     """A link's direction away from its machine, and the one towards it."""
-    up = Lane(link.delay, link.up or link.rate, link.loss, link.queue, random)
-    return up, Lane(link.delay, link.rate, link.loss, link.queue, random)
+    return Lane(link, link.up or link.rate, random), Lane(link, link.rate, random)

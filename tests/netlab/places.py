@@ -44,10 +44,14 @@ def settle(internet: Internet, place: str, label: str, link: Link | None = None)
             return internet.host(label, PLACES[place].firewall, link)
 
 
-def build(lab: Lab, topology: str, link: Link | None = None) -> dict[str, Host]:
-    """A public `server`, and hosts `a`, `b`, ... where the topology says; ValueError for an unknown place."""
+def plan(topology: str) -> dict[str, str]:
+    """The places of a public `server`, and of `a`, `b`, ... as the topology says; ValueError for an unknown place."""
     places = topology.split("+")
     if unknown := [place for place in places if place not in PLACES]:
         raise ValueError(f"there is no place {unknown[0]!r}; the places are {', '.join(PLACES)}")
-    settled = {"server": "public"} | {chr(ord("a") + number): place for number, place in enumerate(places)}
-    return {label: settle(lab.internet, place, label, link) for label, place in settled.items()}
+    return {"server": "public"} | {chr(ord("a") + number): place for number, place in enumerate(places)}
+
+
+def build(lab: Lab, topology: str, link: Link | None = None) -> dict[str, Host]:
+    """The machines of a topology by name, each behind such a link."""
+    return {label: settle(lab.internet, place, label, link) for label, place in plan(topology).items()}

@@ -107,6 +107,16 @@ def test_homes_number_their_machines_alike_and_private_addresses_lead_nowhere_el
         assert knock(a, (b.public, PORT)) == "dropped"
 
 
+def test_a_port_that_was_opened_by_hand_lets_strangers_in(lab: Lab) -> None:
+    server, a = build(lab, "home-drop").values()
+    with listener(a, PORT):
+        assert knock(server, (a.public, PORT)) == "dropped"
+        a.edge.open(PORT, a.address)
+        assert knock(server, (a.public, PORT)) == "in"
+        assert knock(server, (a.public, PORT + 1)) == "dropped"
+    assert a.edge.count("accepted").packets == 1
+
+
 def test_a_mapping_that_nobody_uses_is_forgotten(lab: Lab) -> None:
     server = lab.internet.host("server")
     home = lab.internet.router("home", replace(KEEPS_PORTS, forgets=1))

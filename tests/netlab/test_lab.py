@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from tests.integration.nodes import until
-from tests.netlab import lab as lab_module
 from tests.netlab.lab import Lab, what_is_missing
 from tests.netlab.namespaces import PREFIX, inhabitants, remains, sweep
 from tests.netlab.places import PLACES
@@ -28,6 +28,7 @@ def walk(*argv: str) -> Iterator[subprocess.Popen[str]]:
     pipe = subprocess.PIPE
     with subprocess.Popen([*COMMAND, "shell", *argv], cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdin is not None
+        assert process.stdout is not None
         process.stdin.write("sleep 1000 >/dev/null 2>&1 &\necho ready\n")
         process.stdin.flush()
         assert "ready\n" in iter(process.stdout.readline, "")
@@ -102,7 +103,9 @@ def test_somebody_walks_around() -> None:
     assert "192.0.2.1/32" in done.stdout.partition("This one is on server")[2]
 
 
-@pytest.mark.parametrize("argv", [["nowhere"], ["public", "--on", "z"], ["public", "--loss", "101"], ["public", "--rate", "0"]])
+@pytest.mark.parametrize(
+    "argv", [["nowhere"], ["public", "--on", "z"], ["public", "--loss", "101"], ["public", "--rate", "0"]]
+)
 @pytest.mark.usefixtures("lab")
 def test_what_cannot_be_is_one_sentence(argv: list[str]) -> None:
     done = subprocess.run([*COMMAND, "shell", *argv], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
@@ -116,5 +119,5 @@ def test_all_places_are_listed() -> None:
 
 def test_without_nftables_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(lab_module.shutil, "which", lambda tool: None if tool == "nft" else f"/sbin/{tool}")
+    monkeypatch.setattr(shutil, "which", lambda tool: None if tool == "nft" else f"/sbin/{tool}")
     assert what_is_missing.__wrapped__() == "there is no `nft` (nftables)"
