@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
+import select
 import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 
+from tests.netlab.gates import Count, Gate
 from tests.netlab.segments import Host
 
 Address = tuple[str, int]
 IP_RECVTTL = 12  # of Linux; Python does not name it
 PATIENCE = 10.0  # seconds for what must come
-SOON = 0.6  # seconds for what must not: longer than any way through a lab, shorter than TCP's first repetition
+SOON = 0.4  # seconds for what must not: longer than any way through a lab
 
 
 def udp(host: Host, port: int = 0) -> socket.socket:
@@ -69,15 +74,29 @@ def dial(host: Host, goal: Address, port: int = 0, patience: float = PATIENCE) -
     return sock
 
 
-def knock(host: Host, goal: Address) -> str:
-    """What a stranger's dial comes to: in, dropped or rejected."""
-    try:
-        dial(host, goal, patience=SOON).close()
-    except TimeoutError:
-        return "dropped"
-    except ConnectionRefusedError:
-        return "rejected"
-    return "in"
+def knock(host: Host, goal: Address, gate: Gate) -> str:
+    """What a stranger's dial to a machine behind a gate comes to: in, dropped or rejected."""
+    refused = gate.count("refused")
+    with tcp(host) as sock:
+        sock.setblocking(False)
+        sock.connect_ex(goal)
+        if not outlasts(gate, refused, lambda wait: bool(select.select((), [sock], (), wait)[1])):
+            return "dropped"
+        error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    assert error in (0, errno.ECONNREFUSED), os.strerror(error)
+    return "rejected" if error else "in"
+
+
+def outlasts(gate: Gate, refused: Count, has_come: Callable[[float], bool]) -> bool:
+    """Whether something comes: it has all the time it needs, unless the gate has refused more than it had before."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        has_refused = gate.count("refused") != refused
+        if has_come(SOON if has_refused else 0.01):
+            return True
+        if has_refused:
+            break
+    return False
 
 
 def round_trip(one: Host, other: Host) -> float:

@@ -177,6 +177,7 @@ def serve(control: socket.socket, seed: int) -> None:
                 switch.take(each)
             elif not answer(switch, control):
                 return
+            switch.deliver()
         switch.deliver()
 
 

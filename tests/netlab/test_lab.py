@@ -47,7 +47,7 @@ def children(pid: int) -> list[int]:
 
 
 def is_gone(pids: list[int]) -> bool:
-    return not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    return not any(Path(f"/proc/{pid}/exe").exists() for pid in pids)  # which zombies do not have
 
 
 @pytest.mark.usefixtures("lab")

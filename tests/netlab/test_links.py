@@ -32,8 +32,8 @@ def test_the_delay_is_one_way_and_per_link(lab: Lab) -> None:
     print(
         f"\nround trips: {bare * 1e3:.2f} ms bare, {once * 1e3:.2f} with one link of 25 ms, {twice * 1e3:.2f} with two"
     )
-    assert 0.050 <= once < 0.060
-    assert 0.100 <= twice < 0.115
+    assert 0.050 <= once < 0.075
+    assert 0.100 <= twice < 0.150
 
 
 def test_the_rate_of_one_connection(lab: Lab) -> None:
