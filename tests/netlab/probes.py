@@ -62,10 +62,9 @@ def listener(host: Host, port: int) -> socket.socket:
     return sock
 
 
-def dial(host: Host, goal: Address, port: int = 0, patience: float = PATIENCE) -> socket.socket:
+def dial(host: Host, goal: Address, port: int = 0) -> socket.socket:
     """A connection from a machine's port."""
     sock = tcp(host, port)
-    sock.settimeout(patience)
     try:
         sock.connect(goal)
     except OSError:
@@ -80,14 +79,14 @@ def knock(host: Host, goal: Address, gate: Gate) -> str:
     with tcp(host) as sock:
         sock.setblocking(False)
         sock.connect_ex(goal)
-        if not outlasts(gate, refused, lambda wait: bool(select.select((), [sock], (), wait)[1])):
+        if not does_come(gate, refused, lambda wait: bool(select.select((), [sock], (), wait)[1])):
             return "dropped"
         error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     assert error in (0, errno.ECONNREFUSED), os.strerror(error)
     return "rejected" if error else "in"
 
 
-def outlasts(gate: Gate, refused: Count, has_come: Callable[[float], bool]) -> bool:
+def does_come(gate: Gate, refused: Count, has_come: Callable[[float], bool]) -> bool:
     """Whether something comes: it has all the time it needs, unless the gate has refused more than it had before."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:

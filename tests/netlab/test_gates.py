@@ -13,7 +13,7 @@ from tests.integration.nodes import until
 from tests.netlab.gates import BLOCKED, KEEPS_PORTS, PUBLIC, Count, Gate
 from tests.netlab.lab import Lab, network
 from tests.netlab.places import PLACES, build, settle
-from tests.netlab.probes import PATIENCE, SOON, Address, dial, hops_left, knock, listener, outlasts, udp
+from tests.netlab.probes import PATIENCE, SOON, Address, dial, does_come, hops_left, knock, listener, udp
 from tests.netlab.segments import Host
 
 PORT = 4101
@@ -76,7 +76,7 @@ def fate(stranger: socket.socket, goal: socket.socket, gate: Gate) -> str:
     """What becomes of a stranger's datagram."""
     refused = gate.count("refused")
     stranger.send(b"let me in")
-    if not outlasts(gate, refused, lambda wait: bool(select.select([goal, stranger], (), (), wait)[0])):
+    if not does_come(gate, refused, lambda wait: bool(select.select([goal, stranger], (), (), wait)[0])):
         return "dropped"
     if select.select([goal], (), (), 0)[0]:
         return "in"
