@@ -101,7 +101,7 @@ def foreground_argv(settings: NodeSettings) -> list[str]:
     argv = [sys.executable, "-P", "-m", "shoal.node", "node", "start", "--foreground"]
     argv += ["--port", str(settings.port), "--listen-host", settings.listen_host]
     argv += ["--admin-port", str(settings.admin_port), "--admin-host", settings.admin_host]
-    argv += ["--threads", str(settings.threads)]
+    argv += ["--threads", str(settings.threads), "--device", settings.device]
     argv += ["--checkpoint-every", str(settings.checkpoint_every), "--checkpoint-keep", str(settings.checkpoint_keep)]
     for address in settings.bootstrap:
         argv += ["--bootstrap", address]

@@ -20,6 +20,7 @@ LISTEN_HOST = "0.0.0.0"
 CHECKPOINT_EVERY = 10  # rounds: a round of a real run takes minutes, and a checkpoint is four times the model
 CHECKPOINT_KEEP = 3
 DATA_LIMIT = 8.0  # GiB
+AUTO = "auto"  # the fastest device that torch finds
 UP_CHECKPOINT_EVERY = 4
 MAX_LOCAL_PEERS = 64
 MAX_DATA_LIMIT = 4096  # GiB
@@ -67,6 +68,7 @@ class NodeSettings:
     admin_port: int = ADMIN_PORT  # 0: any free one
     bootstrap: tuple[str, ...] = ()  # multiaddrs; one without /p2p/<peer> means whoever answers there
     threads: int = field(default_factory=default_threads)  # of a worker
+    device: str = AUTO  # on which a worker trains
     data: tuple[Path, ...] = ()  # local files and folders, for runs about text of one's own
     create: Path | None = None  # a manifest: be in its run, and found it if we are not
     join: tuple[str, ...] = ()  # be in these runs: a link, an id, the begin of one, or the run's manifest
@@ -91,6 +93,7 @@ class NodeSettings:
                 "/ip4/192.0.2.7/tcp/4101/p2p/12D3Koo..., and `shoal status` on that peer prints it",
             )
         _require(1 <= self.threads <= 1024, f"--threads {self.threads} makes no sense: use 1 to 1024")
+        _check_device(self.device)
         _check_checkpoints(self.checkpoint_every, self.checkpoint_keep)
         _require(
             0 <= self.data_limit <= MAX_DATA_LIMIT,
@@ -124,6 +127,7 @@ class UpOptions:
     json: bool = False
     resume: Path | None = None  # the --out of an earlier play, whose peers and manifest these are
     checkpoint_every: int = UP_CHECKPOINT_EVERY
+    devices: tuple[str, ...] = (AUTO,)  # dealt to the peers in turn
 
     def __post_init__(self) -> None:
         _require(
@@ -134,6 +138,8 @@ class UpOptions:
         _require(0 <= self.seed <= MAX_SEED, f"--seed {self.seed}: use a number from 0 to 2^63 - 1")
         self._check_faults()
         _check_checkpoints(self.checkpoint_every, CHECKPOINT_KEEP)
+        for device in self.devices:
+            _check_device(device)
         for path in self.data:
             _require(path.exists(), f"--data {path} does not exist")
         if self.manifest is not None:
@@ -158,6 +164,13 @@ class UpOptions:
                 f"--join-at {self.join_at}: a newcomer takes part from the next round on, so with --rounds "
                 f"{self.rounds} it must come before round {self.rounds}; or use none",
             )
+
+
+def _check_device(device: str) -> None:
+    _require(
+        re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", device) is not None,
+        f"--device {device} is no device: use auto, cpu, mps, cuda, or cuda:1 for the second GPU",
+    )
 
 
 def _check_checkpoints(every: int, keep: int) -> None:

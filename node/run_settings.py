@@ -8,6 +8,7 @@ from pathlib import Path
 from shoal.node.checkpoint.keep import Keeping
 from shoal.node.faults import FaultTrigger
 from shoal.node.manifest import Manifest
+from shoal.node.options import AUTO
 from shoal.node.worker_process import WorkerSettings
 
 
@@ -21,6 +22,7 @@ class RunSettings:
     trains: bool
     keeping: Keeping
     fault: FaultTrigger | None = None
+    device: str = AUTO  # on which the worker trains
 
     def worker(self, manifest: Manifest, elements: int) -> WorkerSettings:
         """What the run's worker is started with, for a vector of so many parameters."""
@@ -30,5 +32,6 @@ class RunSettings:
             manifest=manifest.canonical(),
             elements=elements,
             threads=self.threads,
+            device=self.device,
             data=self.data,
         )

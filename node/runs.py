@@ -264,7 +264,8 @@ class Runs:
 
         own, run_id = self._settings, found.manifest.run_id
         keeping = Keeping(own.checkpoint_every, own.checkpoint_keep)
-        settings = RunSettings(self._home.run_folder(run_id.hex()), own.threads, data, train, keeping, self._fault)
+        folder = self._home.run_folder(run_id.hex())
+        settings = RunSettings(folder, own.threads, data, train, keeping, self._fault, own.device)
         signer = self._identity.signer(run_id)
         return Run(found.manifest, found.author, found.signature, signer, self._network, settings, checkpoint, rested)
 

@@ -50,6 +50,9 @@ def start(
         int | None,
         typer.Option(envvar="SHOAL_THREADS", help="Threads of a training process.", show_default="1 on up to 4 cores"),
     ] = None,
+    device: Annotated[
+        str, typer.Option(envvar="SHOAL_DEVICE", help="To train on: cpu, mps, cuda, cuda:1; auto: the fastest here.")
+    ] = options.AUTO,
     data: Annotated[
         list[Path] | None,
         typer.Option(
@@ -106,6 +109,7 @@ def start(
         bootstrap=tuple(bootstrap or ()),
         mdns=not no_mdns,
         threads=options.default_threads() if threads is None else threads,
+        device=device,
         data=tuple(path.absolute() for path in data or ()),
         data_limit=data_limit,
         share_data=not no_share_data,

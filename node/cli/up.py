@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from shoal.node.cli.flags import Json
-from shoal.node.options import UP_CHECKPOINT_EVERY
+from shoal.node.options import AUTO, UP_CHECKPOINT_EVERY
 
 KILL_AT = 4
 JOIN_AT = 6
@@ -50,6 +50,13 @@ def up(
         Path | None,
         typer.Option(envvar="SHOAL_UP_MANIFEST", help="A run manifest; without it, the built-in one."),
     ] = None,
+    device: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="SHOAL_UP_DEVICE",
+            help="To train on: auto, cpu, mps, cuda, cuda:1; if repeated, the peers take them in turn.",
+        ),
+    ] = None,
     baseline: Annotated[
         bool,
         typer.Option("--baseline", envvar="SHOAL_UP_BASELINE", help="Also train alone and joined, to compare."),
@@ -89,6 +96,7 @@ def up(
         json=as_json,
         resume=resume.absolute() if resume is not None else None,
         checkpoint_every=checkpoint_every,
+        devices=tuple(device or [AUTO]),
     )
     from shoal.node.up import main
 

@@ -11,7 +11,7 @@ from shoal.node.up.jobs import Jobs
 from shoal.node.up.peers import LocalPeer
 from shoal.node.up.plan import Plan
 from shoal.node.up.swarm import Swarm
-from shoal.node.up.verdict import Finding, PeerEnd
+from shoal.node.up.verdict import Finding, Outcome, PeerEnd
 
 
 async def save_states(plan: Plan, swarm: Swarm) -> tuple[PeerEnd, ...]:
@@ -24,10 +24,11 @@ async def save_states(plan: Plan, swarm: Swarm) -> tuple[PeerEnd, ...]:
 async def find(plan: Plan, swarm: Swarm, ends: tuple[PeerEnd, ...], jobs: Jobs, baseline: bool) -> Finding:
     """Measure the state of the first peer that is left, and train the references if they are wanted."""
     final_state = next(peer.state_file for peer in swarm.peers if peer.state_file.exists())
+    device = plan.device_of(plan.peers[0])
     swarm.note("validating", "measuring the validation loss before and after")
     initial, final = await asyncio.gather(
-        jobs.run("validate-initial", "validate", plan.manifest_file, "initial", *plan.data),
-        jobs.run("validate-final", "validate", plan.manifest_file, final_state, *plan.data),
+        jobs.run("validate-initial", "validate", plan.manifest_file, "initial", device, *plan.data),
+        jobs.run("validate-final", "validate", plan.manifest_file, final_state, device, *plan.data),
     )
     references = None
     if baseline:
@@ -52,8 +53,9 @@ async def _save(peer: LocalPeer, run: str) -> Answer:
 
 def _end(peer: LocalPeer, plan: Plan, swarm: Swarm, saved: Answer | None) -> PeerEnd:
     if saved is None:
-        return PeerEnd(peer.name, "killed", peer.round, str(peer.row.get("root", "")))
+        return PeerEnd(peer.name, "killed", peer.round, str(peer.row.get("root", "")), device=peer.device)
     file_hash = hashlib.sha256(peer.state_file.read_bytes()).hexdigest()
     came = peer.name == plan.newcomer
     first = swarm.ledger.first_round_of(peer.name) if came else None
-    return PeerEnd(peer.name, "joined" if came else "finished", saved["round"], saved["root"], file_hash, first)
+    outcome: Outcome = "joined" if came else "finished"
+    return PeerEnd(peer.name, outcome, saved["round"], saved["root"], file_hash, first, peer.device)

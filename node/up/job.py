@@ -1,7 +1,7 @@
 """The program of a short-lived one-thread process that computes with torch, so that `shoal up` itself need not.
 
     python -m shoal.node.up.job RESULT.json corpus PATH...
-    python -m shoal.node.up.job RESULT.json validate MANIFEST STATE|initial PATH...
+    python -m shoal.node.up.job RESULT.json validate MANIFEST STATE|initial DEVICE PATH...
     python -m shoal.node.up.job RESULT.json verify CHECKPOINT...
     python -m shoal.node.up.job RESULT.json baseline MANIFEST MEMBERS ROUNDS NUMBER PATH...
 
@@ -22,6 +22,7 @@ import torch
 from shoal.node import baseline
 from shoal.node.checkpoint.read import load
 from shoal.node.corpus import files_corpus, load_corpus
+from shoal.node.device import choose_device
 from shoal.node.evaluate import validation_loss
 from shoal.node.generate import END_OF_TEXT, generate
 from shoal.node.layout import Layout
@@ -47,7 +48,7 @@ def corpus(*data: str) -> dict[str, Any]:
     }
 
 
-def validate(manifest_file: str, state: str, *data: str) -> dict[str, Any]:
+def validate(manifest_file: str, state: str, device: str, *data: str) -> dict[str, Any]:
     """The validation loss of a state, how many parameters it has, and a text that a trained one writes."""
     manifest = load_manifest(Path(manifest_file))
     model = build(manifest.model, manifest.seed)
@@ -56,6 +57,7 @@ def validate(manifest_file: str, state: str, *data: str) -> dict[str, Any]:
         shape = StateShape(layout, manifest.rounds.chunk_bytes)
         layout.load(load_state(Path(state), shape).current.vectors[PARAMETERS], model)
     text = load_corpus(manifest.data, [Path(path) for path in data]).validation
+    model.to(choose_device(device))  # one thread would need an hour for what a GPU trains in a minute
     loss = validation_loss(model, text, manifest.model.context)
     sample = ""
     if state != INITIAL:

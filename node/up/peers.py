@@ -41,6 +41,7 @@ class LocalPeer:
         self.id = ""
         self.status: Answer = {}
         self.row: Answer = {}  # of the run, within the status
+        self.device = ""  # on which it trained when last seen
         self.collected = 0  # the last round of which the record was asked for
         self.child: Child | None = None
         self.armed = False  # it carries a fault
@@ -71,6 +72,7 @@ class LocalPeer:
             admin_port=0,
             bootstrap=(bootstrap,) if bootstrap else (),
             threads=threads(len(plan.peers)),
+            device=plan.device_of(self.name),
             data=plan.data,
             share_data=False,  # all have it
             checkpoint_every=plan.checkpoint_every,
@@ -104,6 +106,7 @@ class LocalPeer:
         """Take the peer's view of itself, and of the run."""
         self.status = await self.ask(Client.status)
         self.row = next((row for row in self.status["runs"] if row["run"] == run), self.row)
+        self.device = self.row.get("device") or self.device
 
     def last_words(self) -> str:
         """The end of its log, for a message."""

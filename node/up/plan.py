@@ -18,7 +18,7 @@ from typing import Any
 
 from shoal.node.home import Home
 from shoal.node.manifest import DataSpec, Manifest, load_manifest, parse_manifest
-from shoal.node.options import UP_CHECKPOINT_EVERY, UpOptions, UsageError
+from shoal.node.options import AUTO, UP_CHECKPOINT_EVERY, UpOptions, UsageError
 from shoal.node.up.resume import Resumption
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import digest
@@ -39,6 +39,7 @@ class Plan:
     data: tuple[Path, ...]
     checkpoint_every: int = UP_CHECKPOINT_EVERY
     resumed: Resumption | None = None
+    devices: tuple[str, ...] = (AUTO,)
 
     @property
     def to_commit(self) -> int:
@@ -49,6 +50,10 @@ class Plan:
         """The folder that `peer` begins with; empty if it has none."""
         held = self.resumed.checkpoints.get(peer) if self.resumed else None
         return str(held.absolute()) if held else ""
+
+    def device_of(self, peer: str) -> str:
+        """What `peer` trains on: the devices are dealt in turn, to the newcomer last."""
+        return self.devices[(*self.peers, self.newcomer).index(peer) % len(self.devices)]
 
     @property
     def victim(self) -> str | None:
@@ -127,7 +132,7 @@ def make_plan(options: UpOptions, out: Path, manifest: Manifest, resumed: Resump
     names = resumed.peers if resumed else tuple(f"peer-{number}" for number in range(1, options.peers + 1))
     data = tuple(path.absolute() for path in options.data)
     faults = (options.kill_at, options.join_at)
-    return Plan(out, manifest, names, options.rounds, *faults, data, options.checkpoint_every, resumed)
+    return Plan(out, manifest, names, options.rounds, *faults, data, options.checkpoint_every, resumed, options.devices)
 
 
 def prepare_folder(out: Path | None) -> Path:

@@ -12,6 +12,7 @@ def in_words(finding: Finding) -> list[str]:
         _rounds(finding),
         *(_death(finding, peer) for peer in finding.peers if peer.outcome == "killed"),
         *(_arrival(peer, finding) for peer in finding.peers if peer.outcome == "joined"),
+        *_devices(finding),
         *_agreement(finding),
         *_learning(finding),
         *(f"PROBLEM: {problem}." for problem in problems(finding)),
@@ -51,6 +52,11 @@ def _arrival(newcomer: PeerEnd, finding: Finding) -> str:
     if newcomer.first_round is None:
         return f"{said}, but took part in no round."
     return f"{said}; the first round that it took part in was round {newcomer.first_round}."
+
+
+def _devices(finding: Finding) -> list[str]:
+    used = list(dict.fromkeys(peer.device for peer in finding.peers if peer.device))
+    return [] if used in ([], ["cpu"]) else [f"They trained on {' and on '.join(used)}."]
 
 
 def _agreement(finding: Finding) -> list[str]:

@@ -29,6 +29,7 @@ class PeerEnd:
     digest: str  # state root
     file_hash: str | None = None
     first_round: int | None = None  # of a newcomer: the first round it took part in
+    device: str = ""  # on which it trained; empty if it never said so
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,13 @@ def as_json(finding: Finding) -> dict[str, Any]:
         "resumed_from": finding.plan.resumed.round if finding.plan.resumed else None,
         "committed": [each.as_json() for each in finding.ledger.rounds()],
         "peers": [
-            {"peer": each.peer, "outcome": each.outcome, "round": each.round, "digest": each.digest}
+            {
+                "peer": each.peer,
+                "outcome": each.outcome,
+                "round": each.round,
+                "digest": each.digest,
+                "device": each.device,
+            }
             for each in finding.peers
         ],
         "parameters": finding.parameters,

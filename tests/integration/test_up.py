@@ -38,6 +38,7 @@ def test_a_death_and_an_arrival(tmp_path: Path) -> None:
     (tmp_path / "manifest.toml").write_text(MANIFEST)
     (tmp_path / "text.txt").write_text("".join(f"{n} sheep on the hill, {n + 1} on the way.\n" for n in range(5000)))
     argv = [sys.executable, "-m", "shoal.node", "up", "--peers", "3", "--rounds", str(ROUNDS), "--kill-at", "2"]
+    argv += ["--device", "cpu"]  # on a GPU the rounds are over before a newcomer has loaded torch
     argv += ["--join-at", "2", "--manifest", str(tmp_path / "manifest.toml"), "--data", str(tmp_path / "text.txt")]
     argv += ["--out", str(tmp_path / "out"), "--json"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE)

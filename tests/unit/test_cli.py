@@ -403,7 +403,7 @@ def test_the_childs_command_line_says_the_same(shoal: Shoal, monkeypatch: pytest
     monkeypatch.delenv("SHOAL_NO_MDNS")
     data = (Path("/"), FAKE_DAEMON)
     runs = (RUN, LINK, str(FAKE_DAEMON))
-    node = (find_home().root, 1234, "127.0.0.1", "::1", 0, (ADDRESS,), 3)
+    node = (find_home().root, 1234, "127.0.0.1", "::1", 0, (ADDRESS,), 3, "cuda:1")
     asked = NodeSettings(*node, data, FAKE_DAEMON, runs, train=False, data_limit=0.5, share_data=False)
     for each in (asked, replace(asked, mdns=False)):
         argv = launch.foreground_argv(each)
@@ -418,6 +418,7 @@ def test_the_childs_command_line_says_the_same(shoal: Shoal, monkeypatch: pytest
         (["--admin-port", "-1"], "--admin-port"),
         (["--listen-host", "localhost"], "--listen-host localhost is no IP address"),
         (["--threads", "0"], "--threads"),
+        (["--device", "gpu"], "--device gpu is no device: use auto, cpu, mps, cuda, or cuda:1"),
         (["--data", "/nowhere/at/all"], "--data"),
         (["--data-limit", "-1"], "--data-limit"),
         (["--data-limit", "nan"], "--data-limit"),
