@@ -72,8 +72,8 @@ format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Tiers that need what a machine may lack: a browser, a container engine, network namespaces. They skip aloud without.
-TIERS := $(addprefix tests/,browser compose netlab)
+# Tiers that need what a machine may lack: a browser, a container engine, network namespaces, a GPU. They skip aloud without.
+TIERS := $(addprefix tests/,browser compose netlab gpu)
 # These run one after the other: they time something, look at the whole machine, use every core, or write to the terminal.
 ALONE := tests/test_architecture.py tests/simulation/test_rounds.py \
     $(addprefix tests/integration/test_,death_in_round.py leaks.py network.py resume.py up.py worker.py)

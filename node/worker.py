@@ -29,10 +29,10 @@ import torch
 from torch import Tensor
 
 from shoal.node.corpus import load_corpus
-from shoal.node.device import choose_device, device_bytes, device_name
+from shoal.node.device import choose_device, device_bytes, device_name, pin
 from shoal.node.inner import InnerRound, InnerStep, InnerTrainer
 from shoal.node.manifest import decode_manifest
-from shoal.node.shm import FloatArray
+from shoal.node.shm import FloatArray, SharedVector
 from shoal.node.worker_link import WorkerLink
 from shoal.node.worker_messages import Contribution, Failed, HandIn, Progress, Ready, Stop, Train, Welcome
 from shoal.protocol.errors import ShoalError, TransportError
@@ -106,10 +106,13 @@ class TrainingLoop:
         self._trainer = trainer
         self._orders = orders
         self._parameters = parameters
-        self._theta = torch.empty(len(parameters))  # ours: the daemon may load the next round before we end
+        with SharedVector.create(len(parameters)) as ours:  # the daemon may load the next round before we end
+            self._theta = torch.from_numpy(ours.array)
         self._contribution = torch.from_numpy(contribution)
         self._moments = torch.from_numpy(moments)
         self._send = send
+        for vector in (self._theta, self._contribution, self._moments):
+            pin(vector, trainer.device)
 
     def run(self) -> None:
         """Work until an order fails or the daemon is gone."""
@@ -137,7 +140,7 @@ class TrainingLoop:
         if self._orders.is_replaced(order):
             return
         self._trainer.contribute(self._theta, self._contribution)
-        if not torch.isfinite(self._contribution).all():
+        if not torch.stack(torch.aminmax(self._contribution)).isfinite().all():  # in one pass, without a copy
             raise ArithmeticError("the pseudo-gradient has NaN or Inf")
         self._trainer.store(self._moments)
         self._send(_contribution(order, done))

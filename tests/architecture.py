@@ -40,7 +40,8 @@ LIBP2P = {"libp2p", "trio"}
 LIBP2P_ALLOWED = tuple(f"protocol/{name}.py" for name in ("host", "swarm", "session", "muxer", "muxed"))
 TORCH = {"torch", "safetensors.torch"}
 TRAINING = (
-    *("corpus", "lanes", "model", "layout", "inner", "inner_state", "worker", "device", "evaluate", "generate"),
+    *("corpus", "lanes", "model", "layout", "inner", "inner_state", "recorded_step", "worker"),
+    *("device", "evaluate", "generate"),
     *("up/job", "checkpoint/write", "checkpoint/read"),
     *("outer", "state", "state_file"),  # the committed state: the daemon loads it with its first run
 )

@@ -1,4 +1,4 @@
-"""Tiers of tests that need something this machine may lack: a browser, a container engine, network namespaces.
+"""Tiers of tests that need something this machine may lack: a browser, a container engine, network namespaces, a GPU.
 
 A tier that cannot run is skipped, and says why. `SHOAL_REQUIRE=browser,compose` names tiers that must run: there a
 missing thing is a failure. So a machine that is meant to run a tier cannot lose it unnoticed.
@@ -10,7 +10,7 @@ import os
 
 import pytest
 
-TIERS = ("netlab", "compose", "browser")
+TIERS = ("netlab", "compose", "browser", "gpu")
 VARIABLE = "SHOAL_REQUIRE"
 
 

@@ -1,0 +1,141 @@
+"""Inner training on a GPU: what goes in and out of the device is exact, and it learns what a CPU learns."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from shoal.node.device import device_bytes, device_name, pin
+from shoal.node.inner import InnerTrainer
+from shoal.node.moments import moments_size
+from shoal.node.shm import SharedVector
+from shoal.node.worker import Orders, TrainingLoop
+from shoal.node.worker_messages import Contribution, Train
+from shoal.protocol.wire import Message
+from tests.unit.test_inner import CORPUS, MANIFEST, weights
+
+ROUNDS = 30
+
+
+def trainer(device: str = "cuda") -> InnerTrainer:
+    return InnerTrainer(MANIFEST, CORPUS, device)
+
+
+def test_the_device_has_a_name_and_its_memory_is_counted() -> None:
+    one = trainer()
+    one.train(1, [0])
+    assert device_name(one.device) == f"cuda:0 ({torch.cuda.get_device_name(0)})"
+    assert device_bytes(one.device) > 0
+
+
+def test_loading_and_contributing_lose_no_bit() -> None:
+    one = trainer()
+    start, out = weights(trainer("cpu")) + 0.01, torch.empty(one.layout.size)
+    one.load(start)
+    assert torch.equal(weights(one), start)
+    one.train(1, [0])
+    one.contribute(start, out)
+    assert torch.equal(out, start - weights(one))
+    assert out.any()
+
+
+def as_written(one: InnerTrainer) -> InnerTrainer:
+    """`one`, of which no step is ever recorded."""
+
+    def run(tokens: Tensor) -> Tensor:
+        return one._update(tokens.to(one.device))
+
+    one._run = run
+    return one
+
+
+def test_a_recorded_step_does_what_is_written() -> None:
+    """The rate falls within the recorded steps, and a round begins with parameters that were loaded."""
+    decaying = MANIFEST.model_copy(update={"rounds": MANIFEST.rounds.model_copy(update={"last": 6})})
+    recorded, written = (InnerTrainer(decaying, CORPUS, "cuda") for _ in range(2))
+    start = weights(recorded)
+    as_written(written)
+    for round in range(1, 7):
+        losses = [each.train(round, [0]).loss for each in (recorded, written)]
+        assert abs(losses[0] - losses[1]) < 0.02
+        for each in (recorded, written):
+            each.load(weights(written))
+    moved = (weights(written) - start).abs().mean()
+    for each in (recorded, written):
+        each.train(7, [0])
+    assert (weights(recorded) - weights(written)).abs().mean() < 0.02 * moved
+
+
+def test_the_rate_of_a_recorded_step_is_that_of_its_own_time() -> None:
+    over = MANIFEST.model_copy(update={"rounds": MANIFEST.rounds.model_copy(update={"last": 2})})
+    one = InnerTrainer(over, CORPUS, "cuda")
+    one.train(1, [0])
+    before = weights(one)
+    one.train(9, [0])  # the rate is 0 after the last round
+    assert torch.equal(weights(one), before)
+
+
+def test_another_batch_size_is_recorded_anew() -> None:
+    one = trainer()
+    for round, lanes in enumerate(([0], [0, 1], [0]), start=1):
+        assert one.train(round, lanes).tokens == 240 * len(lanes)
+        assert one.train(round, lanes).loss < 6
+
+
+def test_memory_that_cannot_be_pinned_stops_nothing() -> None:
+    with SharedVector.create(1_000_001) as shared:
+        vector = torch.from_numpy(shared.array)
+    pin(vector, torch.device("cuda"))
+    assert vector.is_pinned()
+    pin(vector, torch.device("cuda"))  # refused: it is pinned
+    there = torch.ones(1_000_001, device="cuda")
+    vector.copy_(there + 1)
+    assert (vector == 2).all()
+
+
+def test_what_shares_its_pages_with_other_memory_is_not_pinned() -> None:
+    for size in range(10, 24):
+        vector = torch.zeros(1 << size)[1:]  # never at the begin of a page
+        pin(vector, torch.device("cuda"))
+        assert not vector.is_pinned()
+
+
+def test_a_worker_carries_out_an_order() -> None:
+    one, size, sent = trainer(), trainer("cpu").layout.size, list[Message]()
+    vectors = [SharedVector.create(each).array for each in (size, size, moments_size(size))]
+    vectors[0][:] = weights(trainer("cpu"))
+    orders = Orders()
+    loop = TrainingLoop(one, orders, *vectors, sent.append)
+    for number in (1, 2):
+        orders.take(order := Train(number, number, lane=0))
+        loop.carry_out(order)
+        assert isinstance(sent[-1], Contribution)
+        assert (vectors[1] == vectors[0] - weights(one).numpy()).all()
+        assert vectors[2][0] == number * MANIFEST.method.inner_steps
+    assert all(torch.from_numpy(each).is_pinned() for each in vectors[1:])
+
+
+def test_a_successor_goes_on_with_the_same_moments() -> None:
+    one, successor = trainer(), trainer()
+    for round in range(1, 4):
+        one.train(round, [0])
+    stored, again = (torch.empty(moments_size(one.layout.size)) for _ in range(2))
+    one.store(stored)
+    successor.restore(stored)
+    successor.store(again)
+    assert torch.equal(stored, again)
+    assert stored[0] == 3 * MANIFEST.method.inner_steps
+    successor.load(weights(one))
+    successor.train(4, [0])
+    successor.store(again)
+    assert again[0] == stored[0] + MANIFEST.method.inner_steps
+
+
+def test_learns_what_a_cpu_learns() -> None:
+    there, here = trainer(), trainer("cpu")
+    first = trainer("cpu").train(1, [0], lambda _: False).loss
+    for round in range(1, ROUNDS + 1):
+        losses = there.train(round, [0]).loss, here.train(round, [0]).loss
+    assert losses[0] == pytest.approx(losses[1], rel=0.25)  # bf16, and 150 steps in which small differences grow
+    assert max(losses) < 0.6 * first
