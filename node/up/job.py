@@ -57,7 +57,7 @@ def validate(manifest_file: str, state: str, device: str, *data: str) -> dict[st
         shape = StateShape(layout, manifest.rounds.chunk_bytes)
         layout.load(load_state(Path(state), shape).current.vectors[PARAMETERS], model)
     text = load_corpus(manifest.data, [Path(path) for path in data]).validation
-    model.to(choose_device(device))  # one thread would need an hour for what a GPU trains in a minute
+    model.to(choose_device(device))  # one thread is slow at a model that was trained on a GPU
     loss = validation_loss(model, text, manifest.model.context)
     sample = ""
     if state != INITIAL:

@@ -103,17 +103,17 @@ def test_what_shares_its_pages_with_other_memory_is_not_pinned() -> None:
 
 def test_a_worker_carries_out_an_order() -> None:
     one, size, sent = trainer(), trainer("cpu").layout.size, list[Message]()
-    vectors = [SharedVector.create(each).array for each in (size, size, moments_size(size))]
-    vectors[0][:] = weights(trainer("cpu"))
+    parameters, change, moments = (SharedVector.create(each).array for each in (size, size, moments_size(size)))
+    parameters[:] = weights(trainer("cpu"))
     orders = Orders()
-    loop = TrainingLoop(one, orders, *vectors, sent.append)
+    loop = TrainingLoop(one, orders, parameters, change, moments, sent.append)
     for number in (1, 2):
         orders.take(order := Train(number, number, lane=0))
         loop.carry_out(order)
         assert isinstance(sent[-1], Contribution)
-        assert (vectors[1] == vectors[0] - weights(one).numpy()).all()
-        assert vectors[2][0] == number * MANIFEST.method.inner_steps
-    assert all(torch.from_numpy(each).is_pinned() for each in vectors[1:])
+        assert (change == parameters - weights(one).numpy()).all()
+        assert moments[0] == number * MANIFEST.method.inner_steps
+    assert all(torch.from_numpy(each).is_pinned() for each in (change, moments))
 
 
 def test_a_successor_goes_on_with_the_same_moments() -> None:

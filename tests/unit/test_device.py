@@ -55,7 +55,7 @@ class Answer:
 
 @pytest.mark.parametrize(("code", "kept"), [(0, 1), (712, 0)])
 def test_memory_that_is_pinned_is_never_given_back(monkeypatch: pytest.MonkeyPatch, code: int, kept: int) -> None:
-    asked: list[tuple[int, int, int]] = []
+    asked: list[tuple[int, ...]] = []
 
     class Runtime:
         def cudaHostRegister(self, *what: int) -> Answer:
