@@ -1,7 +1,7 @@
 """The libp2p host: byte streams over TCP, Noise and yamux, under trio. With swarm.py, all that knows trio and libp2p.
 
 Rules:
-- Everything here runs in the trio thread, but for the properties and addresses, which only look.
+- Everything here runs in the trio thread, but for the properties and addresses, which only look, and `write_now`.
 - Only Noise is offered: by default libp2p also accepts plaintext, where anybody can take any name.
 - Connections are opened when we say so, never by libp2p itself. A stranger's bad stream ends that stream only.
 - What libp2p raises goes through; the bridge makes it a TransportError.
@@ -70,6 +70,10 @@ class RawStream:
             data = await self._muxed.take(READ_SIZE)
             self._allowed -= len(data)
             feed(data)
+
+    def write_now(self, data: bytes) -> bool:
+        """Whether `data` was taken without waiting; from the writer's thread, and not while a `write` is under way."""
+        return self._muxed.write_now(data)
 
     async def write(self, parts: Sequence[Buffer]) -> None:
         """All parts, at the pace of the peer's windows."""

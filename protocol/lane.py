@@ -1,7 +1,8 @@
-"""A lane: the frames of one class on their way to one peer, in order, written by one task to one stream.
+"""A lane: the frames of one class on their way to one peer, in order, written to one stream.
 
 Rules:
 - `put` never blocks. What is queued is bounded in bytes; a frame that finds the lane full is dropped and counted.
+- A frame that is packed, and finds nothing before it and the stream ready, leaves within `put`.
 - Each peer writes only to streams that it opened itself. So two peers that dial each other at once have nothing
   to agree on: whichever connection a stream lies on, frames are neither doubled nor reordered.
 - A stream is replaced between frames, never within one. When the connection is lost, so is all that is queued:
@@ -28,12 +29,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parcel:
-    """A frame to be sent: about `size` bytes, made by `pack`. Either `sent(bytes)` or `lost(reason)` follows."""
+    """A frame to be sent: about `size` bytes, made by `pack`. Either `sent(bytes)` or `lost(reason)` follows.
+
+    One that `is_packed` already may leave, and `sent` follow, before `put` returns.
+    """
 
     size: int
     pack: Callable[[], list[bytes]]
     sent: Callable[[int], None]
     lost: Callable[[TransportError], None] | None = None
+    is_packed: bool = False
 
 
 class Lane:
@@ -64,6 +69,8 @@ class Lane:
         if self._queued + parcel.size > self._limit:
             self._lose(parcel, TransportError("too much waits for this peer already"))
             return
+        if self._writer is None and parcel.is_packed and self._leaves_at_once(parcel):
+            return
         (self._queue.appendleft if urgent else self._queue.append)(parcel)
         self._queued += parcel.size
         if self._writer is None:
@@ -83,6 +90,15 @@ class Lane:
         if self._stream is not None:
             self._stream.reset()
             self._stream = None
+
+    def _leaves_at_once(self, parcel: Parcel) -> bool:
+        if self._stream is None or not self._stream.is_open:
+            return False
+        data = b"".join(parcel.pack())
+        was_taken = self._stream.write_now(data)
+        if was_taken:
+            parcel.sent(len(data))
+        return was_taken
 
     async def _drain(self) -> None:
         """Write until nothing is left."""

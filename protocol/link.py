@@ -200,7 +200,8 @@ class Neighbour:
         if len(body) > MAX_CONTROL_FRAME:
             raise LocalError(f"a message of {len(body)} bytes is over the limit of {MAX_CONTROL_FRAME}")
         data = frame_head(kind, number, run, len(body)) + body
-        self._control.put(Parcel(len(data), lambda: [data], lambda size: self._count_sent(run, size), lost), urgent)
+        parcel = Parcel(len(data), lambda: [data], lambda size: self._count_sent(run, size), lost, is_packed=True)
+        self._control.put(parcel, urgent)
 
     def _put_bulk(self, run: RunId, message: Message) -> None:
         def pack() -> list[bytes]:

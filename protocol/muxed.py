@@ -2,6 +2,8 @@
 
 The windows are yamux's: each side may send as many bytes as the other has granted. The reader grants anew what it has
 taken, half a window at a time; a stream that has used up its window several times gets a larger one.
+
+Everything belongs to the trio thread, but for `write_now`, which its writer may call from another one.
 """
 
 from __future__ import annotations
@@ -28,6 +30,9 @@ class Carrier(Protocol):
     async def send_data(self, number: int, data: memoryview) -> None:
         """Return when the socket has taken `data`."""
 
+    def send_now(self, number: int, data: bytes) -> bool:
+        """Whether `data`, a FRAME at most, was taken without waiting; from any thread."""
+
     def send_grant(self, number: int, more: int) -> None:
         """Let the peer send `more` bytes."""
 
@@ -51,7 +56,8 @@ class MuxedStream(IMuxedStream):
         self.muxed_conn = connection
         self._number, self._carrier = number, carrier
         self._came = bytearray()
-        self.window = self._grant = self._may_send = FIRST_WINDOW
+        self.window = self._grant = FIRST_WINDOW
+        self._granted, self._sent = FIRST_WINDOW, 0  # bytes in all; each changed by one thread only
         self._taken = 0  # read since the last grant
         self._used = 0  # read since the window was as large as it is
         self._has_ended = self._was_reset = self._sends_no_more = False
@@ -119,9 +125,21 @@ class MuxedStream(IMuxedStream):
             if not self.is_open:
                 raise MuxedStreamReset("the stream has ended")
             size = min(len(view), self._may_send, BURST)
-            self._may_send -= size
+            self._sent += size
             await self._carrier.send_data(self._number, view[:size])
             view = view[size:]
+
+    def write_now(self, data: bytes) -> bool:
+        """Whether `data` was taken, all of it and without waiting; not while a `write` is under way."""
+        if len(data) > min(FRAME, self._may_send) or not self.is_open:
+            return False
+        was_taken = self._carrier.send_now(self._number, data)
+        self._sent += len(data) * was_taken
+        return was_taken
+
+    @property
+    def _may_send(self) -> int:
+        return self._granted - self._sent
 
     async def close(self) -> None:
         """Nothing follows; the peer may go on."""
@@ -152,7 +170,7 @@ class MuxedStream(IMuxedStream):
 
     def granted(self, more: int) -> None:
         """The peer takes `more` bytes."""
-        self._may_send += more
+        self._granted += more
         self._wake()
 
     def ended(self) -> None:

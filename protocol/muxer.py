@@ -151,6 +151,10 @@ class Muxer(IMuxedConn):
             frames += HEADER.pack(0, Kind.DATA, 0, number, len(part)), part
         await self.secured_conn.write_all(frames)
 
+    def send_now(self, number: int, data: bytes) -> bool:
+        """Whether `data`, a FRAME at most, was taken without waiting; from any thread."""
+        return self.secured_conn.write_now((HEADER.pack(0, Kind.DATA, 0, number, len(data)), data))
+
     def send_grant(self, number: int, more: int) -> None:
         """Let the peer send `more` bytes."""
         self._say(Kind.WINDOW, 0, number, more)

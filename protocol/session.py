@@ -6,6 +6,8 @@ that is most of what a short message costs. Here
 - all that the socket has is taken and decrypted at once; what comes of it is read without waiting;
 - what the socket takes at once is written at once. For the rest one task, `write_queued`, waits: what is written in the
   meantime leaves after that in one piece. Who gives up waiting takes nothing back, and leaves no half of a message;
+- `write_now` may be called from any thread, since to wake ours costs more than a short message. So who touches what
+  leaves holds `_leaving`, which nobody waits with; and before the socket is closed it `takes_no_more`;
 - no more than a LINE may be asked for at once before there is a multiplexer, which knows what it asks for: libp2p
   would gather whatever length a stranger announces;
 - whatever goes wrong with the bytes (a message that is forged, or cut short) ends the connection: neither side could
@@ -15,6 +17,7 @@ that is most of what a short message costs. Here
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable
 from typing import Any, cast
 
@@ -64,6 +67,7 @@ class Session(SecureSession):
         self._most = LINE
         self._came = bytearray()  # from the socket, not yet a whole message
         self._plain = bytearray()  # decrypted, not yet read
+        self._leaving = threading.Lock()
         self._leaves = bytearray()  # to the socket, not yet encrypted
         self._unasked = 0  # bytes of it that nobody waits for
         self._sealed = bytearray()  # encrypted, and to leave before that
@@ -77,7 +81,9 @@ class Session(SecureSession):
 
     def hand_over(self, most: int) -> None:
         """To a multiplexer, which has `write_queued` write, and knows why it reads up to `most` bytes at once."""
-        self._has_writer, self._most = True, most
+        self._most = most
+        self._token = trio.lowlevel.current_trio_token()
+        self._has_writer = True
 
     async def read(self, n: int | None = None) -> bytes:
         """`n` bytes, or as many as there are; ConnectionClosedError once there will be no more."""
@@ -100,12 +106,12 @@ class Session(SecureSession):
         """Return when the socket has taken them all, in one piece."""
         if self._takes_no_more:
             raise ConnectionClosedError("an earlier write failed")
-        for part in parts:
-            self._leaves += part
+        with self._leaving:
+            self._queue(parts)
+            if self._has_writer and not self._is_writing and self._leave_at_once():
+                return
         if not self._has_writer:
             await self._flush()  # one task of libp2p's that agrees on a multiplexer
-            return
-        if not self._is_writing and self._leave_at_once():
             return
         taken = self._taken
         self._has_queued.set()
@@ -113,10 +119,28 @@ class Session(SecureSession):
         if self._takes_no_more:
             raise ConnectionClosedError("the connection takes no more")
 
+    def write_now(self, parts: Iterable[bytes | memoryview]) -> bool:
+        """Whether they were taken, all in one piece, without waiting; from any thread. If not, nothing has happened.
+
+        What the socket does not take of them at once follows by itself; until then nothing more is taken like this.
+        """
+        if not self._leaving.acquire(blocking=False):
+            return False
+        try:
+            if self._takes_no_more or self._is_writing or self._sealed or not self._has_writer:
+                return False
+            self._queue(parts)
+            if not self._leave_at_once():
+                self._token.run_sync_soon(self._wake_writer)
+            return True
+        finally:
+            self._leaving.release()
+
     def write_soon(self, data: bytes) -> int:
         """Have `data` written without waiting for it; how much is waiting like that now."""
-        self._leaves += data
-        self._unasked += len(data)
+        with self._leaving:
+            self._leaves += data
+            self._unasked += len(data)
         self._has_queued.set()
         return self._unasked
 
@@ -128,8 +152,25 @@ class Session(SecureSession):
                 self._has_queued = trio.Event()
                 await self._flush()
         finally:
-            self._takes_no_more = True
+            self._take_no_more()
             self._taken.set()
+
+    async def close(self) -> None:
+        """The socket, too."""
+        self._take_no_more()
+        await super().close()
+
+    def _take_no_more(self) -> None:
+        """Once this has returned nobody is about to write to the socket, whose number may be another's next."""
+        with self._leaving:
+            self._takes_no_more = True
+
+    def _wake_writer(self) -> None:
+        self._has_queued.set()
+
+    def _queue(self, parts: Iterable[bytes | memoryview]) -> None:
+        for part in parts:
+            self._leaves += part
 
     def _leave_at_once(self) -> bool:
         """Whether the socket takes all that there is without a turn of the loop."""
@@ -138,10 +179,11 @@ class Session(SecureSession):
         return not self._sealed
 
     async def _flush(self) -> None:
-        self._seal()
-        leaving, self._sealed = self._sealed, bytearray()
+        with self._leaving:
+            self._seal()
+            leaving, self._sealed = self._sealed, bytearray()
+            self._is_writing = True
         taken, self._taken = self._taken, trio.Event()
-        self._is_writing = True
         try:
             await self._socket.write(leaving)
         except BaseException:  # also a cancelled one: half of a message may have left

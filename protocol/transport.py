@@ -3,7 +3,8 @@
 Rules:
 - Everything here belongs to the asyncio loop that called `start`; a call crosses to the trio thread and back.
 - Failures of the network are TransportError. A cancelled call runs on over there; a reset stream stops it.
-- Back-pressure is the peer's: a write returns when its bytes are on the connection.
+- Back-pressure is the peer's: a write returns when its bytes are on the connection. A short one that need not wait is
+  made right here, without crossing to the other thread and back, which costs more than all else of it.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Stream:
         self._read = self._allowed = 0  # bytes since the stream was opened
         self._waiting: asyncio.Future[None] | None = None
         self._end: BaseException | None = None
+        self._is_writing = False
 
     @property
     def is_open(self) -> bool:
@@ -58,7 +60,13 @@ class Stream:
 
     async def write(self, *parts: Buffer) -> None:
         """Put all bytes on the connection, as fast as the peer reads."""
+        self._is_writing = True  # for ever, if we are cancelled: then it goes on over there
         await self._bridge.call(self._raw.write, parts)
+        self._is_writing = False
+
+    def write_now(self, data: bytes) -> bool:
+        """Whether `data` was taken, all of it and without waiting, behind all that was written before."""
+        return not self._is_writing and self._raw.write_now(data)
 
     def reset(self) -> None:
         """Drop the stream in both directions, now; may be called again."""
