@@ -63,6 +63,15 @@ class RawStream:
 
     async def pump(self, feed: Callable[[bytes], None]) -> None:
         """Hand on what comes, as far as that is allowed, until the stream ends."""
+
+        def hand_on(data: bytes) -> bool:
+            if self._allowed <= 0:
+                return False
+            self._allowed -= len(data)
+            feed(data)
+            return True
+
+        self._muxed.hand_on = hand_on
         while True:
             while self._allowed <= 0 and not self._released.is_set():
                 self._has_room = trio.Event()

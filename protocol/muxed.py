@@ -8,6 +8,7 @@ Everything belongs to the trio thread, but for `write_now`, which its writer may
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol
 
@@ -56,6 +57,7 @@ class MuxedStream(IMuxedStream):
         self.muxed_conn = connection
         self._number, self._carrier = number, carrier
         self._came = bytearray()
+        self.hand_on: Callable[[bytes], bool] = lambda data: False  # to the reader at once, if it takes `data`
         self.window = self._grant = FIRST_WINDOW
         self._granted, self._sent = FIRST_WINDOW, 0  # bytes in all; each changed by one thread only
         self._taken = 0  # read since the last grant
@@ -164,8 +166,11 @@ class MuxedStream(IMuxedStream):
         self._grant -= len(data)
         if self._grant < 0 or self._has_ended:
             return False
-        self._came += data
-        self._wake()
+        if not self._came and self.hand_on(data):
+            self._credit(len(data))
+        else:
+            self._came += data
+            self._wake()
         return True
 
     def granted(self, more: int) -> None:

@@ -33,7 +33,7 @@ from libp2p.security.noise.io import MAX_PLAINTEXT_LENGTH, NoiseTransportReadWri
 from libp2p.security.secure_session import SecureSession
 from noise.exceptions import NoiseMaxNonceError
 
-READ_SIZE = 1 << 18
+READ_SIZES = 1 << 16, 1 << 18  # bytes; to have room for more costs more than to read a short message
 LENGTH = 2  # bytes before each message
 LINE = 1 << 14  # bytes: what libp2p says to agree on something is shorter
 
@@ -206,7 +206,7 @@ class Session(SecureSession):
 
     async def _receive(self) -> None:
         """Take what the socket has, and decrypt what is whole."""
-        data = await self._socket.read(READ_SIZE)
+        data = await self._socket.read()
         if not data:
             raise ConnectionClosedError("the peer has closed the connection")
         self._came += data
@@ -233,15 +233,29 @@ class _Socket:
         stream = raw.stream if isinstance(raw, RawConnection) else raw
         self._through = stream
         self._socket = stream.stream if isinstance(stream, TrioTCPStream) else None
+        self._next_size, self._may_have_more = READ_SIZES[0], True
 
-    async def read(self, most: int) -> bytes:
+    async def read(self) -> bytes:
         """What there is; nothing at the end."""
         if self._socket is None:
-            return await self._through.read(most)
+            return await self._through.read(READ_SIZES[0])
         try:
-            return bytes(await self._socket.receive_some(most))
-        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            return await self._take(self._socket.socket)
+        except (OSError, trio.ClosedResourceError) as error:
             raise ConnectionClosedError(str(error), transport="tcp") from error
+
+    async def _take(self, socket: trio.socket.SocketType) -> bytes:
+        """To ask a socket before it says that it has something is in vain, unless it had more than was asked for."""
+        await (trio.lowlevel.checkpoint() if self._may_have_more else trio.lowlevel.wait_readable(socket))
+        while True:
+            try:
+                data = os.read(socket.fileno(), self._next_size)
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(socket)
+                continue
+            self._may_have_more = len(data) == self._next_size
+            self._next_size = min(max(READ_SIZES[0], 2 * len(data)), READ_SIZES[1])
+            return data
 
     def write_now(self, data: bytearray) -> int:
         """How many bytes it took; what keeps it from taking more is for `write` to find."""

@@ -105,13 +105,13 @@ def test_a_stranger_that_announces_much_is_not_listened_to(size: int) -> None:
     """libp2p asks for as many bytes as a varint says, and would hold all that comes until they are there."""
 
     async def test() -> None:
-        async with secured() as (near, far), trio.open_nursery() as nursery:
-            nursery.start_soon(near.write, bytes(LINE))
+        async with secured() as (near, far):
+            await near.write(bytes(LINE))
             with pytest.raises(ConnectionClosedError, match="announces"):
                 await far.read(size)
             assert len(await far.read(LINE)) == LINE
             far.hand_over(2 * LINE)
-            nursery.start_soon(near.write, bytes(2 * LINE))
+            await near.write(bytes(2 * LINE))
             assert len(await far.read(2 * LINE)) == 2 * LINE
 
     run(test)
