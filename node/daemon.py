@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import signal
+from collections.abc import Awaitable
 from pathlib import Path
 
 from shoal.node import run_view
@@ -207,13 +208,13 @@ class Daemon:
             run.driver.link(peer, up)
         self._discovery.link(peer, up)
 
-    async def _on_call(self, peer: PeerId, message: Message) -> Message:
+    def _on_call(self, peer: PeerId, message: Message) -> Message | Awaitable[Message]:
         if self._discovery.handles(message):
-            return await self._discovery.on_call(peer, message)
+            return self._discovery.on_call(peer, message)
         if isinstance(message, GetManifest):
             return introduce(message, list(self._runs.open.values()), self._network.addresses())
         if isinstance(message, GetPiece):
-            return await self._runs.data.answer(peer, message)
+            return self._runs.data.answer(peer, message)
         return Refused(f"{type(message).__name__} is not served here")
 
     # -- what the API asks ----------------------------------------------------------------------------------

@@ -18,8 +18,8 @@ import itertools
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from shoal.dht.effects import Ask, Blamed, ClockOff, Effect, Got, Put
 from shoal.dht.kademlia import Kademlia
@@ -128,19 +128,21 @@ class Discovery:
         """Whether a call is for us."""
         return isinstance(message, (*SERVED, TryMe))
 
-    async def on_call(self, peer: PeerId, message: Message) -> Message:
+    def on_call(self, peer: PeerId, message: Message) -> Message | Coroutine[Any, Any, Message]:
         """Our answer to a call that `handles` says yes to."""
         if not self._running:
             return Refused("not yet a node of the DHT, or no longer")
         self._last_use.note(self.now(), peer)
         if isinstance(message, TryMe):
-            return await self._dial_back.try_for(peer, message)
+            return self._dial_back.try_for(peer, message)
         answer, effects = self._core.serve(self.now(), peer, self._heard(peer, message))
         self._carry_out(effects)
-        if isinstance(message, Greet):  # whoever is told that we do not serve asks no more for a while
-            await self._dial_back.first_verdict()
-            answer = self._core.greeted(self.now())
-        return answer
+        return self._greeted() if isinstance(message, Greet) else answer
+
+    async def _greeted(self) -> Message:
+        """Whoever is told that we do not serve asks no more for a while."""
+        await self._dial_back.first_verdict()
+        return self._core.greeted(self.now())
 
     def worth_dialling(self, addresses: Sequence[str]) -> tuple[str, ...]:
         """Of the addresses in a record, those at which its author may be for us."""

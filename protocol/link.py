@@ -20,17 +20,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 from shoal.protocol.allowance import Allowance, Allowances
-from shoal.protocol.calls import Calls
+from shoal.protocol.calls import Calls, Serve
 from shoal.protocol.dialing import Dialing
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
-from shoal.protocol.frames import LENGTH_SIZE, MAX_HEAD, Frame, Kind, decode_frame, frame_head, frame_length
+from shoal.protocol.frames import MAX_HEAD, Frame, Kind, frame_head
 from shoal.protocol.ids import PeerId, RunId, short
+from shoal.protocol.incoming import Incoming
 from shoal.protocol.lane import Lane, Parcel
 from shoal.protocol.transport import Stream, Transport
 from shoal.protocol.wire import MAX_BULK_FRAME, MAX_CONTROL_FRAME, RUN_TAGS, Message, decode, encode
@@ -39,7 +41,6 @@ CONTROL = "/shoal/control/1"
 BULK = "/shoal/bulk/1"
 CONTROL_QUEUE = 8 << 20
 SILENCE = 30.0
-FRAME_LIMIT = 120.0  # seconds for one frame: nobody makes us keep half of one for ever
 BUSY = (1.0, 0.2)  # seconds of our time for the words of one peer, in a burst and per second
 BUSY_MOST = 0.05  # counted for one word: what it sets off may be work that we owe the run, not the sender
 OPEN_TRIES = 2  # a connection may end while we open a stream on it, and another one be there
@@ -71,7 +72,7 @@ class Surroundings:
     count: Callable[[RunId | None, int, int, bool], None]  # (run, bytes sent, bytes received, in bulk)
     takes: Callable[[RunId | None], bool]
     on_message: Callable[[PeerId, RunId | None, Message], None]
-    on_call: Callable[[PeerId, Message], Awaitable[Message]]
+    on_call: Serve
     on_left: Callable[[PeerId, RunId, Message, bool], None]
 
 
@@ -85,7 +86,7 @@ class Neighbour:
         self._control = Lane(CONTROL_QUEUE, lambda: self._open_stream(CONTROL), around.spawn)
         self._bulk = Lane(around.bulk_queue, lambda: self._open_stream(BULK), around.spawn)
         self._calls = Calls(peer, self._put, around.spawn, around.on_call)
-        self._readers: dict[str, tuple[asyncio.Task[None], Stream]] = {}
+        self._incoming: dict[str, Incoming] = {}
         self._too_long: set[str] = set()  # kinds of messages that were dropped for it: we say so once
         self._busy = Allowance(*BUSY)
         self._sent = self._received = 0
@@ -173,9 +174,9 @@ class Neighbour:
         else:
             self._put_word(run, message)
 
-    async def call(self, message: Message) -> Message:
+    async def call(self, message: Message, timeout: float) -> Message:
         """The peer's answer to `message`."""
-        return await self._calls.ask(message)
+        return await self._calls.ask(message, timeout)
 
     def _put_word(self, run: RunId, message: Message) -> None:
         """What is too long to be sent, perhaps because others filled it, is lost like any other word."""
@@ -227,43 +228,29 @@ class Neighbour:
 
     def accept(self, protocol: str, stream: Stream) -> None:
         """Read a stream that the peer opened."""
-        if protocol in self._readers:
-            self._replace(protocol, *self._readers[protocol])
-        self._readers[protocol] = (self._around.spawn(self._read(stream, protocol == BULK)), stream)
-
-    def _replace(self, protocol: str, reader: asyncio.Task[None], stream: Stream) -> None:
-        if not reader.done():
-            reader.cancel()
-            stream.reset()  # a task that was cancelled before it began does not do it
+        last = self._incoming.get(protocol)
+        if last is not None and not last.is_over:
+            last.close()
             if protocol == CONTROL:
                 self._control.renew()
+        limit = MAX_BULK_FRAME if protocol == BULK else MAX_CONTROL_FRAME
+        take = partial(self._take, protocol == BULK)
+        self._incoming[protocol] = Incoming(stream, limit, self.peer, take, self._around.complain)
 
-    async def _read(self, stream: Stream, bulk: bool) -> None:
-        limit = MAX_BULK_FRAME if bulk else MAX_CONTROL_FRAME
-        try:
-            while True:
-                length = frame_length(await stream.read_exact(LENGTH_SIZE), limit, self.peer)
-                async with asyncio.timeout(FRAME_LIMIT):
-                    data = await stream.read_exact(length)
-                frame = decode_frame(data, self.peer)
-                self._received += LENGTH_SIZE + length
-                self._around.count(frame.run, 0, LENGTH_SIZE + length, bulk)
-                begin = time.thread_time()
-                if not self._receive(frame, bulk) or not bulk:
-                    await self._pace(time.thread_time() - begin)
-        except RemoteError as error:
-            self._around.complain(error)
-        except TimeoutError:
-            self._around.complain(RemoteError(f"took more than {FRAME_LIMIT:g} s for one frame", self.peer))
-        except TransportError:
-            pass  # the peer ended it, or the connection is lost, which `disconnected` will say
-        finally:
-            stream.reset()
+    def close(self) -> None:
+        """Hear nothing more."""
+        for each in self._incoming.values():
+            each.close()
 
-    async def _pace(self, seconds: float) -> None:
-        wait = self._busy.owe(asyncio.get_running_loop().time(), min(seconds, BUSY_MOST))
-        if wait:
-            await asyncio.sleep(wait)
+    def _take(self, bulk: bool, frame: Frame, size: int) -> float:
+        """Act on a frame, and say how long the sender's next one must wait for it."""
+        self._received += size
+        self._around.count(frame.run, 0, size, bulk)
+        begin = time.thread_time()
+        if self._receive(frame, bulk) and bulk:
+            return 0.0
+        spent = min(time.thread_time() - begin, BUSY_MOST)
+        return self._busy.owe(asyncio.get_running_loop().time(), spent)
 
     def _receive(self, frame: Frame, bulk: bool) -> bool:
         """Act on one frame; whatever is wrong with its contents ends here. Whether it was any good."""

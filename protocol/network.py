@@ -15,16 +15,17 @@ import asyncio
 import logging
 import socket
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from shoal.protocol.addresses import listening, reachable_at, resolve
+from shoal.protocol.calls import Serve
 from shoal.protocol.complaints import Complaints
 from shoal.protocol.dialing import LIMIT, no_failures
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.identity import Identity, public_key
-from shoal.protocol.ids import PeerId, RunId, short
+from shoal.protocol.ids import PeerId, RunId
 from shoal.protocol.link import BULK, CONTROL, Link, Neighbour, Surroundings
 from shoal.protocol.ports import claim_pair
 from shoal.protocol.racing import by_turns, first_answer
@@ -51,7 +52,7 @@ class Network:
         self.peer = identity.peer
         self.takes: Callable[[RunId | None], bool] = lambda run: True  # of which runs messages are read at all
         self.on_message: Callable[[PeerId, RunId | None, Message], None] = lambda peer, run, message: None
-        self.on_call: Callable[[PeerId, Message], Awaitable[Message]] = _refuse
+        self.on_call: Serve = _refuse  # at once, or later
         self.on_link: Callable[[PeerId, bool], None] = lambda peer, up: None
         self.on_left: Callable[[PeerId, RunId, Message, bool], None] = lambda peer, run, message, sent: None
         self._listen_host, self._port = host, port
@@ -96,6 +97,8 @@ class Network:
         except TimeoutError:
             pass
         await self._tasks.close()
+        for neighbour in self._neighbours.values():
+            neighbour.close()
         await self._transport.close()
         for neighbour in self._neighbours.values():
             neighbour.disconnected()
@@ -146,11 +149,7 @@ class Network:
         """The peer's answer; RemoteError if it refused or answered nonsense, TransportError if there is none."""
         if self._closing:
             raise TransportError("the network is closed")
-        try:
-            async with asyncio.timeout(timeout):
-                return await self._neighbour(to).call(message)
-        except TimeoutError:
-            raise TransportError(f"no answer from {short(to)} in {timeout:g} s") from None
+        return await self._neighbour(to).call(message, timeout)
 
     def links(self) -> list[Link]:
         """All peers that we are connected with."""
@@ -258,5 +257,5 @@ class Network:
             self._traffic[run].count(sent, received, bulk)
 
 
-async def _refuse(peer: PeerId, message: Message) -> Message:
+def _refuse(peer: PeerId, message: Message) -> Message:
     raise LocalError(f"{type(message).__name__} is not served here")

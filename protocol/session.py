@@ -241,17 +241,20 @@ class _Socket:
             return await self._through.read(READ_SIZES[0])
         try:
             return await self._take(self._socket.socket)
-        except (OSError, trio.ClosedResourceError) as error:
+        except (OSError, ValueError, trio.ClosedResourceError) as error:  # ValueError: once closed, it has no number
             raise ConnectionClosedError(str(error), transport="tcp") from error
 
     async def _take(self, socket: trio.socket.SocketType) -> bytes:
         """To ask a socket before it says that it has something is in vain, unless it had more than was asked for."""
-        await (trio.lowlevel.checkpoint() if self._may_have_more else trio.lowlevel.wait_readable(socket))
+        if self._may_have_more:
+            await trio.lowlevel.checkpoint()
         while True:
+            if not self._may_have_more:
+                await trio.lowlevel.wait_readable(socket.fileno())
             try:
                 data = os.read(socket.fileno(), self._next_size)
             except BlockingIOError:
-                await trio.lowlevel.wait_readable(socket)
+                self._may_have_more = False
                 continue
             self._may_have_more = len(data) == self._next_size
             self._next_size = min(max(READ_SIZES[0], 2 * len(data)), READ_SIZES[1])

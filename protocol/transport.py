@@ -9,7 +9,6 @@ Rules:
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,7 +20,7 @@ from shoal.protocol.host import Buffer, RawStream, TrioHost
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId, short
 
-AHEAD = 1 << 18  # bytes of a stream that are fetched before anybody asks for them
+STEP = 1 << 17  # bytes: the least that a reader is allowed at a time
 
 Connection = Any  # libp2p's, only passed on
 
@@ -34,10 +33,7 @@ class Stream:
     def __init__(self, bridge: Bridge, raw: RawStream) -> None:
         self._bridge = bridge
         self._raw = raw
-        self._buffer = bytearray()
-        self._read = self._allowed = 0  # bytes since the stream was opened
-        self._waiting: asyncio.Future[None] | None = None
-        self._end: BaseException | None = None
+        self._allowed = 0  # bytes since the stream was opened
         self._is_writing = False
 
     @property
@@ -45,18 +41,17 @@ class Stream:
         """Whether a write has a chance; costs nothing, and False is final."""
         return self._raw.is_open
 
-    async def read_exact(self, size: int) -> bytes:
-        """Exactly `size` bytes; TransportError if the stream ends before."""
-        self._allow(self._read + size + AHEAD)
-        while len(self._buffer) < size:
-            if self._end is not None:
-                raise self._end
-            self._waiting = asyncio.get_running_loop().create_future()
-            await self._waiting
-        data = bytes(memoryview(self._buffer)[:size])
-        del self._buffer[:size]
-        self._read += size
-        return data
+    def listen(self, feed: Callable[[bytes], None], ended: Callable[[BaseException], None]) -> None:
+        """Have `feed` called with what comes, as far as that is allowed; `ended` follows once, with the reason."""
+        self._bridge.follow(ended, self._raw.pump, partial(self._bridge.tell, feed))
+
+    def allow(self, upto: int) -> None:
+        """Let so many bytes come, counted from the first; they come without being asked for, as each question would
+        cost a way there and back. So `upto` should be well ahead: small steps are not passed on.
+        """
+        if upto - self._allowed >= STEP:
+            self._bridge.post(self._raw.allow, upto - self._allowed)
+            self._allowed = upto
 
     async def write(self, *parts: Buffer) -> None:
         """Put all bytes on the connection, as fast as the peer reads."""
@@ -71,28 +66,6 @@ class Stream:
     def reset(self) -> None:
         """Drop the stream in both directions, now; may be called again."""
         self._bridge.spawn(self._raw.reset)
-
-    # -- what comes, before anybody asks for it: to ask for each piece would cost a way there and back ----------
-
-    def _allow(self, upto: int) -> None:
-        if upto - self._allowed < AHEAD // 2:
-            return
-        if not self._allowed:
-            self._bridge.follow(self._finish, self._raw.pump, partial(self._bridge.tell, self._feed))
-        self._bridge.post(self._raw.allow, upto - self._allowed)
-        self._allowed = upto
-
-    def _feed(self, data: bytes) -> None:
-        self._buffer += data
-        self._wake()
-
-    def _finish(self, reason: BaseException) -> None:
-        self._end = reason
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
 
 
 class Transport:

@@ -24,7 +24,7 @@ MAX_LINES = 300
 VALUES = {"errors", "estimate", "ids", "effects", "messages", "signing", "wire"}
 SHELLS = {
     *("host", "swarm", "session", "muxer", "muxed", "bridge", "transport"),  # libp2p, and asyncio's view of it
-    *("dialing", "racing", "tasks", "ports", "addresses"),  # who is where
+    *("incoming", "dialing", "racing", "tasks", "ports", "addresses"),  # who is where
     *("network", "link", "lane", "calls", "complaints"),  # frames to peers by name
     "identity",  # the key file
 }

@@ -12,6 +12,7 @@ from shoal.node.discovery import SUSPENDED, Discovery
 from shoal.protocol.identity import Identity
 from shoal.protocol.messages.dht import Greet, Greeted
 from shoal.protocol.network import Network
+from shoal.protocol.wire import Message
 
 
 @pytest.mark.asyncio
@@ -35,10 +36,13 @@ async def test_a_greeting_is_taken_in_at_once_though_its_answer_waits(monkeypatc
     discovery._origin, discovery._running = time.time() - asyncio.get_running_loop().time(), True
     monkeypatch.setattr(discovery._dial_back, "first_verdict", known.wait)
     monkeypatch.setattr(discovery, "_carry_out", asked.extend)
-    first, second = (
-        asyncio.create_task(discovery.on_call(other, Greet(("/ip4/203.0.113.7/tcp/4101",) * serves, bool(serves))))
-        for serves in (0, 1)
-    )
+
+    def greet(serves: int) -> asyncio.Task[Message]:
+        answer = discovery.on_call(other, Greet(("/ip4/203.0.113.7/tcp/4101",) * serves, bool(serves)))
+        assert not isinstance(answer, Message)
+        return asyncio.create_task(answer)
+
+    first, second = greet(0), greet(1)
     await asyncio.sleep(0)
     (greeting,) = (effect for effect in asked if isinstance(effect, Ask))
     assert greeting.to.peer == other

@@ -19,7 +19,7 @@ from libp2p.stream_muxer.exceptions import MuxedConnUnavailable, MuxedStreamEOF,
 from libp2p.stream_muxer.yamux.yamux import Yamux
 
 from shoal.protocol import muxer
-from shoal.protocol.muxed import FIRST_WINDOW, MOST_WINDOW, MuxedStream
+from shoal.protocol.muxed import FIRST_WINDOW, FRAME, MOST_WINDOW, MuxedStream
 from shoal.protocol.muxer import HEADER, MAX_STREAMS, Flag, Kind, Muxer
 from shoal.protocol.session import LINE, Noise, Session
 from tests.unit.secured_kit import run, secured
@@ -128,6 +128,64 @@ def test_the_windows_of_one_connection_grow_up_to_a_bound(monkeypatch: pytest.Mo
             windows = sorted(there.window // FIRST_WINDOW for _, there in streams)
             assert windows in ([1, 1, 4], [1, 2, 4], [2, 2, 2]), "3 more for one and 1 for another, or 1 for each"
             assert far._grown == (sum(windows) - 3) * FIRST_WINDOW <= 4 * FIRST_WINDOW
+
+    run(test)
+
+
+def test_a_short_write_is_taken_at_once_within_the_window_and_by_an_open_stream_only() -> None:
+    async def test() -> None:
+        async with pair() as (near, far):
+            here, there = await both(near, far)
+            sent = 0
+            while here.write_now(bytes(FRAME)):
+                sent += FRAME
+                await until(lambda: there.unread == sent)  # noqa: B023  # it is waited for here
+            assert FIRST_WINDOW - FRAME < sent <= FIRST_WINDOW
+            assert not here.write_now(bytes(FIRST_WINDOW - sent + 1))
+            assert here.write_now(bytes(FIRST_WINDOW - sent))
+            assert len(await read_all(there, FIRST_WINDOW)) == FIRST_WINDOW
+            await until(lambda: here.write_now(b"granted anew"))
+            assert not here.write_now(bytes(FRAME + 1)), "a frame is not cut"
+            await there.reset()
+            await until(lambda: not here.is_open)
+            assert not here.write_now(b"too late")
+
+    run(test)
+
+
+def test_nothing_is_taken_at_once_when_the_connection_is_lost() -> None:
+    async def test() -> None:
+        async with pair() as (near, far):
+            here, _ = await both(near, far)
+            await near.secured_conn.close()
+            assert here.is_open, "it has not been told yet"
+            assert not here.write_now(b"lost")
+            with pytest.raises((MuxedStreamReset, IOException)):
+                await here.write(b"lost")
+
+    run(test)
+
+
+def test_what_comes_is_handed_to_the_reader_at_once_behind_what_it_has_not_taken() -> None:
+    async def test() -> None:
+        async with pair() as (near, far):
+            here, there = await both(near, far)
+            came = list[bytes]()
+            await here.write(b"before")
+            await until(lambda: there.unread)
+
+            def hand_on(data: bytes) -> bool:
+                came.append(data)
+                return True
+
+            there.hand_on = hand_on
+            await here.write(b", behind")
+            await until(lambda: there.unread == 14)
+            assert await there.take(20) == b"before, behind"
+            for _ in range(4):
+                await here.write(bytes(FIRST_WINDOW // 2))  # what is handed on is granted anew
+            await until(lambda: sum(map(len, came)) == 2 * FIRST_WINDOW)
+            assert there.unread == 0
 
     run(test)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -25,6 +25,16 @@ async def writing() -> AsyncIterator[tuple[Session, Session]]:
         nursery.start_soon(near.write_queued)
         yield near, far
         nursery.cancel_scope.cancel()
+
+
+async def read_on(session: Session, data: bytearray) -> None:
+    while True:
+        data += await session.read()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():
+        await trio.sleep(0.001)
 
 
 SIZES = [1, 12, 4096, MAX_PLAINTEXT_LENGTH, MAX_PLAINTEXT_LENGTH + 1, 1 << 20]
@@ -193,5 +203,70 @@ def test_the_end_of_the_connection_is_said() -> None:
             assert await far.read(4) == b"last"
             with pytest.raises(ConnectionClosedError):
                 await far.read(1)
+
+    run(test)
+
+
+# -- from another thread --------------------------------------------------------------------------------------
+
+
+def test_what_is_written_from_another_thread_does_not_mix_with_the_rest() -> None:
+    async def test() -> None:
+        async with writing() as (near, far), trio.open_nursery() as nursery:
+
+            def write_from_there() -> int:
+                return sum(near.write_now((letter * 500, letter * 500)) for letter in (b"c", b"d") * 200)
+
+            async def write(letter: bytes) -> None:
+                for _ in range(200):
+                    await near.write(letter * 1000)
+
+            async def write_there() -> None:
+                taken.append(await trio.to_thread.run_sync(write_from_there))
+
+            taken = list[int]()
+            async with trio.open_nursery() as writers:
+                nursery.start_soon(read_on, far, data := bytearray())
+                for letter in (b"a", b"b"):
+                    writers.start_soon(write, letter)
+                writers.start_soon(write_there)
+            await until(lambda: len(data) == 1000 * (400 + taken[0]))
+            assert all(data[at : at + 1000] == data[at : at + 1] * 1000 for at in range(0, len(data), 1000))
+            nursery.cancel_scope.cancel()
+
+    run(test)
+
+
+def test_what_the_socket_does_not_take_at_once_follows_and_until_then_nothing_else_is_taken() -> None:
+    async def test() -> None:
+        async with writing() as (near, far), trio.open_nursery() as nursery:
+            sent = bytearray()
+            for number in range(10_000):
+                piece = bytes([number % 251]) * 60_000
+                if not near.write_now((piece,)):
+                    break
+                sent += piece
+            assert sent, "the socket has room for something"
+            assert not near.write_now((b"more",))
+            nursery.start_soon(read_on, far, data := bytearray())
+            await until(lambda: len(data) == len(sent))
+            assert data == sent
+            assert near.write_now((b"more",))
+            await until(lambda: data.endswith(b"more"))
+            nursery.cancel_scope.cancel()
+
+    run(test)
+
+
+def test_nothing_is_taken_at_once_before_or_after_its_time() -> None:
+    async def test() -> None:
+        async with secured() as (near, _):
+            assert not near.write_now((b"there is no task yet that could write the rest",))
+            near.hand_over(LINE)
+            assert near.write_now((b"now",))
+            with near._leaving:
+                assert not near.write_now((b"others are at it",))
+            await near.close()
+            assert not near.write_now((b"its number may be another socket's",))
 
     run(test)

@@ -1,0 +1,108 @@
+"""Frames as they come on one stream that a peer opened.
+
+Rules:
+- A frame is handed on in the very turn of the loop that brings its last byte. Whoever takes it says for how many
+  seconds nothing more is to be taken; what comes meanwhile waits here, about AHEAD bytes, and beyond that at the peer.
+- Bad framing, and a frame that does not come to its end in time, end the stream, and are complained of.
+- When the stream has ended, what came whole before is still handed on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from shoal.protocol.errors import RemoteError
+from shoal.protocol.frames import LENGTH_SIZE, Frame, decode_frame, frame_length
+from shoal.protocol.ids import PeerId
+from shoal.protocol.transport import Stream
+
+AHEAD = 1 << 18  # bytes that are fetched before anybody asks for them
+FRAME_LIMIT = 120.0  # seconds for one frame: nobody makes us keep half of one for ever
+
+Take = Callable[[Frame, int], float]
+"""take(frame, its size): the seconds for which nothing more is to be taken."""
+
+
+class Incoming:
+    """The frames of `stream`, of at most `limit` bytes each, until it ends or is closed."""
+
+    def __init__(
+        self, stream: Stream, limit: int, sender: PeerId, take: Take, complain: Callable[[RemoteError], None]
+    ) -> None:
+        self._stream, self._limit, self._sender = stream, limit, sender
+        self._take, self._complain = take, complain
+        self._came = bytearray()
+        self._taken = 0  # bytes of whole frames
+        self._next_size = LENGTH_SIZE  # of the frame that comes, as far as we know
+        self._pause: asyncio.TimerHandle | None = None
+        self._patience: asyncio.TimerHandle | None = None  # with the frame that comes
+        self._has_ended = self.is_over = False
+        stream.listen(self._feed, self._end)
+        stream.allow(AHEAD)
+
+    def close(self) -> None:
+        """Take nothing more, and drop the stream."""
+        self.is_over = True
+        for timer in (self._pause, self._patience):
+            if timer is not None:
+                timer.cancel()
+        self._came.clear()
+        self._stream.reset()
+
+    def _feed(self, data: bytes) -> None:
+        if not self.is_over:
+            self._came += data
+            self._go_on()
+
+    def _end(self, reason: BaseException) -> None:
+        """The peer ended it, or the connection is lost, which others will say."""
+        self._has_ended = True
+        self._go_on()
+
+    def _go_on(self) -> None:
+        try:
+            while self._pause is None and not self.is_over and (data := self._next()) is not None:
+                self._rest(self._take(decode_frame(data, self._sender), LENGTH_SIZE + len(data)))
+        except RemoteError as error:
+            self._complain(error)
+            self.close()
+        if self._pause is None and not self.is_over:
+            self._wait()
+
+    def _next(self) -> bytes | None:
+        """The next frame without its length, if it is there."""
+        if len(self._came) < LENGTH_SIZE:
+            return None
+        self._next_size = LENGTH_SIZE + frame_length(bytes(self._came[:LENGTH_SIZE]), self._limit, self._sender)
+        if len(self._came) < self._next_size:
+            return None
+        data = bytes(memoryview(self._came)[LENGTH_SIZE : self._next_size])
+        del self._came[: self._next_size]
+        self._taken += self._next_size
+        self._next_size = LENGTH_SIZE
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        return data
+
+    def _rest(self, seconds: float) -> None:
+        if seconds and not self.is_over:
+            self._pause = asyncio.get_running_loop().call_later(seconds, self._has_rested)
+
+    def _has_rested(self) -> None:
+        self._pause = None
+        self._go_on()
+
+    def _wait(self) -> None:
+        """For more."""
+        if self._has_ended:
+            self.close()
+            return
+        self._stream.allow(self._taken + self._next_size + AHEAD)
+        if self._next_size > LENGTH_SIZE and self._patience is None:
+            self._patience = asyncio.get_running_loop().call_later(FRAME_LIMIT, self._give_up)
+
+    def _give_up(self) -> None:
+        self._complain(RemoteError(f"took more than {FRAME_LIMIT:g} s for one frame", self._sender))
+        self.close()

@@ -1,0 +1,125 @@
+"""Frames as they come: however they are cut, in time or not, and while whoever takes them rests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.protocol import incoming
+from shoal.protocol.errors import RemoteError, TransportError
+from shoal.protocol.frames import Frame, Kind, frame_head
+from shoal.protocol.ids import PeerId
+from shoal.protocol.incoming import AHEAD, Incoming
+
+LIMIT = 1000
+
+
+def framed(body: bytes) -> bytes:
+    return frame_head(Kind.MESSAGE, 0, None, len(body)) + body
+
+
+class Receiver:
+    """What a stream brings, taken."""
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self.bodies: list[bytes] = []
+        self.complaints: list[RemoteError] = []
+        self.allowed, self.was_reset, self.rest = 0, 0, 0.0
+        stream: Any = self
+        self.incoming = Incoming(stream, limit, PeerId("peer"), self.take, self.complaints.append)
+
+    def take(self, frame: Frame, size: int) -> float:
+        assert size == len(framed(bytes(frame.body)))
+        self.bodies.append(bytes(frame.body))
+        return self.rest
+
+    # -- as a stream
+
+    def listen(self, feed: Callable[[bytes], None], ended: Callable[[BaseException], None]) -> None:
+        self.feed, self.ended = feed, ended
+
+    def allow(self, upto: int) -> None:
+        self.allowed = upto
+
+    def reset(self) -> None:
+        self.was_reset += 1
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+@given(st.lists(st.binary(max_size=40), max_size=6), st.lists(st.integers(0, 300), max_size=8))
+def test_frames_come_whole_and_in_order_however_they_are_cut(bodies: list[bytes], cuts: list[int]) -> None:
+    async def test() -> None:
+        receiver, data = Receiver(), b"".join(map(framed, bodies))
+        places = [0, *sorted(cut for cut in cuts if cut < len(data)), len(data)]
+        for begin, end in pairwise(places):
+            receiver.feed(data[begin:end])
+        assert receiver.bodies == bodies
+        assert receiver.allowed == len(data) + 4 + AHEAD
+        receiver.incoming.close()
+
+    asyncio.run(test())
+
+
+@pytest.mark.asyncio
+async def test_a_long_frame_is_let_come_and_one_that_is_too_long_is_not() -> None:
+    receiver = Receiver(10 * AHEAD)
+    data = framed(bytes(5 * AHEAD))
+    receiver.feed(data[:100])
+    assert receiver.allowed == len(data) + AHEAD
+    receiver.feed(data[100:])
+    assert len(receiver.bodies) == 1
+    receiver.feed((11 * AHEAD).to_bytes(4, "big"))
+    assert "over the limit" in str(receiver.complaints[0])
+    assert receiver.was_reset == 1
+    assert receiver.incoming.is_over
+
+
+@pytest.mark.asyncio
+async def test_while_it_rests_nothing_is_taken_or_let_come_and_then_all_that_came() -> None:
+    receiver = Receiver()
+    receiver.rest = 0.01
+    data = [framed(bytes([number])) for number in range(3)]
+    receiver.feed(b"".join(data))
+    assert receiver.bodies == [b"\0"]
+    assert receiver.allowed == AHEAD
+    receiver.ended(TransportError("the stream has ended"))
+    assert not receiver.incoming.is_over, "what came before the end is still taken"
+    await until(lambda: receiver.incoming.is_over)
+    assert receiver.bodies == [b"\0", b"\1", b"\2"]
+    assert receiver.was_reset == 1
+    assert not receiver.complaints
+
+
+@pytest.mark.asyncio
+async def test_half_a_frame_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incoming, "FRAME_LIMIT", 0.02)
+    receiver = Receiver()
+    receiver.feed(framed(b"in time")[:9])
+    receiver.feed(framed(b"in time")[9:])
+    receiver.feed(framed(b"never")[:9])
+    await until(lambda: receiver.incoming.is_over)
+    assert receiver.bodies == [b"in time"]
+    assert "for one frame" in str(receiver.complaints[0])
+
+
+@pytest.mark.asyncio
+async def test_once_closed_it_hears_nothing() -> None:
+    receiver = Receiver()
+    receiver.feed(framed(b"first") + framed(b"second")[:9])
+    receiver.incoming.close()
+    receiver.feed(framed(b"second")[9:])
+    receiver.ended(TransportError("the connection is lost"))
+    assert receiver.bodies == [b"first"]
+    assert not receiver.complaints
+    assert receiver.was_reset == 1

@@ -1,0 +1,153 @@
+"""A lane: words in order over the ready stream or the slow way, each told of once, and none lost between the two."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from shoal.protocol.errors import TransportError
+from shoal.protocol.lane import Lane, Parcel
+
+LIMIT = 100
+
+
+class Wire:
+    """A stream that takes what it is given at once, or, while it is `slow`, when the test says so."""
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.is_open, self.slow, self.fails = True, False, False
+        self.may_leave = asyncio.Event()
+        self.batches = 0
+
+    def write_now(self, data: bytes) -> bool:
+        if self.slow or self.fails:
+            return False
+        self.data += data
+        return True
+
+    async def write(self, *parts: bytes) -> None:
+        self.batches += 1
+        if self.slow:
+            await self.may_leave.wait()
+        if self.fails:
+            raise TransportError("it is broken")
+        self.data += b"".join(parts)
+
+    def reset(self) -> None:
+        self.is_open = False
+
+
+class Sender:
+    """A lane, and what is told of the words in it."""
+
+    def __init__(self) -> None:
+        self.wires: list[Wire] = []
+        self.told: list[str] = []
+        self.lane = Lane(LIMIT, self.open, asyncio.create_task)
+
+    async def open(self) -> Any:
+        await asyncio.sleep(0)
+        self.wires.append(Wire())
+        return self.wires[-1]
+
+    def put(self, word: bytes, is_packed: bool = True, urgent: bool = False) -> None:
+        def note(what: str) -> Callable[[object], None]:
+            return lambda _: self.told.append(f"{word.decode()} {what}")
+
+        self.lane.put(Parcel(len(word), lambda: [word], note("sent"), note("lost"), is_packed), urgent)
+
+    async def idle(self) -> None:
+        async with asyncio.timeout(10):
+            while not self.lane.is_idle:
+                await asyncio.sleep(0)
+
+
+async def ready() -> tuple[Sender, Wire]:
+    """A lane that has a stream, and nothing to do."""
+    sender = Sender()
+    sender.put(b"a")
+    await sender.idle()
+    return sender, sender.wires[0]
+
+
+@pytest.mark.asyncio
+async def test_a_word_that_finds_the_stream_ready_leaves_at_once() -> None:
+    sender, wire = await ready()
+    sender.put(b"b")
+    assert sender.lane.is_idle
+    assert wire.data == b"ab"
+    assert wire.batches == 1
+    assert sender.told == ["a sent", "b sent"]
+
+
+@pytest.mark.asyncio
+async def test_what_follows_a_slow_word_waits_for_it_even_if_the_stream_is_ready_again() -> None:
+    sender, wire = await ready()
+    wire.slow = True
+    sender.put(b"b")
+    await asyncio.sleep(0)
+    wire.slow = False
+    sender.put(b"c")
+    sender.put(b"!", urgent=True)
+    assert wire.data == b"a"
+    assert not sender.lane.is_idle, "who closes waits for what has not left"
+    wire.may_leave.set()
+    await sender.idle()
+    sender.put(b"d")
+    assert wire.data == b"ab!cd"
+    assert sender.told == ["a sent", "b sent", "! sent", "c sent", "d sent"]
+
+
+@pytest.mark.asyncio
+async def test_a_payload_is_told_of_later_only() -> None:
+    """Its owner may be in the middle of something."""
+    sender, wire = await ready()
+    sender.put(b"b", is_packed=False)
+    assert sender.told == ["a sent"]
+    await sender.idle()
+    assert wire.data == b"ab"
+    assert sender.told == ["a sent", "b sent"]
+
+
+@pytest.mark.asyncio
+async def test_a_word_that_the_stream_does_not_take_is_lost_once_and_the_next_finds_a_new_stream() -> None:
+    sender, wire = await ready()
+    wire.fails = True
+    sender.put(b"b")
+    await sender.idle()
+    sender.put(b"c")
+    await sender.idle()
+    assert [each.data for each in sender.wires] == [b"a", b"c"]
+    assert sender.told == ["a sent", "b lost", "c sent"]
+    assert sender.lane.dropped == 1
+
+
+@pytest.mark.asyncio
+async def test_a_stream_that_was_lost_or_given_up_is_not_written_to() -> None:
+    sender, wire = await ready()
+    wire.is_open = False
+    sender.put(b"b")
+    await sender.idle()
+    sender.lane.renew()
+    sender.put(b"c")
+    await sender.idle()
+    assert [each.data for each in sender.wires] == [b"a", b"b", b"c"]
+
+
+@pytest.mark.asyncio
+async def test_what_is_too_much_is_dropped_ready_or_not() -> None:
+    sender, wire = await ready()
+    sender.put(b"x" * (LIMIT + 1))
+    wire.slow = True
+    sender.put(b"b")
+    await asyncio.sleep(0)
+    for _ in range(2):
+        sender.put(b"y" * (LIMIT - 1))
+    wire.may_leave.set()
+    await sender.idle()
+    assert wire.data == b"ab" + b"y" * (LIMIT - 1)
+    assert [each.split()[1] for each in sender.told] == ["sent", "lost", "lost", "sent", "sent"]
