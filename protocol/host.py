@@ -65,7 +65,7 @@ class RawStream:
         """Hand on what comes, as far as that is allowed, until the stream ends."""
 
         def hand_on(data: bytes) -> bool:
-            if self._allowed <= 0:
+            if self._allowed <= 0 or len(data) > READ_SIZE:
                 return False
             self._allowed -= len(data)
             feed(data)

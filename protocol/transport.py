@@ -34,7 +34,7 @@ class Stream:
         self._bridge = bridge
         self._raw = raw
         self._allowed = 0  # bytes since the stream was opened
-        self._is_writing = False
+        self._under_way = 0  # writes that may not have come to their end
 
     @property
     def is_open(self) -> bool:
@@ -55,13 +55,13 @@ class Stream:
 
     async def write(self, *parts: Buffer) -> None:
         """Put all bytes on the connection, as fast as the peer reads."""
-        self._is_writing = True  # for ever, if we are cancelled: then it goes on over there
+        self._under_way += 1  # for ever, if we are cancelled: then it goes on over there
         await self._bridge.call(self._raw.write, parts)
-        self._is_writing = False
+        self._under_way -= 1
 
     def write_now(self, data: bytes) -> bool:
         """Whether `data` was taken, all of it and without waiting, behind all that was written before."""
-        return not self._is_writing and self._raw.write_now(data)
+        return not self._under_way and self._raw.write_now(data)
 
     def reset(self) -> None:
         """Drop the stream in both directions, now; may be called again."""

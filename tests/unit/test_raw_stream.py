@@ -11,7 +11,7 @@ import trio
 import trio.testing
 from libp2p.stream_muxer.exceptions import MuxedStreamReset
 
-from shoal.protocol.host import RawStream
+from shoal.protocol.host import READ_SIZE, RawStream
 from tests.unit.secured_kit import run
 
 
@@ -52,6 +52,29 @@ def test_no_more_is_handed_on_than_was_allowed_and_a_reset_ends_the_wait() -> No
                 await trio.testing.wait_all_tasks_blocked()
                 assert len(came) == handed_on
             await stream.reset()
+
+    run(test)
+
+
+def test_what_comes_is_handed_on_at_once_if_that_is_allowed_and_not_much() -> None:
+    async def test() -> None:
+        async def take(most: int) -> None:
+            await trio.sleep_forever()
+
+        muxed, came = SimpleNamespace(take=take), list[bytes]()
+        stream = a_stream(muxed, trio.sleep_forever)
+        stream.allow(100)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stream.pump, came.append)
+            await trio.testing.wait_all_tasks_blocked()
+            assert not muxed.hand_on(bytes(READ_SIZE + 1)), "a peer may send megabytes in one frame"
+            assert muxed.hand_on(bytes(90))
+            assert muxed.hand_on(bytes(90))
+            assert not muxed.hand_on(b"x")
+            stream.allow(100)
+            assert muxed.hand_on(b"x")
+            assert list(map(len, came)) == [90, 90, 1]
+            nursery.cancel_scope.cancel()
 
     run(test)
 
