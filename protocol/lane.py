@@ -2,7 +2,8 @@
 
 Rules:
 - `put` never blocks. What is queued is bounded in bytes; a frame that finds the lane full is dropped and counted.
-- A frame that is packed, and finds nothing before it and the stream ready, leaves within `put`.
+- A frame that is packed, and finds nothing before it and the stream ready, leaves within `put`. If the last one did so
+  just now, it is one of many: these leave together a moment later, as to write each on its own would cost more.
 - Each peer writes only to streams that it opened itself. So two peers that dial each other at once have nothing
   to agree on: whichever connection a stream lies on, frames are neither doubled nor reordered.
 - A stream is replaced between frames, never within one. When the connection is lost, so is all that is queued:
@@ -23,6 +24,7 @@ from shoal.protocol.errors import TransportError
 from shoal.protocol.transport import Stream
 
 BATCH = 256 << 10  # small frames are joined up to this many bytes
+JUST_NOW = 0.0002  # seconds: less than an answer takes, so that who asks one thing after the other never waits
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +59,7 @@ class Lane:
         self._queued = 0
         self._stream: Stream | None = None
         self._writer: asyncio.Task[None] | None = None
+        self._left_at = 0.0  # when a frame last left within `put`
         self.dropped = 0
 
     @property
@@ -92,11 +95,13 @@ class Lane:
             self._stream = None
 
     def _leaves_at_once(self, parcel: Parcel) -> bool:
-        if self._stream is None or not self._stream.is_open:
+        now = asyncio.get_running_loop().time()
+        if self._stream is None or not self._stream.is_open or now - self._left_at < JUST_NOW:
             return False
         data = b"".join(parcel.pack())
         was_taken = self._stream.write_now(data)
         if was_taken:
+            self._left_at = now
             parcel.sent(len(data))
         return was_taken
 
@@ -122,8 +127,11 @@ class Lane:
     async def _write_next(self, stream: Stream) -> None:
         batch = self._take()
         parts = [part for _, packed in batch for part in packed]
+        if len(batch) > 1:
+            parts = [b"".join(parts)]
         try:
-            await stream.write(*(parts if len(batch) == 1 else [b"".join(parts)]))
+            if len(parts) != 1 or not stream.write_now(parts[0]):
+                await stream.write(*parts)
         except TransportError as error:
             stream.reset()
             if self._stream is stream:

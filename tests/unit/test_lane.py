@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from shoal.protocol import lane
 from shoal.protocol.errors import TransportError
 from shoal.protocol.lane import Lane, Parcel
 
@@ -21,16 +22,16 @@ class Wire:
         self.data = b""
         self.is_open, self.slow, self.fails = True, False, False
         self.may_leave = asyncio.Event()
-        self.batches = 0
+        self.pieces: list[bytes] = []  # that were taken at once
 
     def write_now(self, data: bytes) -> bool:
         if self.slow or self.fails:
             return False
         self.data += data
+        self.pieces.append(data)
         return True
 
     async def write(self, *parts: bytes) -> None:
-        self.batches += 1
         if self.slow:
             await self.may_leave.wait()
         if self.fails:
@@ -80,8 +81,20 @@ async def test_a_word_that_finds_the_stream_ready_leaves_at_once() -> None:
     sender.put(b"b")
     assert sender.lane.is_idle
     assert wire.data == b"ab"
-    assert wire.batches == 1
     assert sender.told == ["a sent", "b sent"]
+
+
+@pytest.mark.asyncio
+async def test_of_many_words_all_but_the_first_leave_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lane, "JUST_NOW", 3600.0)
+    sender, wire = await ready()
+    sender.lane._left_at = -3600.0
+    for word in (b"b", b"c", b"d"):
+        sender.put(word)
+    assert sender.told == ["a sent", "b sent"]
+    await sender.idle()
+    assert wire.pieces == [b"a", b"b", b"cd"]
+    assert sender.told == ["a sent", "b sent", "c sent", "d sent"]
 
 
 @pytest.mark.asyncio
