@@ -136,13 +136,12 @@ def test_a_short_write_is_taken_at_once_within_the_window_and_by_an_open_stream_
     async def test() -> None:
         async with pair() as (near, far):
             here, there = await both(near, far)
-            sent = 0
-            while here.write_now(bytes(FRAME)):
-                sent += FRAME
-                await until(lambda: there.unread == sent)  # noqa: B023  # it is waited for here
-            assert FIRST_WINDOW - FRAME < sent <= FIRST_WINDOW
-            assert not here.write_now(bytes(FIRST_WINDOW - sent + 1))
-            assert here.write_now(bytes(FIRST_WINDOW - sent))
+            whole, rest = divmod(FIRST_WINDOW, FRAME)
+            for number in range(whole):
+                await until(lambda: here.write_now(bytes(FRAME)))  # the task that writes may be at it
+                await until(lambda: there.unread == (number + 1) * FRAME)  # noqa: B023  # it is waited for here
+            assert not here.write_now(bytes(rest + 1))
+            await until(lambda: here.write_now(bytes(rest)))
             assert len(await read_all(there, FIRST_WINDOW)) == FIRST_WINDOW
             await until(lambda: here.write_now(b"granted anew"))
             assert not here.write_now(bytes(FRAME + 1)), "a frame is not cut"

@@ -251,7 +251,7 @@ def test_what_the_socket_does_not_take_at_once_follows_and_until_then_nothing_el
             nursery.start_soon(read_on, far, data := bytearray())
             await until(lambda: len(data) == len(sent))
             assert data == sent
-            assert near.write_now((b"more",))
+            await until(lambda: near.write_now((b"more",)))
             await until(lambda: data.endswith(b"more"))
             nursery.cancel_scope.cancel()
 
