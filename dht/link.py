@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from urllib.parse import quote, unquote
 
-from shoal.dht.scope import Scope, is_port, scope_of_host
+from shoal.dht.scope import Scope, scope_of_host
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import RunId
+from shoal.protocol.multiaddrs import is_port, is_relayed, place_of
 
 SCHEME = "shoal:"
 VERSION = 1
@@ -130,7 +131,7 @@ def _peer(address: str) -> str:
 
 
 def _short(address: str) -> str:
-    return address if "/p2p-circuit" in address else address.partition("/p2p/")[0]
+    return address if is_relayed(address) else place_of(address)
 
 
 def _ip(host: str) -> IPv4Address | IPv6Address | None:

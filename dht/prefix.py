@@ -10,8 +10,9 @@ from __future__ import annotations
 import ipaddress
 from functools import lru_cache
 
-from shoal.dht.scope import Scope, host_and_port, scope_of
+from shoal.dht.scope import Scope, scope_of
 from shoal.protocol.messages.dht import Contact
+from shoal.protocol.multiaddrs import host_and_port
 
 NARROW = {4: 24, 6: 64}  # what one customer gets
 WIDE = {4: 16, 6: 48}  # what one provider has at one place

@@ -21,9 +21,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from shoal.dht.scope import Scope, host_and_port, scope_of
+from shoal.dht.scope import Scope, scope_of
 from shoal.protocol.allowance import Allowance, Allowances
 from shoal.protocol.ids import PeerId
+from shoal.protocol.multiaddrs import host_and_port, place_of
 
 OPINIONS = 3  # that we want in each scope
 ASK_AGAIN = 1800.0  # seconds until an opinion is too old
@@ -68,7 +69,7 @@ class Reachability:
 
     def set_addresses(self, addresses: Sequence[str]) -> None:
         """Where we listen. If that has changed, all that was said is void."""
-        own = tuple(address.partition("/p2p/")[0] for address in addresses)
+        own = tuple(place_of(address) for address in addresses)
         if own != self._own:
             self._own, self._opinions = own, {}
 

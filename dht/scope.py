@@ -21,19 +21,15 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
 
 from shoal.dht.hearsay import MAX_ADDRESS, MAX_ADDRESSES
 from shoal.dht.keys import K
 from shoal.protocol.messages.dht import Contact, Greet, Greeted, Nodes, Records
+from shoal.protocol.multiaddrs import host_and_port, is_public
 from shoal.protocol.wire import Message
 
-MAX_PORT = 65_535
 CACHED = 16_384  # addresses whose scope is remembered
-DOCUMENTATION = tuple(
-    ip_network(each) for each in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32")
-)
-SITE_LOCAL = ip_network("fec0::/10")  # RFC 3879: private networks of old, which Python calls global
 
 
 class Scope(IntEnum):
@@ -42,23 +38,6 @@ class Scope(IntEnum):
     LOOPBACK = 0
     LAN = 1
     INTERNET = 2
-
-
-def host_and_port(address: str) -> tuple[IPv4Address | IPv6Address, int] | None:
-    """Where a multiaddr of a literal IP address and a TCP port leads; None for all others.
-
-    A PeerID may follow and nothing else: of two hosts in one address libp2p dials the second.
-    """
-    parts = address.split("/")
-    if len(parts) != 5 and not (len(parts) == 7 and parts[5] == "p2p"):
-        return None
-    if parts[0] or parts[3] != "tcp" or not is_port(parts[4]) or "%" in parts[2]:
-        return None
-    try:
-        host = ip_address(parts[2])
-    except ValueError:
-        return None
-    return (host, int(parts[4])) if parts[1] == f"ip{host.version}" else None
 
 
 def scope_of(address: str) -> Scope | None:
@@ -76,11 +55,11 @@ def scope_of_host(host: IPv4Address | IPv6Address) -> Scope | None:
     """The scope of an IP address; None if nobody can dial it."""
     if host.is_loopback:
         return Scope.LOOPBACK
-    if any(host in network for network in DOCUMENTATION):
+    if is_public(host):
         return Scope.INTERNET
     if host.is_unspecified or host.is_multicast or host.is_reserved:
         return None
-    return Scope.INTERNET if host.is_global and host not in SITE_LOCAL else Scope.LAN
+    return Scope.LAN
 
 
 def scope_between(addresses: Iterable[str]) -> Scope:
@@ -126,8 +105,3 @@ def heard(message: Message, scope: Scope) -> Message:
 def _contacts(contacts: Sequence[Contact], scope: Scope) -> tuple[Contact, ...]:
     near = (Contact(each.peer, within_reach(each.addresses, scope)) for each in contacts[: K + 1])
     return tuple(each for each in near if each.addresses)
-
-
-def is_port(text: str) -> bool:
-    """Whether this is the number of a port that can be dialled."""
-    return text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= MAX_PORT

@@ -18,6 +18,7 @@ from shoal.dht.scope import is_near
 from shoal.protocol.addresses import Interface
 from shoal.protocol.identity import public_key
 from shoal.protocol.ids import PeerId
+from shoal.protocol.multiaddrs import place_of
 
 SERVICE = "_shoal._tcp.local."
 VERSION = b"1"
@@ -29,7 +30,7 @@ Words = Mapping[bytes, bytes | None]
 
 def words(peer: PeerId, addresses: Sequence[str]) -> dict[str, str]:
     """The text record of a node that listens at these multiaddrs."""
-    plain = [address.partition("/p2p/")[0] for address in addresses]
+    plain = [place_of(address) for address in addresses]
     return {"v": VERSION.decode(), "peer": peer, **{f"a{i}": each for i, each in enumerate(plain[:MAX_ADDRESSES])}}
 
 

@@ -49,7 +49,7 @@ class DialBack:
         """For good: ask whoever is connected, while we want to know more."""
         while True:
             self._somebody_came.clear()
-            self._reachability.set_addresses(self._network.addresses())
+            self._reachability.set_addresses(self._network.own_addresses())
             linked = [(link.peer, scope_between(link.addresses)) for link in self._network.links()]
             chosen = self._reachability.whom_to_ask(_now(), linked)
             scopes = dict(linked)
@@ -75,7 +75,7 @@ class DialBack:
             return False
 
     async def _ask(self, peer: PeerId, scope: Scope) -> None:
-        own = tuple(address.partition("/p2p/")[0] for address in self._network.addresses())[:MAX_NAMED]
+        own = self._network.own_addresses()[:MAX_NAMED]
         try:
             answer = await self._network.call(peer, TryMe(own), CALL_LIMIT)
         except (TransportError, RemoteError):

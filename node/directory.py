@@ -152,9 +152,10 @@ class Page:
         return put.held > 0
 
     def _addresses(self) -> tuple[str, ...]:
-        """Where others were seen to reach us comes first."""
-        own = (address.partition("/p2p/")[0] for address in self._network.addresses())
-        return tuple(dict.fromkeys([*self._discovery.verdict.addresses, *own]))[:ADDRESSES]
+        """Where others were seen to reach us comes first, then where relays connect them with us."""
+        network = self._network
+        known = [*self._discovery.verdict.addresses, *network.relayed_addresses, *network.own_addresses()]
+        return tuple(dict.fromkeys(known))[:ADDRESSES]
 
     # -- reading --------------------------------------------------------------------------------------------
 

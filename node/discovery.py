@@ -62,6 +62,7 @@ class Discovery:
         self._core = Kademlia(identity.peer, self._signer, random.Random())
         self._dial_back = DialBack(network, self._settle)
         self._last_use = LastUse()
+        self._kept: frozenset[PeerId] = frozenset()
         self._waiting: dict[int, asyncio.Future[Event]] = {}
         self._tickets = itertools.count(1)
         self._sequence = 0
@@ -149,6 +150,10 @@ class Discovery:
         horizon = max((scope_between(link.addresses) for link in self._network.links()), default=Scope.LOOPBACK)
         return worth_dialling(addresses, horizon, attached())
 
+    def keep(self, peers: Sequence[PeerId]) -> None:
+        """Connections with these are not closed, however little is said over them."""
+        self._kept = frozenset(peers)
+
     @property
     def verdict(self) -> Verdict:
         """Where others can reach us."""
@@ -230,12 +235,15 @@ class Discovery:
 
     def _settle(self, verdict: Verdict) -> None:
         """Others find us where we were found; until then, nobody is to count on us."""
-        addresses = verdict.addresses or tuple(each.partition("/p2p/")[0] for each in self._network.addresses())
+        addresses = verdict.addresses or self._network.own_addresses()
         self._carry_out(self._core.set_contact(self.now(), addresses, verdict.serves))
 
     async def _tidy(self) -> None:
         while True:
             await asyncio.sleep(TIDY_EVERY)
             linked = [link.peer for link in self._network.links()]
-            for peer in self._last_use.to_close(self.now(), linked, self._needed):
+            for peer in self._last_use.to_close(self.now(), linked, self._is_needed):
                 await self._network.part(peer)
+
+    def _is_needed(self, peer: PeerId) -> bool:
+        return peer in self._kept or self._needed(peer)

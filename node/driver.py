@@ -72,6 +72,10 @@ class Driver:
         member = self.member
         self.command(lambda now: member.link_up(now, peer) if up else member.link_lost(now, peer))
 
+    def move(self, addresses: tuple[str, ...]) -> None:
+        """We can be reached elsewhere."""
+        self.command(lambda now: self.member.membership.set_addresses(now, addresses))
+
     def close(self) -> None:
         """Nothing happens any more."""
         self._closed = True

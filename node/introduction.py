@@ -27,6 +27,7 @@ from shoal.protocol.identity import Identity, public_key
 from shoal.protocol.ids import PeerId, RunId, short
 from shoal.protocol.messages.dht import Contact
 from shoal.protocol.messages.node import GetManifest, ManifestIs, Refused
+from shoal.protocol.multiaddrs import place_of
 from shoal.protocol.network import Network
 from shoal.protocol.vetting import MAX_ADDRESSES, vet_addresses
 from shoal.protocol.wire import Message
@@ -169,7 +170,7 @@ class _Inquiry:
         contacts = await providers(RunId(bytes.fromhex(self._run)))
         for each in contacts:
             self._network.remember(each.peer, each.addresses)  # all are tried, if the first does not answer
-        doors = [f"{each.addresses[0].partition('/p2p/')[0]}/p2p/{each.peer}" for each in contacts if each.addresses]
+        doors = [f"{place_of(each.addresses[0])}/p2p/{each.peer}" for each in contacts if each.addresses]
         return await _first(map(self.knock, doors))
 
     def failure(self) -> ShoalError:

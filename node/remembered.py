@@ -26,6 +26,7 @@ from shoal.node.home import Home
 from shoal.node.options import is_run_id
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import PeerId
+from shoal.protocol.multiaddrs import place_of
 from shoal.protocol.wire import Message, message
 
 KEPT = 64  # peers
@@ -154,5 +155,5 @@ def _known(row: Mapping[str, object]) -> _Known:
 def _addresses(found: object) -> tuple[str, ...]:
     """Those that look like addresses, without the PeerID at their end."""
     each = found if isinstance(found, list | tuple) else ()
-    plain = (str(address)[:MAX_ADDRESS].partition("/p2p/")[0] for address in each)
+    plain = (place_of(str(address)[:MAX_ADDRESS]) for address in each)
     return tuple(address for address in plain if address.startswith("/"))[:MAX_ADDRESSES]

@@ -150,6 +150,11 @@ class Runs:
         self.on_linked(wanted(link)[1])
         return entered
 
+    def move(self) -> None:
+        """We can be reached elsewhere, and every member is told."""
+        for run in self.open.values():
+            run.driver.move(self._network.addresses())
+
     async def leave(self, wanted: str) -> Answer:
         """Say good-bye to a run, and forget it."""
         async with self._entering:

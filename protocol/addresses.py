@@ -17,6 +17,7 @@ from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
 import ifaddr
 
 from shoal.protocol.errors import TransportError
+from shoal.protocol.multiaddrs import multiaddr
 
 FAMILIES = {"dns4": socket.AF_INET, "dns6": socket.AF_INET6, "dns": socket.AF_UNSPEC}
 PROTOCOLS = {socket.AF_INET: "ip4", socket.AF_INET6: "ip6"}
@@ -39,11 +40,6 @@ async def resolve(address: str) -> tuple[str, ...]:
         raise TransportError(f"the name {name} cannot be looked up: {getattr(error, 'strerror', error)}") from error
     hosts = dict.fromkeys((PROTOCOLS[family], where[0]) for family, *_, where in found if family in PROTOCOLS)
     return tuple(f"/{protocol}/{host}/{'/'.join(rest)}" for protocol, host in hosts)
-
-
-def multiaddr(host: str, port: int) -> str:
-    """The multiaddr of a TCP port."""
-    return f"/ip{ip_address(host).version}/{host}/tcp/{port}"
 
 
 def listening(host: str, port: int) -> tuple[str, ...]:

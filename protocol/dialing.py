@@ -20,13 +20,14 @@ from typing import Any
 from shoal.protocol.allowance import Allowances
 from shoal.protocol.errors import TransportError
 from shoal.protocol.ids import PeerId, short
+from shoal.protocol.multiaddrs import is_relayed
 from shoal.protocol.racing import by_turns, first_answer
 from shoal.protocol.transport import Connection, Stream, Transport
 
 LIMIT = 10.0  # seconds for one address
 OWN_LIMIT = 2.0  # the same, for a connection that we can do without
 BACK_OFF = (0.2, 15.0)  # seconds: the first and the longest
-MAX_ADDRESSES = 8
+MAX_ADDRESSES, MAX_RELAYED = 8, 4  # direct ones come first
 FAILURES = (64, 2.0)  # dials of one host that may fail, in a burst and per second
 MAX_HOSTS = 4096  # whose failures are remembered
 
@@ -55,7 +56,9 @@ class Dialing:
 
     def learn(self, addresses: tuple[str, ...]) -> None:
         """Where the peer may be; the latest news is tried first."""
-        self._addresses = tuple(dict.fromkeys([*by_turns(addresses), *self._addresses]))[:MAX_ADDRESSES]
+        known = dict.fromkeys([*by_turns(addresses), *self._addresses])
+        direct = [each for each in known if not is_relayed(each)][:MAX_ADDRESSES]
+        self._addresses = (*direct, *[each for each in known if is_relayed(each)][:MAX_RELAYED])
         self._may_dial_again = True
 
     def connected(self) -> None:
@@ -82,10 +85,10 @@ class Dialing:
 
     async def open_own_connection(self, protocol: str) -> Stream | None:
         """A stream with a connection for itself, or None if the peer cannot be dialled."""
-        if not self._may_dial_again or not self._addresses:
+        if not self._may_dial_again or not self._direct():
             return None
         try:
-            connection = await self._dial_any(OWN_LIMIT)
+            connection = await self._dial_any(self._direct, OWN_LIMIT)
             return await self._transport.open_stream_on(connection, protocol)
         except TransportError:
             self._may_dial_again = False  # until an address is learnt: do not spend OWN_LIMIT again and again
@@ -100,7 +103,7 @@ class Dialing:
 
     async def _dial(self, attempt: asyncio.Future[None]) -> None:
         try:
-            await self._dial_any(LIMIT)
+            await self._dial_any(lambda: self._addresses, LIMIT)
         except TransportError as error:
             if not attempt.done():
                 self._back_off()
@@ -109,9 +112,12 @@ class Dialing:
             if not attempt.done():
                 attempt.set_result(None)
 
-    async def _dial_any(self, limit: float) -> Connection:
+    def _direct(self) -> tuple[str, ...]:
+        return tuple(each for each in self._addresses if not is_relayed(each))
+
+    async def _dial_any(self, addresses: Callable[[], tuple[str, ...]], limit: float) -> Connection:
         try:
-            return await first_answer(lambda: self._addresses, lambda address: self._dial_one(address, limit))
+            return await first_answer(addresses, lambda address: self._dial_one(address, limit))
         except TransportError as error:
             raise TransportError(f"cannot reach {short(self._peer)}: {error}") from error
 

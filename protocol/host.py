@@ -26,9 +26,14 @@ from libp2p.peer.id import ID
 from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
 from multiaddr import Multiaddr
 
+from shoal.protocol.circuit.book import Book
+from shoal.protocol.circuit.circuits import Circuits
+from shoal.protocol.circuit.holder import Promise
+from shoal.protocol.circuit.punch import goes_by_a_relay
 from shoal.protocol.errors import LocalError, TransportError
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId, short
+from shoal.protocol.multiaddrs import is_relayed, place_of
 from shoal.protocol.muxed import MuxedStream
 from shoal.protocol.muxer import Muxer
 from shoal.protocol.swarm import OnConnection, ask_name, close_connections, make_swarm, why
@@ -116,10 +121,12 @@ class TrioHost:
         protocols: Sequence[str],
         on_stream: Callable[[PeerId, str, RawStream], None],
         on_connection: OnConnection,
+        book: Book,
     ) -> None:
         self._identity, self._protocols = identity, protocols
         self._on_stream, self._on_connection = on_stream, on_connection
         self._in_use = WeakValueDictionary[PeerId, INetConn]()  # the connection on which a peer last spoke to us
+        self.book = book  # of what we do as a relay
         self.addresses: tuple[str, ...] = ()  # as bound, and as several peers say that they see us
 
     def run(self, listen: Sequence[str], opened: Callable[..., None]) -> None:
@@ -132,19 +139,46 @@ class TrioHost:
 
     async def dial(self, peer: PeerId, address: str, limit: float) -> INetConn:
         """A new connection with the peer, even if there is one, made within `limit` seconds."""
-        return await _within(limit, lambda: self._swarm.dial_addr(Multiaddr(address), ID.from_string(peer)))
+        name = ID.from_string(peer)
+        if is_relayed(address):
+            return await _within(limit, lambda: self._circuits.dial(address, name))
+        return await _within(limit, lambda: self._swarm.dial_addr(Multiaddr(address), name))
+
+    async def reserve(self, relay: PeerId) -> Promise:
+        """Have a relay that we are connected with connect others with us."""
+        return await self._circuits.reserve(relay)
+
+    def forget_relay(self, relay: PeerId) -> None:
+        """Have it not."""
+        self._circuits.forget(relay)
+
+    async def seen_by(self, peer: PeerId) -> tuple[str, int]:
+        """Where a peer that we have dialled sees the port that we listen on, and that port."""
+        return await self._circuits.seen_by(peer)
+
+    def meet_at(self, addresses: tuple[str, ...]) -> None:
+        """Others who dial us when we dial them can meet us there."""
+        self._circuits.puncher.addresses = addresses
+
+    def be_relay(self, addresses: tuple[str, ...]) -> None:
+        """Be a relay for others, who may dial us at these; without any, be none any more."""
+        self._circuits.relay.addresses = addresses
 
     async def name_at(self, address: str, limit: float) -> PeerId:
         """Who answers at an address, said within `limit` seconds."""
         return await _within(limit, lambda: ask_name(self._swarm, Multiaddr(address)))
 
     async def open_stream(self, peer: PeerId, protocol: str) -> RawStream:
-        """A stream on the connection that the peer uses; else the oldest, as younger ones may be made for bulk."""
+        """A stream on the connection that the peer uses; else the oldest, as younger ones may be made for bulk.
+
+        One by a relay only if there is no other.
+        """
         connections = [each for each in self._swarm.get_connections(ID.from_string(peer)) if not each.is_closed]
         if not connections:
             raise TransportError(f"not connected with {short(peer)}")
+        direct = [each for each in connections if not goes_by_a_relay(each)] or connections
         in_use = self._in_use.get(peer)
-        connection = in_use if in_use in connections else connections[0]
+        connection = in_use if in_use in direct else direct[0]
         return RawStream(await self._negotiate(connection, protocol))
 
     async def open_stream_on(self, connection: INetConn, protocol: str) -> RawStream:
@@ -160,6 +194,9 @@ class TrioHost:
         self._host = BasicHost(self._swarm, negotiate_timeout=NEGOTIATE_LIMIT)
         for protocol in self._protocols:
             self._host.set_stream_handler(TProtocol(protocol), partial(self._serve, protocol))
+        self._circuits = Circuits(self._swarm, self._negotiate, self.book)
+        for protocol, handler in self._circuits.handlers.items():
+            self._host.set_stream_handler(TProtocol(protocol), handler)
         async with self._host.run([Multiaddr(each) for each in listen]), trio.open_nursery() as nursery:
             try:
                 if listen[0] in self._swarm.listeners:
@@ -203,7 +240,7 @@ class TrioHost:
 
     def _note_addresses(self) -> None:
         with suppress(Exception):  # what strangers say that they see is in it, and may be anything
-            self.addresses = tuple(str(each).partition("/p2p/")[0] for each in self._host.get_addrs())
+            self.addresses = tuple(place_of(str(each)) for each in self._host.get_addrs())
 
 
 async def _within(limit: float, connect: Callable[[], Awaitable[T]]) -> T:

@@ -113,7 +113,7 @@ class Neighbour:
         """The connection, described."""
         return Link(
             peer=self.peer,
-            path="direct",
+            path=self._around.transport.path(self.peer),
             rtt_ms=None if self._rtt is None else 1000 * self._rtt,
             bytes_sent=self._sent,
             bytes_received=self._received,
@@ -127,6 +127,11 @@ class Neighbour:
         self.dialing.connected()
         self.forgive()
         self.ping()
+
+    def has_direct(self) -> None:
+        """There is a connection without a relay: what follows goes there."""
+        self._control.renew()
+        self._bulk.renew()
 
     def disconnected(self) -> None:
         """The last connection with the peer is lost."""

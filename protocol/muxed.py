@@ -99,6 +99,13 @@ class MuxedStream(IMuxedStream):
         self._forget_if_over()
         return taken
 
+    async def take_or_end(self, most: int) -> bytes:
+        """The same; nothing at the end."""
+        try:
+            return await self.take(most)
+        except MuxedStreamEOF:
+            return b""
+
     def _check_readable(self) -> None:
         if self._was_reset:
             raise MuxedStreamReset("the stream was reset")

@@ -19,14 +19,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from shoal.protocol.addresses import listening, reachable_at, resolve
+from shoal.protocol.addresses import is_loopback, listening, reachable_at, resolve
 from shoal.protocol.calls import Serve
+from shoal.protocol.circuit.holder import Promise
 from shoal.protocol.complaints import Complaints
 from shoal.protocol.dialing import LIMIT, no_failures
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.identity import Identity, public_key
 from shoal.protocol.ids import PeerId, RunId
 from shoal.protocol.link import BULK, CONTROL, Link, Neighbour, Surroundings
+from shoal.protocol.multiaddrs import place_of, split
 from shoal.protocol.ports import claim_pair
 from shoal.protocol.racing import by_turns, first_answer
 from shoal.protocol.tasks import Tasks
@@ -55,8 +57,10 @@ class Network:
         self.on_call: Serve = _refuse  # at once, or later
         self.on_link: Callable[[PeerId, bool], None] = lambda peer, up: None
         self.on_left: Callable[[PeerId, RunId, Message, bool], None] = lambda peer, run, message, sent: None
+        self.relayed_addresses: tuple[str, ...] = ()  # where relays connect others with us
         self._listen_host, self._port = host, port
         self._transport = Transport(identity, (CONTROL, BULK), self._accept, self._change)
+        self._transport.on_direct = lambda peer: self._neighbour(peer).has_direct()
         self._neighbours: OrderedDict[PeerId, Neighbour] = OrderedDict()
         self._traffic: dict[RunId, Traffic] = {}
         self._complaints = Complaints(MAX_NEIGHBOURS)
@@ -106,19 +110,25 @@ class Network:
             self._claim.close()
 
     def addresses(self) -> tuple[str, ...]:
-        """Where peers may reach us: multiaddrs that end in our PeerID."""
-        return tuple(f"{address}/p2p/{self.peer}" for address in reachable_at(self._transport.addresses()))
+        """Where peers may reach us: multiaddrs that end in our PeerID. Those of this machine alone come last."""
+        own = self.own_addresses()
+        lasting = [*(each for each in own if not is_loopback(each)), *self.relayed_addresses]
+        return tuple(f"{address}/p2p/{self.peer}" for address in dict.fromkeys([*lasting, *own]))
+
+    def own_addresses(self) -> tuple[str, ...]:
+        """Where we listen, without our name; what relays do for us is not in it."""
+        return reachable_at(self._transport.addresses())
 
     def remember(self, peer: PeerId, addresses: tuple[str, ...] | list[str]) -> None:
         """Where `peer` may be reached; the latest words come first."""
-        plain = (address.partition("/p2p/")[0] for address in addresses)
+        plain = (place_of(address) for address in addresses)
         self._neighbour(peer).dialing.learn(tuple(plain))
 
     async def connect(self, multiaddr: str) -> PeerId:
         """Connect to a multiaddr; TransportError if nobody answers there by the name in its /p2p/, if it has one."""
-        address, _, name = multiaddr.partition("/p2p/")
+        address, name = split(multiaddr)
         addresses = await resolve(address)
-        peer = PeerId(name) if "/p2p/" in multiaddr else await self.name_at(*addresses)
+        peer = PeerId(name) if address != multiaddr else await self.name_at(*addresses)
         try:
             public_key(peer)
         except ValueError as error:
@@ -137,7 +147,7 @@ class Network:
         return await first_answer(lambda: in_turns, lambda address: self._transport.name_at(address, LIMIT))
 
     def _are_ours(self, addresses: tuple[str, ...]) -> bool:
-        return any(own.partition("/p2p/")[0] in addresses for own in self.addresses())
+        return any(own in addresses for own in self.own_addresses())
 
     def send(self, to: PeerId, run: RunId, message: Message) -> None:
         """Queue `message`; it may be lost. A payload in it must not change before it was sent."""
@@ -158,6 +168,27 @@ class Network:
     def remote_addresses(self, peer: PeerId) -> tuple[str, ...]:
         """Where our connections with `peer` lead; empty without one."""
         return self._transport.remote_addresses(peer)
+
+    async def reserve(self, relay: PeerId) -> Promise:
+        """Have a relay connect others with us; TransportError if it does not."""
+        await self._neighbour(relay).dialing.reach()
+        return await self._transport.reserve(relay)
+
+    def forget_relay(self, relay: PeerId) -> None:
+        """Have it not any more."""
+        self._transport.forget_relay(relay)
+
+    async def seen_by(self, peer: PeerId) -> tuple[str, int]:
+        """Where a peer that we have dialled sees the port that we listen on, and that port; TransportError if not."""
+        return await self._transport.seen_by(peer)
+
+    def meet_at(self, addresses: tuple[str, ...]) -> None:
+        """Others who dial us when we dial them can meet us there."""
+        self._transport.meet_at(addresses)
+
+    def be_relay(self, addresses: tuple[str, ...]) -> None:
+        """Connect others with each other, who dial us at these, within limits; without any, do so no more."""
+        self._transport.be_relay(addresses)
 
     async def part(self, peer: PeerId) -> None:
         """Close all connections with `peer`; it may come back."""

@@ -173,7 +173,7 @@ class _Swarm(Swarm):
 
     async def _do_handle_inbound_connection(self, stream: Any, maddr: Multiaddr, failure: Any) -> None:
         """The original waits for the swarm's end: closed connections count against its limit for ever."""
-        raw, host = _Raw(stream, False), _host_at(stream)
+        raw, host = Raw(stream, False), _host_at(stream)
         self._from_host[host] += 1
         try:
             if self._from_host[host] <= MAX_FROM_HOST and self._new_from_host.of(host).take(trio.current_time()):
@@ -203,7 +203,7 @@ async def _reset(stream: INetStream) -> None:
         await stream.reset()
 
 
-class _Raw(RawConnection):
+class Raw(RawConnection):
     """libp2p gathers as many bytes as whoever is there announces, before it knows who that is."""
 
     async def read(self, n: int | None = None) -> bytes:
@@ -214,7 +214,7 @@ class _Raw(RawConnection):
 
 class _Tcp(TCP):
     async def dial(self, maddr: Multiaddr) -> RawConnection:
-        return _Raw(cast(RawConnection, await super().dial(maddr)).stream, True)
+        return Raw(cast(RawConnection, await super().dial(maddr)).stream, True)
 
 
 class _Muxers(MuxerMultistream):

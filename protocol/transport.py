@@ -15,10 +15,13 @@ from functools import partial
 from typing import Any
 
 from shoal.protocol.bridge import Bridge
+from shoal.protocol.circuit.book import LIMITS, Book, Limits
+from shoal.protocol.circuit.holder import Promise
 from shoal.protocol.errors import LocalError
 from shoal.protocol.host import Buffer, RawStream, TrioHost
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId, short
+from shoal.protocol.multiaddrs import is_relayed
 
 STEP = 1 << 17  # bytes: the least that a reader is allowed at a time
 
@@ -80,6 +83,7 @@ class Transport:
         protocols: Sequence[str],
         on_stream: Callable[[PeerId, str, Stream], None],
         on_peer: Callable[[PeerId, bool], None],
+        limits: Limits = LIMITS,
     ) -> None:
         self._bridge = Bridge(self._run, self._end, f"libp2p-{short(identity.peer)}")
         self._host = TrioHost(
@@ -87,8 +91,10 @@ class Transport:
             protocols,
             lambda *stream: self._bridge.tell(self._accept, *stream),
             lambda *change: self._bridge.tell(self._change, *change),
+            Book(limits),
         )
         self._on_stream, self._on_peer = on_stream, on_peer
+        self.on_direct: Callable[[PeerId], None] = lambda peer: None  # a peer is not reached by a relay alone any more
         self._connections: dict[PeerId, dict[object, tuple[str, ...]]] = {}  # and where they lead
 
     async def start(self, *listen: str) -> None:
@@ -117,6 +123,31 @@ class Transport:
         """A new stream that has `connection` for itself, and takes it along when it is reset."""
         return Stream(self._bridge, await self._bridge.call(self._host.open_stream_on, connection, protocol))
 
+    async def reserve(self, relay: PeerId) -> Promise:
+        """Have a relay that we are connected with connect others with us; TransportError if it does not."""
+        return await self._bridge.call(self._host.reserve, relay)
+
+    def forget_relay(self, relay: PeerId) -> None:
+        """Have it not any more."""
+        self._bridge.post(self._host.forget_relay, relay)
+
+    async def seen_by(self, peer: PeerId) -> tuple[str, int]:
+        """Where a peer that we have dialled sees the port that we listen on, and that port; TransportError if not."""
+        return await self._bridge.call(self._host.seen_by, peer)
+
+    def meet_at(self, addresses: tuple[str, ...]) -> None:
+        """Others who dial us when we dial them can meet us there."""
+        self._bridge.post(self._host.meet_at, addresses)
+
+    def be_relay(self, addresses: tuple[str, ...]) -> None:
+        """Connect others with each other, who dial us at these, within limits; without any, do so no more."""
+        self._bridge.post(self._host.be_relay, addresses)
+
+    @property
+    def book(self) -> Book:
+        """What we have done as a relay; to be looked at only."""
+        return self._host.book
+
     async def disconnect(self, peer: PeerId) -> None:
         """Close all connections with `peer`, even if it answers no more."""
         await self._bridge.call(self._host.disconnect, peer)
@@ -129,6 +160,11 @@ class Transport:
         """Where the connections with `peer` lead."""
         return tuple(address for each in self._connections.get(peer, {}).values() for address in each)
 
+    def path(self, peer: PeerId) -> str:
+        """How the connections with `peer` go: "direct", or "relayed" if each goes by a relay."""
+        addresses = self.remote_addresses(peer)
+        return "relayed" if addresses and all(map(is_relayed, addresses)) else "direct"
+
     def _run(self) -> None:
         self._host.run(self._listen, self._bridge.opened)
 
@@ -138,9 +174,11 @@ class Transport:
     def _change(self, peer: PeerId, connection: object, leads_to: tuple[str, ...], up: bool) -> None:
         """Two peers that dial each other at once have two connections; only the first and the last matter."""
         connections = self._connections.setdefault(peer, {})
-        before = bool(connections)
+        before, was_relayed = bool(connections), self.path(peer) == "relayed"
         if up:
             connections[connection] = leads_to
+            if was_relayed and self.path(peer) == "direct":
+                self.on_direct(peer)
         else:
             connections.pop(connection, None)
         if not connections:

@@ -24,6 +24,7 @@ MAX_LINES = 300
 VALUES = {"errors", "estimate", "ids", "effects", "messages", "signing", "wire"}
 SHELLS = {
     *("host", "swarm", "session", "muxer", "muxed", "bridge", "transport"),  # libp2p, and asyncio's view of it
+    "circuit",  # relays
     *("incoming", "dialing", "racing", "tasks", "ports", "addresses"),  # who is where
     *("network", "link", "lane", "calls", "complaints"),  # frames to peers by name
     "identity",  # the key file
@@ -37,7 +38,13 @@ IMPURE = {
     *("threading", "multiprocessing", "concurrent", "queue", "time", "datetime", "secrets", "uuid", "os"),
 }
 LIBP2P = {"libp2p", "trio"}
-LIBP2P_ALLOWED = tuple(f"protocol/{name}.py" for name in ("host", "swarm", "session", "muxer", "muxed"))
+LIBP2P_ALLOWED = (
+    *(f"protocol/{name}.py" for name in ("host", "swarm", "session", "muxer", "muxed")),
+    *(
+        f"protocol/circuit/{name}.py"
+        for name in ("circuits", "client", "mirror", "punch", "relay", "sockets", "speech")
+    ),
+)
 TORCH = {"torch", "safetensors.torch"}
 TRAINING = (
     *("corpus", "lanes", "model", "layout", "inner", "inner_state", "recorded_step", "worker"),

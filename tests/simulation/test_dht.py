@@ -85,7 +85,7 @@ def test_liars_hide_little_even_around_a_keys_places(
     town, attacked = under_attack(size, 1, 200, copies, seconds)
     with capsys.disabled():
         print(f"\ndht: {size} nodes, a fifth lies, {GROUND} of them at places {copies}: {town.outcome}")
-    assert town.outcome.asks.total() >= 190
+    assert town.outcome.asks.total() >= 180
     assert town.outcome.success() >= 0.97
     assert town.outcome.success(attacked) >= 0.97
     assert town.world.blamed
@@ -169,17 +169,22 @@ def test_teeth_signatures_must_be_checked(monkeypatch: pytest.MonkeyPatch) -> No
     assert forged
 
 
+def _crowds_unnoticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (get_module, put_module):
+        monkeypatch.setattr(module, "is_crowded", lambda target, nearest, table: False)
+
+
 @pytest.mark.slow
-def test_teeth_a_key_must_have_several_places(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_teeth_a_key_must_have_several_places_or_crowds_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     _one_place(monkeypatch)
+    _crowds_unnoticed(monkeypatch)
     town, attacked = under_attack(700, 2, 60, [0], 900.0)
     assert town.outcome.success(attacked) < 0.5
 
 
 @pytest.mark.slow
 def test_teeth_a_crowd_at_all_places_must_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (get_module, put_module):
-        monkeypatch.setattr(module, "is_crowded", lambda target, nearest, table: False)
+    _crowds_unnoticed(monkeypatch)
     town, attacked = under_attack(700, 2, 60, [0, 1, 2], 900.0)
     assert town.outcome.success(attacked) < 0.5
 

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.dht.reachability import HOSTS, PER_ASKER, PORTS
-from shoal.dht.scope import host_and_port
 from shoal.node.dialback import DialBack
 from shoal.protocol.errors import TransportError
 from shoal.protocol.messages.dht import Reached, TryMe
 from shoal.protocol.messages.node import Refused
+from shoal.protocol.multiaddrs import host_and_port
 from shoal.protocol.network import Network
 from tests.unit.dht.hostile_kit import PEERS, addresses
 

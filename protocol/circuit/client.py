@@ -1,0 +1,153 @@
+"""The sides of those who are connected through a relay. Belongs to the trio thread.
+
+Rules:
+- What comes through a relay is a connection like any other: Noise from end to end, and yamux in it. The relay sees who
+  speaks with whom and how much, and no word.
+- Only a relay with which we hold a reservation may connect others with us.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import cast
+
+import trio
+from libp2p.abc import INetConn, INetStream
+from libp2p.connection_types import ConnectionType
+from libp2p.io.abc import ReadWriteCloser
+from libp2p.network.stream.net_stream import NetStream
+from libp2p.network.swarm import Swarm
+from libp2p.peer.id import ID
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, StopMessage
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import PeerId as PeerInfo
+from multiaddr import Multiaddr
+
+from shoal.protocol.circuit.book import Refused, Status
+from shoal.protocol.circuit.holder import Promise
+from shoal.protocol.circuit.punch import Puncher
+from shoal.protocol.circuit.relay import ASK_LIMIT, OpenStream
+from shoal.protocol.circuit.speech import HOP, drop, hear, say, status_of, stop_answer
+from shoal.protocol.errors import TransportError
+from shoal.protocol.ids import PeerId, short
+from shoal.protocol.multiaddrs import CIRCUIT, is_relayed, place_of
+from shoal.protocol.muxed import MuxedStream
+from shoal.protocol.muxer import Muxer
+from shoal.protocol.swarm import Raw
+
+MAX_ADDRESSES = 8  # of a relay's own
+LINGER = 2.0  # seconds
+PAUSES = (3.0, 10.0, 30.0, 120.0, 0.0)  # seconds between tries: who has just come may not know where it can be met
+
+log = logging.getLogger(__name__)
+
+
+class Client:
+    """Reservations that we hold, and circuits that begin or end here."""
+
+    def __init__(self, swarm: Swarm, open_stream: OpenStream, puncher: Puncher) -> None:
+        self._swarm, self._open_stream, self._puncher = swarm, open_stream, puncher
+        self._relays: set[PeerId] = set()
+
+    async def reserve(self, connection: INetConn) -> Promise:
+        """A reservation with the relay at the other end; TransportError if it gives none."""
+        relay = PeerId(str(connection.muxed_conn.peer_id))
+        stream = await self._open_stream(connection, HOP)
+        try:
+            answer = await _ask(stream, HopMessage(type=HopMessage.RESERVE), relay)
+        finally:
+            await drop(stream)
+        self._relays.add(relay)
+        named = [str(Multiaddr(each)) for each in answer.reservation.addrs[:MAX_ADDRESSES]]
+        plain = dict.fromkeys(place_of(each) for each in named if not is_relayed(each))
+        return Promise(relay, float(answer.reservation.expire), tuple(f"{each}/p2p/{relay}{CIRCUIT}" for each in plain))
+
+    def forget(self, relay: PeerId) -> None:
+        """Its reservation is not wanted any more."""
+        self._relays.discard(relay)
+
+    async def dial(self, connection: INetConn, address: str, target: ID) -> INetConn:
+        """A connection with `target` through the relay at the other end of `connection`, found at `address`."""
+        relay = PeerId(str(connection.muxed_conn.peer_id))
+        stream = await self._open_stream(connection, HOP)
+        try:
+            await _ask(stream, HopMessage(type=HopMessage.CONNECT, peer=PeerInfo(id=target.to_bytes())), relay)
+            return await self._swarm.upgrade_outbound_raw_conn(_raw(stream, True, address), target)
+        except BaseException:
+            await drop(stream)
+            raise
+
+    async def accept(self, stream: INetStream) -> None:
+        """A relay wants to connect somebody with us; returns when that connection has ended."""
+        relay = PeerId(str(stream.muxed_conn.peer_id))
+        try:
+            with trio.fail_after(ASK_LIMIT):
+                question = await hear(stream, StopMessage)
+                is_known = relay in self._relays and question.type == StopMessage.CONNECT
+                status = Status.OK if is_known else Status.PERMISSION_DENIED
+                await say(stream, stop_answer(status))
+            if is_known:
+                where = stream.muxed_conn.get_transport_addresses()
+                address = f"{where[0]}/p2p/{relay}{CIRCUIT}"
+                raw = _raw(stream, False, address)
+                connection = cast(Muxer, await self._swarm.upgrade_inbound_raw_conn(raw, Multiaddr(address)))
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._improve, connection)
+                    await connection.event_closed.wait()
+                    nursery.cancel_scope.cancel()
+        finally:
+            await drop(stream)
+
+    async def _improve(self, relayed: Muxer) -> None:
+        """Get a direct connection instead, now or later; what is on its way on this one has time to arrive."""
+        for pause in PAUSES:
+            for connection in self._swarm.get_connections(relayed.peer_id):
+                if connection.muxed_conn is relayed and await self._is_met(connection):
+                    await trio.sleep(LINGER)
+                    await connection.close()
+                    return
+            await trio.sleep(pause)
+
+    async def _is_met(self, relayed: INetConn) -> bool:
+        try:
+            await self._puncher.begin(relayed)
+        except Exception as error:  # whatever it was, the connection by the relay is still there
+            log.debug("no direct connection with %s yet: %s", relayed.muxed_conn.peer_id, error)
+            return False
+        return True
+
+
+class _Carried(ReadWriteCloser):
+    """The bytes of a connection on a stream of another one."""
+
+    def __init__(self, stream: INetStream) -> None:
+        self._stream = stream
+        self._muxed = cast(MuxedStream, cast(NetStream, stream).muxed_stream)
+
+    async def read(self, n: int | None = None) -> bytes:
+        return await self._muxed.take_or_end(n or 1)
+
+    async def write(self, data: bytes) -> None:
+        await self._muxed.write(data)
+
+    async def close(self) -> None:
+        await drop(self._stream)
+
+    def get_remote_address(self) -> tuple[str, int] | None:
+        return self._stream.get_remote_address()
+
+
+def _raw(stream: INetStream, is_initiator: bool, address: str) -> Raw:
+    return Raw(_Carried(stream), is_initiator, ConnectionType.RELAYED, [Multiaddr(address)])
+
+
+async def _ask(stream: INetStream, question: HopMessage, relay: PeerId) -> HopMessage:
+    with trio.move_on_after(ASK_LIMIT):
+        try:
+            await say(stream, question)
+            answer = await hear(stream, HopMessage)
+            if (status := status_of(answer)) is Status.OK:
+                return answer
+            raise Refused(status)
+        except Refused as refusal:
+            raise TransportError(f"the relay {short(relay)} says: {refusal}") from refusal
+    raise TransportError(f"the relay {short(relay)} gives no answer in {ASK_LIMIT:g} s")

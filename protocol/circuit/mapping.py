@@ -1,0 +1,54 @@
+"""What our router makes of the port that we listen on, from where others see us who were dialled from it. Pure.
+
+public      others see us where we are
+keeping     behind a router, which gives us the same place for all whom we dial: they can meet us there
+symmetric   it gives us another place for each
+unknown     fewer than two have said
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from shoal.protocol.ids import PeerId
+from shoal.protocol.multiaddrs import host_and_port, is_public
+
+ENOUGH = 2  # that agree
+MOST = 8  # whose word is remembered
+
+
+class Mapping:
+    """What was said so far."""
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[PeerId, tuple[str, str]] = OrderedDict()  # by whom: its host, and where it sees us
+
+    def note(self, observer: PeerId, host: str, seen: str) -> None:
+        """A peer, dialled at `host` from the port that we listen on, sees us there."""
+        place = host_and_port(seen)
+        if place is None or not is_public(place[0]):
+            return
+        self._seen[observer] = host, seen
+        self._seen.move_to_end(observer)
+        if len(self._seen) > MOST:
+            self._seen.popitem(last=False)
+
+    def forget(self, observer: PeerId) -> None:
+        """The connection with a peer is gone: we may be elsewhere now."""
+        self._seen.pop(observer, None)
+
+    def kind(self, own: tuple[str, ...]) -> str:
+        """What follows; `own` are our own addresses."""
+        hosts = {host for host, _ in self._seen.values()}
+        places = {seen for _, seen in self._seen.values()}
+        if len(hosts) < ENOUGH:
+            return "unknown"
+        if len(places) > 1:
+            return "symmetric"
+        return "public" if places <= set(own) else "keeping"
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where others can meet us who dial us when we dial them: nowhere, if each sees us elsewhere."""
+        places = dict.fromkeys(seen for _, seen in self._seen.values())
+        return tuple(places) if len(places) == 1 else ()

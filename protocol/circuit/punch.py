@@ -1,0 +1,161 @@
+"""Two behind routers get a direct connection: they dial each other at the same moment. Belongs to the trio thread.
+
+DCUtR (https://github.com/libp2p/specs/blob/master/relay/DCUtR.md). Who was called by a relay begins: it says where it
+is seen from outside, hears the same, and how long that took; then it says "now", waits for half as long, and dials,
+while the other dials as soon as it hears "now". What leaves each router opens it for what comes from the other.
+
+Rules:
+- Who begins is the server of the connection that comes of it, whoever's packets were first.
+- Only public addresses are dialled, a few, for a short time, and for one peer once at a time.
+- Before that, whoever begins dials plainly: the other may have called by a relay as we cannot be dialled ourselves.
+- A connection that the other one makes meanwhile will do as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import trio
+from libp2p.abc import INetConn, INetStream
+from libp2p.io.trio import TrioTCPStream
+from libp2p.network.swarm import Swarm
+from libp2p.peer.id import ID
+from libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
+from multiaddr import Multiaddr
+
+from shoal.protocol.circuit.book import Refused, Status
+from shoal.protocol.circuit.relay import OpenStream
+from shoal.protocol.circuit.sockets import Place, family_of, first_of, listening_ports
+from shoal.protocol.circuit.speech import drop, hear, say
+from shoal.protocol.errors import TransportError
+from shoal.protocol.multiaddrs import host_and_port, is_public, is_relayed, multiaddr
+from shoal.protocol.swarm import Raw
+
+DCUTR = "/libp2p/dcutr"
+MAX_PLACES = 4
+ASK_LIMIT = 5.0  # seconds until the other has said where it is
+DIAL_LIMIT = 2.5  # seconds; a SYN is repeated after one
+LEAST_LIMIT = 0.3  # seconds for a plain dial
+PAUSE = 0.02  # seconds after a dial that was refused
+TRIES = 3
+
+
+class NowhereToMeet(TransportError):
+    """To try again would be of no use."""
+
+
+class Puncher:
+    """`addresses` are ours as others see them, where others may meet us."""
+
+    def __init__(self, swarm: Swarm, open_stream: OpenStream) -> None:
+        self.addresses: tuple[str, ...] = ()
+        self._swarm, self._open_stream = swarm, open_stream
+        self._busy: set[ID] = set()
+
+    async def begin(self, relayed: INetConn) -> INetConn:
+        """A direct connection with the other end of one by a relay; TransportError if there is none to be had."""
+        peer = relayed.muxed_conn.peer_id
+        reasons = ""
+        for number in range(TRIES):
+            try:
+                return await self._try(relayed, peer, number == 0)
+            except NowhereToMeet as error:
+                raise TransportError(str(error)) from error
+            except (TransportError, Refused) as error:
+                if (direct := direct_connection(self._swarm, peer)) is not None:
+                    return direct
+                reasons = str(error)
+        raise TransportError(reasons)
+
+    async def serve(self, stream: INetStream) -> None:
+        """Somebody else begins."""
+        peer = stream.muxed_conn.peer_id
+        try:
+            with trio.fail_after(ASK_LIMIT):
+                places = _places(await hear(stream, HolePunch))
+                await say(stream, self._hello())
+                await hear(stream, HolePunch)
+            if places:
+                await self._dial(peer, places, as_client=True)
+        except (TransportError, Refused, trio.TooSlowError):
+            pass  # the one that has begun knows as much
+        finally:
+            await drop(stream)
+
+    async def _try(self, relayed: INetConn, peer: ID, is_first: bool) -> INetConn:
+        stream = await self._open_stream(relayed, DCUTR)
+        try:
+            with trio.move_on_after(ASK_LIMIT):
+                asked = trio.current_time()
+                await say(stream, self._hello())
+                places = _places(await hear(stream, HolePunch))
+                trip = trio.current_time() - asked
+                if places and is_first and (direct := await self._dial_plainly(peer, places[0], trip)) is not None:
+                    return direct
+                if not places or not self.addresses:
+                    raise NowhereToMeet("one of the two is seen elsewhere by each whom it dials")
+                await say(stream, HolePunch(type=HolePunch.SYNC))
+                await trio.sleep(trip / 2)
+                return await self._dial(peer, places, as_client=False)
+            raise TransportError(f"no answer in {ASK_LIMIT:g} s")
+        finally:
+            await drop(stream)
+
+    async def _dial_plainly(self, peer: ID, place: Place, trip: float) -> INetConn | None:
+        """Who has called us may be one that everybody can dial; that takes a trip, and two for the handshake."""
+        with trio.move_on_after(max(LEAST_LIMIT, 4 * trip)), suppress(Exception):  # it is not
+            return await self._swarm.dial_addr(Multiaddr(multiaddr(*place)), peer)
+        return None
+
+    def _hello(self) -> HolePunch:
+        return HolePunch(type=HolePunch.CONNECT, ObsAddrs=[Multiaddr(each).to_bytes() for each in self.addresses])
+
+    async def _dial(self, peer: ID, places: Sequence[Place], as_client: bool) -> INetConn:
+        family = family_of(places[0][0])
+        source = listening_ports(self._swarm).get(family)
+        if source is None or peer in self._busy:
+            raise TransportError("not now")
+        self._busy.add(peer)
+        try:
+            with trio.move_on_after(DIAL_LIMIT):
+                line = await first_of(source, [each for each in places if family_of(each[0]) == family], PAUSE)
+                return await self._upgrade(line, peer, as_client)
+            raise TransportError(f"neither has reached the other in {DIAL_LIMIT:g} s")
+        finally:
+            self._busy.discard(peer)
+
+    async def _upgrade(self, line: TrioTCPStream, peer: ID, as_client: bool) -> INetConn:
+        raw = Raw(line, as_client)
+        if as_client:
+            return await self._swarm.upgrade_outbound_raw_conn(raw, peer)
+        muxed = await self._swarm.upgrade_inbound_raw_conn(raw, raw.get_transport_addresses()[0])
+        for connection in self._swarm.get_connections(peer):
+            if connection.muxed_conn is muxed:
+                return connection
+        await muxed.close()
+        raise TransportError("somebody else answers there")
+
+
+def direct_connection(swarm: Swarm, peer: ID) -> INetConn | None:
+    """One that does not go by a relay."""
+    there = (each for each in swarm.get_connections(peer) if not each.is_closed)
+    return next((each for each in there if not goes_by_a_relay(each)), None)
+
+
+def goes_by_a_relay(connection: INetConn) -> bool:
+    """Whether a connection goes by a relay."""
+    return any(is_relayed(str(each)) for each in connection.muxed_conn.get_transport_addresses())
+
+
+def _places(message: HolePunch) -> list[Place]:
+    """Where the other one says that it is seen; Refused if it says something else."""
+    if message.type != HolePunch.CONNECT:
+        raise Refused(Status.UNEXPECTED_MESSAGE)
+    found: list[Place] = []
+    for each in message.ObsAddrs[:MAX_PLACES]:
+        with suppress(ValueError):
+            place = host_and_port(str(Multiaddr(each)))
+            if place is not None and is_public(place[0]):
+                found.append((str(place[0]), place[1]))
+    return found

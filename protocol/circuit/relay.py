@@ -1,0 +1,149 @@
+"""The relay's side: reservations, and circuits from one stream to another. Belongs to the trio thread.
+
+Rules:
+- It serves nobody who comes by a circuit himself.
+- Who wants to be connected with a holder of a reservation is, over the connection that is there; none is made for it.
+- Each circuit has two tasks, one for each direction, and ends both of its streams, and nothing else. What it holds in
+  memory is one read.
+- What a circuit may carry, and how fast, is the book's to say.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import cast
+
+import trio
+from libp2p.abc import INetConn, INetStream
+from libp2p.network.stream.net_stream import NetStream
+from libp2p.peer.id import ID
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, Limit, Reservation, StopMessage
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import PeerId as PeerInfo
+from multiaddr import Multiaddr
+
+from shoal.protocol.circuit.book import Book, Circuit, Refused, Status
+from shoal.protocol.circuit.speech import STOP, drop, hear, hop_answer, say, status_of
+from shoal.protocol.ids import PeerId
+from shoal.protocol.multiaddrs import is_relayed
+from shoal.protocol.muxed import FRAME, MuxedStream
+
+ASK_LIMIT = 10.0  # seconds for a question, and for the answer of the one who is to be connected
+
+OpenStream = Callable[[INetConn, str], Awaitable[INetStream]]
+
+
+class Relay:
+    """Serves `hop` streams while it has `addresses` of ours that others may dial."""
+
+    def __init__(
+        self,
+        book: Book,
+        connections: Callable[[ID], Sequence[INetConn]],
+        open_stream: OpenStream,
+    ) -> None:
+        self.addresses: tuple[str, ...] = ()
+        self._book, self._connections, self._open_stream = book, connections, open_stream
+
+    async def serve(self, stream: INetStream) -> None:
+        """One stream that a peer has opened, to its end."""
+        try:
+            with trio.fail_after(ASK_LIMIT):
+                question = await hear(stream, HopMessage)
+            if question.type == HopMessage.RESERVE:
+                await self._reserve(stream)
+            elif question.type == HopMessage.CONNECT:
+                await self._connect(stream, ID(question.peer.id))
+            else:
+                raise Refused(Status.UNEXPECTED_MESSAGE)
+        except Refused as refusal:
+            with suppress(Exception):  # it is gone already
+                await say(stream, hop_answer(refusal.status))
+                await stream.close()
+
+    async def _reserve(self, stream: INetStream) -> None:
+        self._check(stream)
+        now, (host, _) = trio.current_time(), stream.get_remote_address() or ("", 0)
+        until = self._book.reserve(now, _peer_of(stream), host)
+        promise = Reservation(
+            expire=int(time.time() + until - now),
+            addrs=[Multiaddr(each).to_bytes() for each in self.addresses],
+        )
+        await say(stream, hop_answer(Status.OK, self._limit(), promise))
+        await stream.close()
+
+    async def _connect(self, stream: INetStream, target: ID) -> None:
+        self._check(stream)
+        circuit = self._book.open(trio.current_time(), _peer_of(stream), PeerId(str(target)))
+        try:
+            other = await self._call(target, stream.muxed_conn.peer_id)
+            try:
+                await say(stream, hop_answer(Status.OK, self._limit()))
+                await _join(circuit, stream, other)
+            finally:
+                await drop(other)
+                await drop(stream)
+        finally:
+            circuit.close()
+
+    def _check(self, stream: INetStream) -> None:
+        if not self.addresses or _is_relayed(stream):
+            raise Refused(Status.PERMISSION_DENIED)
+
+    async def _call(self, target: ID, source: ID) -> INetStream:
+        """A stream on which `target` has agreed to be connected with `source`."""
+        direct = [each for each in self._connections(target) if not each.is_closed]
+        if not direct:
+            raise Refused(Status.CONNECTION_FAILED)
+        with trio.move_on_after(ASK_LIMIT):
+            try:
+                stream = await self._open_stream(direct[0], STOP)
+            except Exception as error:  # whatever libp2p raises: the target is gone, or knows of no relays
+                raise Refused(Status.CONNECTION_FAILED) from error
+            try:
+                peer = PeerInfo(id=source.to_bytes())
+                await say(stream, StopMessage(type=StopMessage.CONNECT, peer=peer, limit=self._limit()))
+                if status_of(await hear(stream, StopMessage)) is Status.OK:
+                    return stream
+            except Exception as error:  # the same
+                await drop(stream)
+                raise Refused(Status.CONNECTION_FAILED) from error
+            await drop(stream)
+        raise Refused(Status.CONNECTION_FAILED)
+
+    def _limit(self) -> Limit:
+        limits = self._book.limits
+        return Limit(duration=int(limits.circuit_lasts), data=limits.circuit_carries)
+
+
+async def _join(circuit: Circuit, one: INetStream, other: INetStream) -> None:
+    """Pass on what each end says, until one drops its stream, both have ended, or the circuit may go no further."""
+    with trio.move_on_after(circuit.until - trio.current_time()):
+        async with trio.open_nursery() as nursery:
+            for source, target in ((one, other), (other, one)):
+                nursery.start_soon(_pass_on, circuit, _muxed(source), _muxed(target), nursery.cancel_scope)
+
+
+async def _pass_on(circuit: Circuit, source: MuxedStream, target: MuxedStream, both: trio.CancelScope) -> None:
+    try:
+        while data := await source.take_or_end(FRAME):
+            wait = circuit.carry(trio.current_time(), len(data))
+            await target.write(data)
+            if wait:
+                await trio.sleep(wait)
+        await target.close()
+    except Exception:  # one end is gone, or has used up its share: for the other it is the same
+        both.cancel()
+
+
+def _peer_of(stream: INetStream) -> PeerId:
+    return PeerId(str(stream.muxed_conn.peer_id))
+
+
+def _muxed(stream: INetStream) -> MuxedStream:
+    return cast(MuxedStream, cast(NetStream, stream).muxed_stream)
+
+
+def _is_relayed(stream: INetStream) -> bool:
+    return any(is_relayed(str(each)) for each in stream.muxed_conn.get_transport_addresses())

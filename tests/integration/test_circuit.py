@@ -1,0 +1,261 @@
+"""Circuits over real sockets: a relay connects two who cannot dial each other, within limits, and harms nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from shoal.protocol.circuit.book import LIMITS, Limits
+from shoal.protocol.circuit.holder import Promise
+from shoal.protocol.errors import TransportError
+from shoal.protocol.identity import Identity
+from shoal.protocol.ids import PeerId
+from shoal.protocol.transport import Stream, Transport
+
+WORDS = "/test/words/1"
+DEADLINE = 20.0
+
+
+class Host:
+    """A transport that says back what it hears."""
+
+    def __init__(self, limits: Limits = LIMITS) -> None:
+        self.identity = Identity.generate()
+        self.transport = Transport(self.identity, (WORDS,), self.accept, lambda peer, up: None, limits)
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.heard_from: list[PeerId] = []
+
+    @property
+    def peer(self) -> PeerId:
+        return self.identity.peer
+
+    def accept(self, peer: PeerId, protocol: str, stream: Stream) -> None:
+        self.heard_from.append(peer)
+        self.tasks.add(asyncio.create_task(self.echo(stream)))
+
+    async def echo(self, stream: Stream) -> None:
+        reader = reading(stream)
+        try:
+            while True:
+                await stream.write(await reader.readexactly(5))
+        except TransportError:
+            stream.reset()
+
+    def address(self) -> str:
+        return self.transport.addresses()[0]
+
+    async def reserve_with(self, relay: Host) -> Promise:
+        await self.transport.dial(relay.peer, relay.address(), DEADLINE)
+        return await self.transport.reserve(relay.peer)
+
+
+@asynccontextmanager
+async def hosts(count: int, limits: Limits = LIMITS) -> AsyncIterator[list[Host]]:
+    """The first is the relay."""
+    made = [Host(limits) for _ in range(count)]
+    try:
+        for each in made:
+            await each.transport.start("/ip4/127.0.0.1/tcp/0")
+        made[0].transport.be_relay((made[0].address(),))
+        yield made
+    finally:
+        for each in reversed(made):
+            await each.transport.close()
+
+
+async def says(host: Host, to: PeerId, word: bytes = b"hello") -> bytes:
+    stream = await host.transport.open_stream(to, WORDS)
+    reader = reading(stream)
+    await stream.write(word)
+    answer = await reader.readexactly(len(word))
+    stream.reset()
+    return answer
+
+
+def reading(stream: Stream) -> asyncio.StreamReader:
+    """What comes on a stream."""
+    reader = asyncio.StreamReader()
+    stream.listen(reader.feed_data, reader.set_exception)  # type: ignore[arg-type]
+    stream.allow(1 << 40)
+    return reader
+
+
+@pytest.mark.asyncio
+async def test_two_who_cannot_dial_each_other_talk_by_a_relay() -> None:
+    async with asyncio.timeout(DEADLINE), hosts(3) as [relay, listener, dialler]:
+        promise = await listener.reserve_with(relay)
+        assert promise.addresses == (f"{relay.address()}/p2p/{relay.peer}/p2p-circuit",)
+        await dialler.transport.dial(listener.peer, promise.addresses[0], DEADLINE)
+        assert await says(dialler, listener.peer) == b"hello"
+        assert listener.heard_from == [dialler.peer]
+        assert dialler.transport.remote_addresses(listener.peer) == promise.addresses
+        [back] = listener.transport.remote_addresses(dialler.peer)
+        assert back.endswith(f"/p2p/{relay.peer}/p2p-circuit")
+        assert relay.transport.book.circuits == 1
+
+
+@pytest.mark.asyncio
+async def test_who_hangs_up_harms_no_other_circuit_to_the_same_listener() -> None:
+    async with asyncio.timeout(DEADLINE), hosts(4) as [relay, listener, one, other]:
+        promise = await listener.reserve_with(relay)
+        for dialler in (one, other):
+            await dialler.transport.dial(listener.peer, promise.addresses[0], DEADLINE)
+        stream = await other.transport.open_stream(listener.peer, WORDS)
+        await one.transport.disconnect(listener.peer)
+        await until(lambda: relay.transport.book.circuits == 1)
+        reader = reading(stream)
+        await stream.write(b"still")
+        assert await reader.readexactly(5) == b"still"
+        assert await says(other, listener.peer) == b"hello"
+
+
+@pytest.mark.asyncio
+async def test_the_end_of_a_listener_ends_its_circuits_on_all_sides() -> None:
+    async with asyncio.timeout(DEADLINE), hosts(3) as [relay, listener, dialler]:
+        promise = await listener.reserve_with(relay)
+        await dialler.transport.dial(listener.peer, promise.addresses[0], DEADLINE)
+        await listener.transport.close()
+        await until(lambda: not dialler.transport.remote_addresses(listener.peer))
+        assert relay.transport.book.circuits == 0
+        with pytest.raises(TransportError, match="connection failed"):
+            await dialler.transport.dial(listener.peer, promise.addresses[0], DEADLINE)
+
+
+@pytest.mark.asyncio
+async def test_a_relay_refuses_what_it_has_not_promised() -> None:
+    async with asyncio.timeout(DEADLINE), hosts(3) as [relay, listener, dialler]:
+        circuit = f"{relay.address()}/p2p/{relay.peer}/p2p-circuit"
+        await listener.transport.dial(relay.peer, relay.address(), DEADLINE)
+        with pytest.raises(TransportError, match="no reservation"):
+            await dialler.transport.dial(listener.peer, circuit, DEADLINE)
+        relay.transport.be_relay(())
+        with pytest.raises(TransportError, match="permission denied"):
+            await listener.transport.reserve(relay.peer)
+
+
+@pytest.mark.asyncio
+async def test_a_relay_that_we_have_not_asked_connects_nobody_with_us() -> None:
+    async with asyncio.timeout(DEADLINE), hosts(3) as [relay, listener, dialler]:
+        promise = await listener.reserve_with(relay)
+        listener.transport.forget_relay(relay.peer)
+        with pytest.raises(TransportError, match="connection failed"):
+            await dialler.transport.dial(listener.peer, promise.addresses[0], DEADLINE)
+        assert listener.heard_from == []
+
+
+@pytest.mark.asyncio
+async def test_a_circuit_to_somebody_else_is_none() -> None:
+    """The relay cannot pass off one peer for another: the handshake goes from end to end."""
+    async with asyncio.timeout(DEADLINE), hosts(3) as [relay, listener, dialler]:
+        promise = await listener.reserve_with(relay)
+        stranger = Identity.generate().peer
+        with pytest.raises(TransportError, match="no reservation"):
+            await dialler.transport.dial(stranger, promise.addresses[0], DEADLINE)
+
+
+@pytest.mark.asyncio
+async def test_nobody_is_relayed_twice() -> None:
+    async with asyncio.timeout(DEADLINE), hosts(3) as [relay, listener, dialler]:
+        promise = await listener.reserve_with(relay)
+        listener.transport.be_relay((listener.address(),))
+        await dialler.transport.dial(listener.peer, promise.addresses[0], DEADLINE)
+        with pytest.raises(TransportError, match="not connected"):
+            await dialler.transport.reserve(listener.peer)
+
+
+@pytest.mark.asyncio
+async def test_a_circuit_carries_its_share_and_then_ends() -> None:
+    limits = dataclasses.replace(LIMITS, circuit_carries=50_000)
+    async with asyncio.timeout(DEADLINE), hosts(3, limits) as [relay, listener, dialler]:
+        promise = await listener.reserve_with(relay)
+        await dialler.transport.dial(listener.peer, promise.addresses[0], DEADLINE)
+        stream = await dialler.transport.open_stream(listener.peer, WORDS)
+        with pytest.raises(TransportError):
+            await _talk(stream)
+        await until(lambda: relay.transport.book.circuits == 0)
+        assert relay.transport.book.carried < 100_000
+
+
+@pytest.mark.asyncio
+async def test_a_circuit_ends_with_its_time() -> None:
+    async with asyncio.timeout(DEADLINE), hosts(3, dataclasses.replace(LIMITS, circuit_lasts=0.5)) as some:
+        relay, listener, dialler = some
+        promise = await listener.reserve_with(relay)
+        await dialler.transport.dial(listener.peer, promise.addresses[0], DEADLINE)
+        await until(lambda: not dialler.transport.remote_addresses(listener.peer))
+        assert relay.transport.book.circuits == 0
+
+
+@pytest.mark.asyncio
+async def test_a_greedy_peer_is_slowed_down_and_others_are_served() -> None:
+    """One peer sends as much as it can; what the relay carries for it stays within its rate."""
+    rate = 1 << 20
+    limits = dataclasses.replace(LIMITS, rate_of_peer=(rate, rate))
+    async with asyncio.timeout(DEADLINE), hosts(5, limits) as [relay, listener, greedy, modest, third]:
+        promise = await listener.reserve_with(relay)
+        await greedy.transport.dial(listener.peer, promise.addresses[0], DEADLINE)
+        other = await third.reserve_with(relay)
+        await modest.transport.dial(third.peer, other.addresses[0], DEADLINE)
+        stream = await greedy.transport.open_stream(listener.peer, WORDS)
+        begin, before = time.monotonic(), relay.transport.book.carried
+        flood = asyncio.create_task(_flood(stream))
+        answers = 0
+        while time.monotonic() - begin < 3:
+            assert await says(modest, third.peer) == b"hello"
+            answers += 1
+        carried = relay.transport.book.carried - before
+        stream.reset()
+        await asyncio.gather(flood, return_exceptions=True)
+        print(f"{carried / rate:.1f} MiB for the greedy in 3 s, {answers} answers for the other")
+        assert carried < 5.5 * rate, "a burst of 1 MiB, and 1 MiB a second; each byte counts for both ends"
+        assert answers > 20
+
+
+@pytest.mark.asyncio
+async def test_a_thousand_circuits_are_not_to_be_had() -> None:
+    async with asyncio.timeout(DEADLINE), hosts(4) as [relay, listener, greedy, modest]:
+        promise = await listener.reserve_with(relay)
+        refused = 0
+        for _ in range(1000):
+            try:
+                await greedy.transport.dial(listener.peer, promise.addresses[0], DEADLINE)
+            except TransportError:
+                refused += 1
+        assert refused > 900
+        assert relay.transport.book.circuits <= LIMITS.circuits_of_peer
+        await greedy.transport.close()
+        await until(lambda: relay.transport.book.circuits == 0)
+        await modest.transport.dial(listener.peer, promise.addresses[0], DEADLINE)
+        assert await says(modest, listener.peer) == b"hello"
+
+
+async def _talk(stream: Stream) -> None:
+    reader = reading(stream)
+    while True:
+        await stream.write(bytes(1000))
+        await reader.readexactly(1000)
+
+
+async def _flood(stream: Stream) -> None:
+    with suppress(TransportError):
+        while True:
+            await stream.write(bytes(1 << 18))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.asyncio
+async def test_a_relay_says_where_it_sees_the_port_that_we_listen_on() -> None:
+    async with asyncio.timeout(DEADLINE), hosts(2) as [relay, other]:
+        await other.transport.dial(relay.peer, relay.address(), DEADLINE)
+        seen, port = await other.transport.seen_by(relay.peer)
+        assert seen == other.address()
+        assert seen.endswith(f"/{port}")

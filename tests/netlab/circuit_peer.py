@@ -1,0 +1,118 @@
+"""A bare transport in a process of its own, driven by lines of JSON: a relay, or one of two that meet by relays.
+
+{"relays": [[peer, address], ...]}           dial these, reserve with each, learn where they see us; how we can be met
+{"reach": [peer, address, ...]}              dial a peer at the first address that answers, then say a word
+{"path": peer}                               how we are connected with it
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+import time
+from typing import Any
+
+from shoal.protocol.addresses import reachable_at
+from shoal.protocol.circuit.mapping import Mapping
+from shoal.protocol.dialing import host_of
+from shoal.protocol.errors import TransportError
+from shoal.protocol.identity import Identity
+from shoal.protocol.ids import PeerId
+from shoal.protocol.transport import Stream, Transport
+
+WORDS = "/test/words/1"
+LIMIT = 10.0
+DIRECT_LIMIT = 0.7  # seconds for one direct address before the next way
+
+
+class Peer:
+    """The other end of the pipe is the test."""
+
+    def __init__(self) -> None:
+        self.identity = Identity.generate()
+        self.transport = Transport(self.identity, (WORDS,), self.accept, lambda peer, up: None)
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    def accept(self, peer: PeerId, protocol: str, stream: Stream) -> None:
+        self.tasks.add(asyncio.create_task(self.echo(stream)))
+
+    async def echo(self, stream: Stream) -> None:
+        reader = reading(stream)
+        try:
+            while True:
+                await stream.write(await reader.readexactly(5))
+        except TransportError:
+            stream.reset()
+
+    async def meet(self, relays: list[list[str]]) -> dict[str, Any]:
+        mapping = Mapping()
+        circuits: list[str] = []
+        for peer, address in relays:
+            await self.transport.dial(PeerId(peer), address, LIMIT)
+            circuits += (await self.transport.reserve(PeerId(peer))).addresses
+            seen, _ = await self.transport.seen_by(PeerId(peer))
+            mapping.note(PeerId(peer), host_of(address), seen)
+        self.transport.meet_at(mapping.places)
+        return {
+            "circuits": circuits,
+            "kind": mapping.kind(reachable_at(self.transport.addresses())),
+            "places": mapping.places,
+        }
+
+    async def reach(self, peer: PeerId, addresses: list[str]) -> dict[str, Any]:
+        begin = time.monotonic()
+        for address in addresses:
+            try:
+                await self.transport.dial(peer, address, LIMIT if "p2p-circuit" in address else DIRECT_LIMIT)
+                break
+            except TransportError as error:
+                print(address, error, file=sys.stderr)
+        connected = time.monotonic() - begin
+        stream = await self.transport.open_stream(peer, WORDS)
+        reader = reading(stream)
+        await stream.write(b"hello")
+        await reader.readexactly(5)
+        return {"connected": connected, "first_byte": time.monotonic() - begin, "path": self.transport.path(peer)}
+
+    async def answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        if "relays" in question:
+            return await self.meet(question["relays"])
+        if "reach" in question:
+            peer, *addresses = question["reach"]
+            return await self.reach(PeerId(peer), addresses)
+        if "lend" in question:
+            self.transport.be_relay(tuple(question["lend"]))
+            return {}
+        if "leave" in question:
+            await self.transport.disconnect(PeerId(question["leave"]))
+            return {}
+        return {"path": self.transport.path(PeerId(question["path"]))}
+
+
+def reading(stream: Stream) -> asyncio.StreamReader:
+    """What comes on a stream."""
+    reader = asyncio.StreamReader()
+    stream.listen(reader.feed_data, reader.set_exception)  # type: ignore[arg-type]
+    stream.allow(1 << 40)
+    return reader
+
+
+async def main() -> None:
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(relativeCreated)d %(name)s %(message)s")
+    logging.getLogger("shoal").setLevel(logging.DEBUG)
+    peer = Peer()
+    await peer.transport.start("/ip4/0.0.0.0/tcp/4101")
+    print(json.dumps({"peer": peer.identity.peer}), flush=True)
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        try:
+            answer = await peer.answer(json.loads(line))
+        except TransportError as error:
+            answer = {"error": str(error)}
+        print(json.dumps(answer), flush=True)
+    await peer.transport.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
