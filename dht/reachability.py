@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from shoal.dht.scope import Scope, scope_of
 from shoal.protocol.allowance import Allowance, Allowances
 from shoal.protocol.ids import PeerId
-from shoal.protocol.multiaddrs import host_and_port, place_of
+from shoal.protocol.multiaddrs import host_and_port, is_relayed, place_of
 
 OPINIONS = 3  # that we want in each scope
 ASK_AGAIN = 1800.0  # seconds until an opinion is too old
@@ -129,7 +129,8 @@ class Tries:
 def to_dial(named: Sequence[str], connected_from: Sequence[str]) -> list[str]:
     """What to dial for an asker that is connected from these addresses: those very hosts, at the ports it names."""
     ports = dict.fromkeys(where[1] for each in named if (where := host_and_port(each)) is not None)
-    hosts = dict.fromkeys(where[0] for each in connected_from if (where := host_and_port(each)) is not None)
+    direct = [each for each in connected_from if not is_relayed(each)]  # else it would be the relay's host
+    hosts = dict.fromkeys(where[0] for each in direct if (where := host_and_port(each)) is not None)
     return [
         f"/ip{host.version}/{host}/tcp/{port}"
         for host in [host for host in hosts if not host.is_unspecified][:HOSTS]

@@ -50,7 +50,8 @@ class DialBack:
         while True:
             self._somebody_came.clear()
             self._reachability.set_addresses(self._network.own_addresses())
-            linked = [(link.peer, scope_between(link.addresses)) for link in self._network.links()]
+            direct = [link for link in self._network.links() if link.path == "direct"]
+            linked = [(link.peer, scope_between(link.addresses)) for link in direct]
             chosen = self._reachability.whom_to_ask(_now(), linked)
             scopes = dict(linked)
             await asyncio.gather(*(self._ask(peer, scopes[peer]) for peer in chosen))

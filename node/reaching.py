@@ -28,7 +28,7 @@ from shoal.node.remembered import PeerCache
 from shoal.protocol.addresses import resolve
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.ids import PeerId
-from shoal.protocol.multiaddrs import place_of, split
+from shoal.protocol.multiaddrs import is_relayed, place_of, split
 from shoal.protocol.network import Network
 
 RETRY_FIRST, RETRY_MOST = 0.5, 30.0  # seconds between two tries
@@ -143,6 +143,8 @@ class Reaching:
     async def _test(self, address: str, kind: Kind, peer: PeerId) -> None:
         """`peer` was reached, perhaps by another way: whoever gave us a broken address should know, for next time."""
         plain, name = split(address)
+        if is_relayed(plain):
+            return  # whether it leads to somebody is for the relay to say
         in_use = {place_of(used) for link in self._network.links() for used in link.addresses}
         with suppress(TransportError):  # a name that was just looked up, and cannot be now, is no news
             places = await resolve(plain)

@@ -59,8 +59,9 @@ class Relaying:
         """A connection was made or lost."""
         if not up and self._holder.lost(peer):
             log.info("the relay %s is gone", short(peer))
+            self._network.forget_relay(peer)
             self._mapping.forget(peer)
-            self._announce()
+            self._network.meet_at(self._mapping.places)
         self._changed.set()
 
     async def run(self) -> None:
@@ -69,7 +70,10 @@ class Relaying:
             while True:
                 self._changed.clear()
                 self._lend()
-                for relay in self._whom_to_ask():
+                wanted = self._whom_to_ask()
+                if self._network.relayed_addresses != self._holder.addresses:
+                    self._announce()
+                for relay in wanted:
                     self._network.remember(relay, self._addresses_of(relay))
                     group.create_task(self._ask(relay))
                 with suppress(TimeoutError):
@@ -89,7 +93,6 @@ class Relaying:
             return self._holder.whom_to_ask(time.time(), self._candidates())
         for relay in self._holder.clear():
             self._network.forget_relay(relay)
-            self._announce()
         return []
 
     def _candidates(self) -> list[PeerId]:
@@ -108,19 +111,19 @@ class Relaying:
     async def _ask(self, relay: PeerId) -> None:
         try:
             promise = _for_others(await self._network.reserve(relay))
-        except ShoalError as error:
-            log.debug("no reservation with the relay %s: %s", short(relay), error)
-            was_held = relay in self._holder.relays
+        except Exception as error:  # one relay's nonsense, or our own mistake with it, must not end the others' care
+            is_ours = not isinstance(error, ShoalError)
+            log.log(logging.ERROR if is_ours else logging.DEBUG, "no reservation with %s: %s", short(relay), error)
             self._holder.refused(time.time(), relay)
-        else:
-            was_held = relay in self._holder.relays
+            self._network.forget_relay(relay)
+            return
+        if relay not in self._holder.relays:
+            log.info("others can reach this node by the relay %s", short(relay))
             self._holder.granted(time.time(), promise)
-            if not was_held:
-                log.info("others can reach this node by the relay %s", short(relay))
-        if was_held != (relay in self._holder.relays):
-            self._announce()
+            self._changed.set()
             await self._look_from(relay)
-        self._changed.set()
+        else:
+            self._holder.granted(time.time(), promise)
 
     async def _look_from(self, relay: PeerId) -> None:
         """Ask a relay where it sees us."""

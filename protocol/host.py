@@ -165,7 +165,9 @@ class TrioHost:
         self._circuits.relay.addresses = addresses
 
     async def name_at(self, address: str, limit: float) -> PeerId:
-        """Who answers at an address, said within `limit` seconds."""
+        """Who answers at an address, said within `limit` seconds; nobody can be asked by a relay that knows no name."""
+        if is_relayed(address):
+            raise TransportError(f"{address} does not say whom the relay is to call")
         return await _within(limit, lambda: ask_name(self._swarm, Multiaddr(address)))
 
     async def open_stream(self, peer: PeerId, protocol: str) -> RawStream:

@@ -24,6 +24,7 @@ import trio
 from libp2p.abc import IMuxedConn, INetConn, INetStream, ISecureConn
 from libp2p.crypto import ed25519, x25519
 from libp2p.custom_types import StreamHandlerFn, TMuxerOptions, TProtocol
+from libp2p.io.trio import TrioTCPStream
 from libp2p.network.auto_connector import AutoConnector
 from libp2p.network.config import ConnectionConfig, RetryConfig
 from libp2p.network.connection.exceptions import RawConnError
@@ -210,6 +211,15 @@ class Raw(RawConnection):
         if n is None or n > MOST_AT_ONCE:
             raise RawConnError(f"{n} bytes are announced at once")
         return await super().read(n)
+
+    def get_remote_address(self) -> tuple[str, int] | None:
+        """libp2p's is for IPv4 alone."""
+        if isinstance(self.stream, TrioTCPStream):
+            with suppress(OSError):  # it is gone already
+                name, port, *_ = self.stream.stream.socket.getpeername()
+                host = ip_address(name.partition("%")[0])
+                return str(getattr(host, "ipv4_mapped", None) or host), port
+        return super().get_remote_address()
 
 
 class _Tcp(TCP):

@@ -3,7 +3,8 @@
 Rules:
 - A reservation lets others be connected with its holder. It ends when it is not renewed in time. When all are taken,
   nobody new gets one; of one host (behind a router there may be several peers) only some.
-- A circuit is on the account of both of its ends: each has a bounded number, and a rate that all of its circuits share.
+- A circuit is on the account of both of its ends: each has a bounded number, few of them with the same other end, and a
+  rate that all of its circuits share.
   All circuits together have another. Who exceeds a rate is read more slowly, and waits.
 - A circuit ends when it has carried its share of bytes, or its time is over. Its ends may open another.
 - What is asked of us is counted, too: a peer that asks without end is refused without further thought.
@@ -51,6 +52,7 @@ class Limits:
     reserved_for: float = 1800.0
     circuits: int = 128
     circuits_of_peer: int = 16
+    circuits_of_pair: int = 2
     circuit_lasts: float = 3600.0
     circuit_carries: int = 1024 * MIB
     rate_of_peer: tuple[float, float] = (32 * MIB, 2 * MIB)
@@ -128,6 +130,9 @@ class Book:
             raise Refused(Status.NO_RESERVATION)
         limits = self._limits
         busiest = max(self._of_peer[source], self._of_peer[target])
+        alike = sum(circuit.ends == (source, target) for circuit in self._circuits)
+        if alike >= limits.circuits_of_pair:
+            raise Refused(Status.RESOURCE_LIMIT_EXCEEDED)
         if source == target or len(self._circuits) >= limits.circuits or busiest >= limits.circuits_of_peer:
             raise Refused(Status.RESOURCE_LIMIT_EXCEEDED)
         circuit = Circuit(self, (source, target), now + limits.circuit_lasts, limits.circuit_carries)

@@ -9,19 +9,25 @@ Rules:
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import cast
 
 import trio
 from libp2p.abc import INetConn, INetStream
 from libp2p.connection_types import ConnectionType
 from libp2p.io.abc import ReadWriteCloser
+from libp2p.io.exceptions import ConnectionClosedError
 from libp2p.network.stream.net_stream import NetStream
 from libp2p.network.swarm import Swarm
 from libp2p.peer.id import ID
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, StopMessage
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import PeerId as PeerInfo
+from libp2p.stream_muxer.exceptions import MuxedStreamError
 from multiaddr import Multiaddr
 
+from shoal.protocol.allowance import Allowances
 from shoal.protocol.circuit.book import Refused, Status
 from shoal.protocol.circuit.holder import Promise
 from shoal.protocol.circuit.punch import Puncher
@@ -36,6 +42,9 @@ from shoal.protocol.swarm import Raw
 
 MAX_ADDRESSES = 8  # of a relay's own
 LINGER = 2.0  # seconds
+SHORTEST, LONGEST = 60.0, 7200.0  # seconds for which a reservation is believed
+CALLS = (32, 1.0)  # handshakes that a relay may have us do, in a burst and per second
+MAX_RELAYS = 64
 PAUSES = (3.0, 10.0, 30.0, 120.0, 0.0)  # seconds between tries: who has just come may not know where it can be met
 
 log = logging.getLogger(__name__)
@@ -47,6 +56,7 @@ class Client:
     def __init__(self, swarm: Swarm, open_stream: OpenStream, puncher: Puncher) -> None:
         self._swarm, self._open_stream, self._puncher = swarm, open_stream, puncher
         self._relays: set[PeerId] = set()
+        self._calls = Allowances[PeerId](*CALLS, MAX_RELAYS)
 
     async def reserve(self, connection: INetConn) -> Promise:
         """A reservation with the relay at the other end; TransportError if it gives none."""
@@ -56,10 +66,13 @@ class Client:
             answer = await _ask(stream, HopMessage(type=HopMessage.RESERVE), relay)
         finally:
             await drop(stream)
+        now = time.time()
+        expires = min(float(answer.reservation.expire), now + LONGEST)
+        if expires < now + SHORTEST:
+            raise TransportError(f"the relay {short(relay)} promises nothing that lasts, or our clocks are far apart")
+        plain = dict.fromkeys(_places(answer.reservation.addrs[:MAX_ADDRESSES]))
         self._relays.add(relay)
-        named = [str(Multiaddr(each)) for each in answer.reservation.addrs[:MAX_ADDRESSES]]
-        plain = dict.fromkeys(place_of(each) for each in named if not is_relayed(each))
-        return Promise(relay, float(answer.reservation.expire), tuple(f"{each}/p2p/{relay}{CIRCUIT}" for each in plain))
+        return Promise(relay, expires, tuple(f"{each}/p2p/{relay}{CIRCUIT}" for each in plain))
 
     def forget(self, relay: PeerId) -> None:
         """Its reservation is not wanted any more."""
@@ -82,11 +95,12 @@ class Client:
         try:
             with trio.fail_after(ASK_LIMIT):
                 question = await hear(stream, StopMessage)
-                is_known = relay in self._relays and question.type == StopMessage.CONNECT
+                is_asked = relay in self._relays and question.type == StopMessage.CONNECT
+                is_known = is_asked and self._calls.of(relay).take(trio.current_time())
                 status = Status.OK if is_known else Status.PERMISSION_DENIED
                 await say(stream, stop_answer(status))
             if is_known:
-                where = stream.muxed_conn.get_transport_addresses()
+                where = [str(each) for each in stream.muxed_conn.get_transport_addresses()]
                 address = f"{where[0]}/p2p/{relay}{CIRCUIT}"
                 raw = _raw(stream, False, address)
                 connection = cast(Muxer, await self._swarm.upgrade_inbound_raw_conn(raw, Multiaddr(address)))
@@ -124,10 +138,16 @@ class _Carried(ReadWriteCloser):
         self._muxed = cast(MuxedStream, cast(NetStream, stream).muxed_stream)
 
     async def read(self, n: int | None = None) -> bytes:
-        return await self._muxed.take_or_end(n or 1)
+        try:
+            return await self._muxed.take_or_end(n or 1)
+        except MuxedStreamError as error:
+            raise ConnectionClosedError(str(error)) from error
 
     async def write(self, data: bytes) -> None:
-        await self._muxed.write(data)
+        try:
+            await self._muxed.write(data)
+        except MuxedStreamError as error:
+            raise ConnectionClosedError(str(error)) from error
 
     async def close(self) -> None:
         await drop(self._stream)
@@ -151,3 +171,11 @@ async def _ask(stream: INetStream, question: HopMessage, relay: PeerId) -> HopMe
         except Refused as refusal:
             raise TransportError(f"the relay {short(relay)} says: {refusal}") from refusal
     raise TransportError(f"the relay {short(relay)} gives no answer in {ASK_LIMIT:g} s")
+
+
+def _places(addresses: Iterable[bytes]) -> Iterator[str]:
+    for each in addresses:
+        with suppress(ValueError):
+            address = str(Multiaddr(each))
+            if not is_relayed(address):
+                yield place_of(address)

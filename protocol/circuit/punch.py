@@ -6,7 +6,8 @@ while the other dials as soon as it hears "now". What leaves each router opens i
 
 Rules:
 - Who begins is the server of the connection that comes of it, whoever's packets were first.
-- Only public addresses are dialled, a few, for a short time, and for one peer once at a time.
+- Only public addresses are dialled, two, for a short time and a few times each, and only for who is connected by a relay
+  alone. How often one peer, and all together, make us do so is bounded: it is they who say where.
 - Before that, whoever begins dials plainly: the other may have called by a relay as we cannot be dialled ourselves.
 - A connection that the other one makes meanwhile will do as well.
 """
@@ -24,6 +25,7 @@ from libp2p.peer.id import ID
 from libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
 from multiaddr import Multiaddr
 
+from shoal.protocol.allowance import Allowance, Allowances
 from shoal.protocol.circuit.book import Refused, Status
 from shoal.protocol.circuit.relay import OpenStream
 from shoal.protocol.circuit.sockets import Place, family_of, first_of, listening_ports
@@ -33,7 +35,9 @@ from shoal.protocol.multiaddrs import host_and_port, is_public, is_relayed, mult
 from shoal.protocol.swarm import Raw
 
 DCUTR = "/libp2p/dcutr"
-MAX_PLACES = 4
+MAX_PLACES = 2
+PER_PEER, IN_ALL = (8, 0.05), (32, 1.0)  # times that somebody may have us dial: in a burst, and per second
+MAX_PEERS = 1024  # whose number of times is remembered
 ASK_LIMIT = 5.0  # seconds until the other has said where it is
 DIAL_LIMIT = 2.5  # seconds; a SYN is repeated after one
 LEAST_LIMIT = 0.3  # seconds for a plain dial
@@ -52,17 +56,20 @@ class Puncher:
         self.addresses: tuple[str, ...] = ()
         self._swarm, self._open_stream = swarm, open_stream
         self._busy: set[ID] = set()
+        self._for_one = Allowances[ID](*PER_PEER, MAX_PEERS)
+        self._for_all = Allowance(*IN_ALL)
 
     async def begin(self, relayed: INetConn) -> INetConn:
         """A direct connection with the other end of one by a relay; TransportError if there is none to be had."""
         peer = relayed.muxed_conn.peer_id
+        self._check(peer)
         reasons = ""
         for number in range(TRIES):
             try:
                 return await self._try(relayed, peer, number == 0)
             except NowhereToMeet as error:
                 raise TransportError(str(error)) from error
-            except (TransportError, Refused) as error:
+            except Exception as error:  # whatever libp2p raises: two that have met by half make sense of nothing
                 if (direct := direct_connection(self._swarm, peer)) is not None:
                     return direct
                 reasons = str(error)
@@ -72,6 +79,7 @@ class Puncher:
         """Somebody else begins."""
         peer = stream.muxed_conn.peer_id
         try:
+            self._check(peer)
             with trio.fail_after(ASK_LIMIT):
                 places = _places(await hear(stream, HolePunch))
                 await say(stream, self._hello())
@@ -82,6 +90,14 @@ class Puncher:
             pass  # the one that has begun knows as much
         finally:
             await drop(stream)
+
+    def _check(self, peer: ID) -> None:
+        """Refused if somebody has us dial too often, or is connected with us as well as can be."""
+        now = trio.current_time()
+        if direct_connection(self._swarm, peer) is not None:
+            raise Refused(Status.UNEXPECTED_MESSAGE)
+        if not (self._for_one.of(peer).take(now) and self._for_all.take(now)):
+            raise Refused(Status.RESOURCE_LIMIT_EXCEEDED)
 
     async def _try(self, relayed: INetConn, peer: ID, is_first: bool) -> INetConn:
         stream = await self._open_stream(relayed, DCUTR)
@@ -127,6 +143,14 @@ class Puncher:
 
     async def _upgrade(self, line: TrioTCPStream, peer: ID, as_client: bool) -> INetConn:
         raw = Raw(line, as_client)
+        try:
+            return await self._upgraded(raw, peer, as_client)
+        except BaseException:  # nothing is swallowed
+            with trio.CancelScope(shield=True):
+                await raw.close()
+            raise
+
+    async def _upgraded(self, raw: Raw, peer: ID, as_client: bool) -> INetConn:
         if as_client:
             return await self._swarm.upgrade_outbound_raw_conn(raw, peer)
         muxed = await self._swarm.upgrade_inbound_raw_conn(raw, raw.get_transport_addresses()[0])

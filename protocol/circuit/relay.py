@@ -4,7 +4,7 @@ Rules:
 - It serves nobody who comes by a circuit himself.
 - Who wants to be connected with a holder of a reservation is, over the connection that is there; none is made for it.
 - Each circuit has two tasks, one for each direction, and ends both of its streams, and nothing else. What it holds in
-  memory is one read.
+  memory are the windows of two streams.
 - What a circuit may carry, and how fast, is the book's to say.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from ipaddress import ip_network
 from typing import cast
 
 import trio
@@ -29,6 +30,7 @@ from shoal.protocol.ids import PeerId
 from shoal.protocol.multiaddrs import is_relayed
 from shoal.protocol.muxed import FRAME, MuxedStream
 
+LONGEST_ID = 64  # bytes of a PeerID
 ASK_LIMIT = 10.0  # seconds for a question, and for the answer of the one who is to be connected
 
 OpenStream = Callable[[INetConn, str], Awaitable[INetStream]]
@@ -53,7 +55,7 @@ class Relay:
                 question = await hear(stream, HopMessage)
             if question.type == HopMessage.RESERVE:
                 await self._reserve(stream)
-            elif question.type == HopMessage.CONNECT:
+            elif question.type == HopMessage.CONNECT and len(question.peer.id) <= LONGEST_ID:
                 await self._connect(stream, ID(question.peer.id))
             else:
                 raise Refused(Status.UNEXPECTED_MESSAGE)
@@ -64,8 +66,8 @@ class Relay:
 
     async def _reserve(self, stream: INetStream) -> None:
         self._check(stream)
-        now, (host, _) = trio.current_time(), stream.get_remote_address() or ("", 0)
-        until = self._book.reserve(now, _peer_of(stream), host)
+        now = trio.current_time()
+        until = self._book.reserve(now, _peer_of(stream), _host_of(stream))
         promise = Reservation(
             expire=int(time.time() + until - now),
             addrs=[Multiaddr(each).to_bytes() for each in self.addresses],
@@ -79,8 +81,9 @@ class Relay:
         try:
             other = await self._call(target, stream.muxed_conn.peer_id)
             try:
-                await say(stream, hop_answer(Status.OK, self._limit()))
-                await _join(circuit, stream, other)
+                with trio.move_on_after(circuit.until - trio.current_time()):
+                    await say(stream, hop_answer(Status.OK, self._limit()))
+                    await _join(circuit, stream, other)
             finally:
                 await drop(other)
                 await drop(stream)
@@ -119,10 +122,9 @@ class Relay:
 
 async def _join(circuit: Circuit, one: INetStream, other: INetStream) -> None:
     """Pass on what each end says, until one drops its stream, both have ended, or the circuit may go no further."""
-    with trio.move_on_after(circuit.until - trio.current_time()):
-        async with trio.open_nursery() as nursery:
-            for source, target in ((one, other), (other, one)):
-                nursery.start_soon(_pass_on, circuit, _muxed(source), _muxed(target), nursery.cancel_scope)
+    async with trio.open_nursery() as nursery:
+        for source, target in ((one, other), (other, one)):
+            nursery.start_soon(_pass_on, circuit, _muxed(source), _muxed(target), nursery.cancel_scope)
 
 
 async def _pass_on(circuit: Circuit, source: MuxedStream, target: MuxedStream, both: trio.CancelScope) -> None:
@@ -139,6 +141,12 @@ async def _pass_on(circuit: Circuit, source: MuxedStream, target: MuxedStream, b
 
 def _peer_of(stream: INetStream) -> PeerId:
     return PeerId(str(stream.muxed_conn.peer_id))
+
+
+def _host_of(stream: INetStream) -> str:
+    """Of IPv6 the network of /64, as one machine has all of it."""
+    host, _ = stream.get_remote_address() or ("", 0)
+    return str(ip_network((host, 64), strict=False)) if ":" in host else host
 
 
 def _muxed(stream: INetStream) -> MuxedStream:

@@ -14,6 +14,8 @@ import trio
 from libp2p.io.trio import TrioTCPStream
 from libp2p.network.swarm import Swarm
 
+LONGER = 1.3  # twelve dials in two seconds, if each is refused and the first pause is 0.02
+
 Place = tuple[str, int]
 
 
@@ -47,12 +49,13 @@ def family_of(host: str) -> int:
 
 
 async def dial_again_and_again(source: Place, goal: Place, pause: float) -> TrioTCPStream:
-    """Until there is a connection: who is refused may just have been too early."""
+    """Until there is a connection: who is refused may just have been too early. Each pause is longer than the last."""
     while True:
         try:
             return await dial_from(source, family_of(goal[0]), goal)
         except OSError:
             await trio.sleep(pause)
+            pause *= LONGER
 
 
 async def first_of(source: Place, goals: Sequence[Place], pause: float) -> TrioTCPStream:
