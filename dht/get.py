@@ -42,6 +42,7 @@ class Get:
         self._calls = calls
         self._lookups: list[Lookup] = []
         self._hops = 0
+        self._is_deep = False  # all places seem crowded: as many are asked at each as hold its records
         self.is_over = False
 
     def begin(self, now: float, me: PeerId, table: Table, held: tuple[Record, ...]) -> None:
@@ -68,11 +69,12 @@ class Get:
             return
         pending = [lookup for lookup in self._lookups if not lookup.is_over]
         disagreeing = [lookup for lookup in pending if not self._agrees(lookup)]
-        if not pending or (not disagreeing and self._tally.has_quorum(self._quorum)):
+        agreed = not disagreeing and self._tally.has_quorum(self._quorum) and not self._is_deep
+        if not pending or agreed:
             self._looked(now)
             return
         for lookup in pending:
-            if disagreeing and lookup not in disagreeing:
+            if disagreeing and lookup not in disagreeing and not self._is_deep:
                 lookup.pause()
             else:
                 lookup.go_on(now)
@@ -87,13 +89,22 @@ class Get:
         """All places were looked up."""
         for lookup in self._lookups:
             lookup.stop()
-        if all(self._is_crowded(lookup) for lookup in self._lookups):
+        if not all(is_crowded(each.target, each.named(REPLICAS), self._table) for each in self._lookups):
+            self._end(now)
+        elif not self._is_deep:
+            self._look_deeper(now)
+        elif all(is_crowded(each.target, each.there(REPLICAS), self._table) for each in self._lookups):
             self._wide.begin(now)
         else:
             self._end(now)
 
-    def _is_crowded(self, lookup: Lookup) -> bool:
-        return is_crowded(lookup.target, lookup.named(REPLICAS), self._table)
+    def _look_deeper(self, now: float) -> None:
+        """Names cost nothing: whether there is a crowd is known when the nearest have answered."""
+        self._is_deep = True
+        for lookup in self._lookups:
+            lookup.deepen(REPLICAS)
+        for lookup in self._lookups:
+            lookup.go_on(now)
 
     def _end(self, now: float) -> None:
         self.is_over = True

@@ -4,7 +4,7 @@ Rules:
 - PATHS paths, each with one call on its way: ALPHA in all. Where our table holds all the nearest there is one path, and
   it asks a single one first: in a small or quiet network one call is enough, and else ALPHA follow at once.
 - A silent node costs its path one patience. It may still answer, and is then as good as any.
-- The lookup ends when each path is at its end, or its owner stops it, or after MAX_CALLS.
+- The lookup ends when each path is at its end, or its owner stops it, or after so many calls.
 """
 
 from __future__ import annotations
@@ -51,12 +51,13 @@ class Lookup:
         on_move: OnMove,
         question: FindRecords | None = None,
         on_answer: OnAnswer = _ignore,
+        most: int = MAX_CALLS,
     ) -> None:
         self._me, self._table, self._calls = me, table, calls
         self.target = int.from_bytes(target, "big")
         self._question = question or FindNode(target)
         self._expected = Records if question else Nodes
-        self._wanted = wanted
+        self._wanted, self._most = wanted, most
         self._on_answer, self._on_move = on_answer, on_move
         self._candidates: dict[PeerId, Candidate] = {}
         self._asked_by: dict[PeerId, Path] = {}
@@ -98,13 +99,22 @@ class Lookup:
         usable = {each.distance: each for path in self._paths for each in islice(path.usable(), count)}
         return [usable[distance] for distance in sorted(usable)[:count]]
 
+    def deepen(self, wanted: int) -> None:
+        """More of the nearest are to answer than were wanted so far; `go_on` begins with it."""
+        self._wanted, self.is_over, self.is_paused = wanted, False, True
+
     def named(self, count: int) -> list[Contact]:
         """The nearest that anybody has named, whatever has become of them."""
-        nearest = nsmallest(count, self._candidates.values(), key=DISTANCE)
-        return [candidate.contact for candidate in nearest]
+        return [each.contact for each in nsmallest(count, self._candidates.values(), key=DISTANCE)]
+
+    def there(self, count: int) -> list[Contact]:
+        """The nearest that have answered, if only with nonsense."""
+        found = (each for each in self._candidates.values() if each.is_there)
+        return [each.contact for each in nsmallest(count, found, key=DISTANCE)]
 
     def answered(self, now: float, contact: Contact, answer: object) -> None:
         """One of those we asked has answered."""
+        self._candidates[contact.peer].is_there = True
         if not isinstance(answer, self._expected):
             raise RemoteError(f"answers {type(self._question).__name__} with {type(answer).__name__}", contact.peer)
         named = closer(self._me, contact.peer, answer.closer)
@@ -149,7 +159,7 @@ class Lookup:
         if self.is_over or self.is_paused:
             return
         for path in self._paths:
-            while path.waiting < self._width and self.calls_made < MAX_CALLS:
+            while path.waiting < self._width and self.calls_made < self._most:
                 candidate = path.next(self._wanted)
                 if candidate is None:
                     break

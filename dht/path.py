@@ -44,6 +44,7 @@ class Candidate:
     hop: int
     speakers: list[PeerId]  # who has named it; nobody, if it is from our own table
     state: State = State.NEW
+    is_there: bool = False  # it has answered, if only with nonsense
 
 
 @dataclass(slots=True)

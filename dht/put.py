@@ -19,7 +19,7 @@ from shoal.dht.effects import Put
 from shoal.dht.keys import COPIES, REPLICAS, K, node_id, place
 from shoal.dht.lookup import Lookup
 from shoal.dht.path import State
-from shoal.dht.region import Region, Sweep, is_crowded
+from shoal.dht.region import SECONDS, Region, Sweep, is_crowded
 from shoal.dht.table import Table
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import PeerId
@@ -108,7 +108,7 @@ class Placing:
         self._is_looking = self._has_looked = True
         self._nearest = nearest
         self._region = Region.around(self._target, self._table)
-        self._sweep = Sweep(self._me, self._table, self._calls, self._region, self._swept)
+        self._sweep = Sweep(self._me, self._table, self._calls, self._region, now + SECONDS, self._swept)
         self._sweep.begin(now)
 
     def _swept(self, now: float, found: list[Contact]) -> None:

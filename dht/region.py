@@ -7,6 +7,7 @@ Rules:
   there, and at most twice as many. Somebody who would hide what lies there has to outnumber a whole region.
 - Its servers are found by lookups of points spread over it, as those who crowd around the place itself are not what is
   nearest to them. Each node has points of its own, which nobody can foresee.
+- Handover knows nothing of it: what lies in a region stays until it ends or its author writes anew.
 
 Sridhar et al., Content Censorship in the InterPlanetary File System (NDSS 2024).
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from shoal.dht.calls import Calls
 from shoal.dht.keys import BITS, REPLICAS, K, node_id
@@ -26,6 +28,8 @@ from shoal.protocol.messages.dht import Contact
 
 HONEST = 8
 POINTS_BITS = 3  # 8 points
+CALLS = 40  # for each, at most
+SECONDS = 10.0  # for a sweep, as others may answer as slowly as they like
 
 OnSwept = Callable[[float, list[Contact]], None]
 
@@ -41,7 +45,7 @@ class Region:
     def around(cls, target: int, table: Table) -> Region:
         """The region of a place, in a network that is as large as `table` lets us think."""
         bits = BITS
-        while bits > 0 and table.expected(1 << (bits - 1)) >= HONEST:
+        while bits > 0 and HONEST <= table.expected(1 << (bits - 1)) < inf:
             bits -= 1
         return cls(target, bits)
 
@@ -69,11 +73,14 @@ def is_crowded(target: int, nearest: Sequence[Contact], table: Table) -> bool:
 
 
 class Sweep:
-    """Looks for all servers of a region; `on_end` gets those that answered, at most K for each point."""
+    """Looks for all servers of a region, until `until`; `on_end` gets those that answered, at most K for each point."""
 
-    def __init__(self, me: PeerId, table: Table, calls: Calls, region: Region, on_end: OnSwept) -> None:
-        self._region, self._on_end = region, on_end
-        self._lookups = [Lookup(me, table, calls, point, REPLICAS, self._moved) for point in region.points(me)]
+    def __init__(self, me: PeerId, table: Table, calls: Calls, region: Region, until: float, on_end: OnSwept) -> None:
+        self._region, self._until, self._on_end = region, until, on_end
+        self._is_over = False
+        self._lookups = [
+            Lookup(me, table, calls, point, REPLICAS, self._moved, most=CALLS) for point in region.points(me)
+        ]
 
     @property
     def calls_made(self) -> int:
@@ -91,7 +98,11 @@ class Sweep:
             lookup.begin(now, trusting=False)
 
     def _moved(self, now: float) -> None:
-        if all(lookup.is_over for lookup in self._lookups):
+        if now >= self._until:
+            for lookup in self._lookups:
+                lookup.stop()
+        if all(lookup.is_over for lookup in self._lookups) and not self._is_over:
+            self._is_over = True
             self._on_end(now, self._found())
 
     def _found(self) -> list[Contact]:

@@ -11,13 +11,15 @@ from collections.abc import Callable
 
 from shoal.dht.calls import Calls
 from shoal.dht.keys import COPIES, place
-from shoal.dht.region import Region, Sweep
+from shoal.dht.region import SECONDS, Region, Sweep
 from shoal.dht.table import Table
 from shoal.dht.tally import Tally
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.dht import Contact, FindRecords, Records
 from shoal.protocol.wire import Message
+
+IN_ALL = 20.0  # seconds, and what the last calls take
 
 
 class WideRead:
@@ -37,6 +39,7 @@ class WideRead:
         self._question, self._tally, self._quorum, self._on_end = question, tally, quorum, on_end
         self._sweeps: list[Sweep] = []
         self._waiting: set[PeerId] = set()
+        self._until = 0.0
         self._asked = 0
         self.answers = 0
 
@@ -52,8 +55,10 @@ class WideRead:
 
     def begin(self, now: float) -> None:
         """Find the servers around the next place."""
+        self._until = self._until or now + IN_ALL
         target = int.from_bytes(place(self._question.key, len(self._sweeps)), "big")
-        sweep = Sweep(self._me, self._table, self._calls, Region.around(target, self._table), self._swept)
+        region = Region.around(target, self._table)
+        sweep = Sweep(self._me, self._table, self._calls, region, min(now + SECONDS, self._until), self._swept)
         self._sweeps.append(sweep)
         sweep.begin(now)
 
@@ -83,7 +88,7 @@ class WideRead:
     def _end_if_done(self, now: float) -> None:
         if self._waiting:
             return
-        if self._tally.has_quorum(self._quorum) or len(self._sweeps) == COPIES:
+        if self._tally.has_quorum(self._quorum) or len(self._sweeps) == COPIES or now >= self._until:
             self._on_end(now)
         else:
             self.begin(now)

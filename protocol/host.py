@@ -41,6 +41,7 @@ from shoal.protocol.swarm import OnConnection, ask_name, close_connections, make
 MAX_UNREAD_IN_ALL = 2 << 30  # bytes received and not read, of all connections
 NEGOTIATE_LIMIT = 10  # seconds until a new stream must be agreed on
 READ_SIZE = 1 << 16
+SHORTEST = 16  # bytes that are worth a way to the other thread of their own: who sends single ones is read in pieces
 CLOSE_LIMIT = 1.0  # seconds for all good-byes, and for what libp2p does after them
 
 Buffer = bytes | memoryview
@@ -70,7 +71,7 @@ class RawStream:
         """Hand on what comes, as far as that is allowed, until the stream ends."""
 
         def hand_on(data: bytes) -> bool:
-            if self._allowed <= 0 or len(data) > READ_SIZE:
+            if self._allowed <= 0 or not SHORTEST <= len(data) <= READ_SIZE:
                 return False
             self._allowed -= len(data)
             feed(data)

@@ -10,15 +10,20 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import Callable
 
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.frames import LENGTH_SIZE, Frame, decode_frame, frame_length
-from shoal.protocol.ids import PeerId
+from shoal.protocol.ids import PeerId, short
 from shoal.protocol.transport import Stream
 
 AHEAD = 1 << 18  # bytes that are fetched before anybody asks for them
+TURN = 0.005  # seconds of the loop at a time
 FRAME_LIMIT = 120.0  # seconds for one frame: nobody makes us keep half of one for ever
+
+log = logging.getLogger(__name__)
 
 Take = Callable[[Frame, int], float]
 """take(frame, its size): the seconds for which nothing more is to be taken."""
@@ -35,9 +40,9 @@ class Incoming:
         self._came = bytearray()
         self._taken = 0  # bytes of whole frames
         self._next_size = LENGTH_SIZE  # of the frame that comes, as far as we know
-        self._pause: asyncio.TimerHandle | None = None
+        self._pause: asyncio.Handle | None = None
         self._patience: asyncio.TimerHandle | None = None  # with the frame that comes
-        self._has_ended = self.is_over = False
+        self.has_ended = self.is_over = False  # the peer says no more; we take no more
         stream.listen(self._feed, self._end)
         stream.allow(AHEAD)
 
@@ -57,15 +62,19 @@ class Incoming:
 
     def _end(self, reason: BaseException) -> None:
         """The peer ended it, or the connection is lost, which others will say."""
-        self._has_ended = True
+        self.has_ended = True
         self._go_on()
 
     def _go_on(self) -> None:
+        due = time.monotonic() + TURN
         try:
             while self._pause is None and not self.is_over and (data := self._next()) is not None:
-                self._rest(self._take(decode_frame(data, self._sender), LENGTH_SIZE + len(data)))
+                self._rest(self._take(decode_frame(data, self._sender), LENGTH_SIZE + len(data)), due)
         except RemoteError as error:
             self._complain(error)
+            self.close()
+        except Exception:  # our own mistake: what comes after would be taken for what it is not
+            log.exception("a frame of %s could not be taken", short(self._sender))
             self.close()
         if self._pause is None and not self.is_over:
             self._wait()
@@ -86,9 +95,15 @@ class Incoming:
             self._patience = None
         return data
 
-    def _rest(self, seconds: float) -> None:
-        if seconds and not self.is_over:
-            self._pause = asyncio.get_running_loop().call_later(seconds, self._has_rested)
+    def _rest(self, seconds: float, due: float) -> None:
+        """As long as that; and let others have a turn, if this one has been long."""
+        loop = asyncio.get_running_loop()
+        if self.is_over:
+            return
+        if seconds:
+            self._pause = loop.call_later(seconds, self._has_rested)
+        elif time.monotonic() > due:
+            self._pause = loop.call_soon(self._has_rested)
 
     def _has_rested(self) -> None:
         self._pause = None
@@ -96,7 +111,7 @@ class Incoming:
 
     def _wait(self) -> None:
         """For more."""
-        if self._has_ended:
+        if self.has_ended:
             self.close()
             return
         self._stream.allow(self._taken + self._next_size + AHEAD)

@@ -234,7 +234,7 @@ class Neighbour:
     def accept(self, protocol: str, stream: Stream) -> None:
         """Read a stream that the peer opened."""
         last = self._incoming.get(protocol)
-        if last is not None and not last.is_over:
+        if last is not None and not (last.is_over or last.has_ended):
             last.close()
             if protocol == CONTROL:
                 self._control.renew()

@@ -187,10 +187,11 @@ class Session(SecureSession):
         try:
             await self._socket.write(leaving)
         except BaseException:  # also a cancelled one: half of a message may have left
-            self._takes_no_more = True
+            self._take_no_more()
             raise
         finally:
-            self._is_writing = False
+            with self._leaving:
+                self._is_writing = False
             taken.set()
 
     def _seal(self) -> None:

@@ -6,7 +6,7 @@ while the other dials as soon as it hears "now". What leaves each router opens i
 
 Rules:
 - Who begins is the server of the connection that comes of it, whoever's packets were first.
-- Only public addresses are dialled, two, for a short time and a few times each, and only for who is connected by a relay
+- Only public addresses are dialled, two, for a short time and a few times each, and for who is connected by a relay
   alone. How often one peer, and all together, make us do so is bounded: it is they who say where.
 - Before that, whoever begins dials plainly: the other may have called by a relay as we cannot be dialled ourselves.
 - A connection that the other one makes meanwhile will do as well.

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 from libp2p.stream_muxer.exceptions import MuxedStreamReset
 
-from shoal.protocol.host import READ_SIZE, RawStream
+from shoal.protocol.host import READ_SIZE, SHORTEST, RawStream
 from tests.unit.secured_kit import run
 
 
@@ -70,10 +70,11 @@ def test_what_comes_is_handed_on_at_once_if_that_is_allowed_and_not_much() -> No
             assert not muxed.hand_on(bytes(READ_SIZE + 1)), "a peer may send megabytes in one frame"
             assert muxed.hand_on(bytes(90))
             assert muxed.hand_on(bytes(90))
-            assert not muxed.hand_on(b"x")
+            assert not muxed.hand_on(bytes(SHORTEST))
             stream.allow(100)
-            assert muxed.hand_on(b"x")
-            assert list(map(len, came)) == [90, 90, 1]
+            assert not muxed.hand_on(bytes(SHORTEST - 1)), "single bytes are not worth a way to the other thread each"
+            assert muxed.hand_on(bytes(SHORTEST))
+            assert list(map(len, came)) == [90, 90, SHORTEST]
             nursery.cancel_scope.cancel()
 
     run(test)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from shoal.dht.calls import Calls
-from shoal.dht.keys import BITS, REPLICAS, node_id
+from shoal.dht.keys import BITS, REPLICAS, K, node_id
 from shoal.dht.region import HONEST, POINTS_BITS, Region, Sweep, is_crowded
 from shoal.protocol.messages.dht import Contact
 from tests.unit.dht.core_kit import ME, NOW, Everybody, Wire, contact, contacts, distance, ground, network
@@ -39,12 +41,16 @@ def test_a_place_of_which_too_few_are_known_is_not_called_crowded() -> None:
     assert not is_crowded(TARGETS[0], ground(TARGETS[0], REPLICAS - 1, 400), network(MANY))
 
 
-def test_a_region_has_room_for_some_honest_servers_however_large_the_network() -> None:
-    for size in (1, 9, 70, 400):
-        table = network(MANY[:size])
-        region = Region.around(TARGETS[0], table)
-        assert table.expected(1 << region.bits) >= min(size, HONEST)
-        assert region.bits == 0 or table.expected(1 << region.bits) < 2 * HONEST
+@pytest.mark.parametrize("size", [20, 70, 400])
+def test_a_region_has_room_for_some_honest_servers_however_large_the_network(size: int) -> None:
+    table = network(MANY[:size])
+    region = Region.around(TARGETS[0], table)
+    assert table.expected(1 << region.bits) >= min(table.population(), HONEST)
+    assert table.expected(1 << region.bits) < 2 * HONEST or region.bits == BITS
+
+
+def test_who_knows_too_few_to_tell_takes_everything_for_the_region() -> None:
+    assert Region.around(TARGETS[0], network(MANY[: K - 1])).bits == BITS
 
 
 def test_what_differs_in_the_last_bits_only_is_in_the_region() -> None:
@@ -73,11 +79,24 @@ def test_a_sweep_finds_most_of_the_honest_behind_a_crowd_that_names_only_itself(
     region = Region.around(TARGETS[0], table)
     calls = Calls(table)
     found: list[list[Contact]] = []
-    sweep = Sweep(ME, table, calls, region, lambda now, servers: found.append(servers))
+    sweep = Sweep(ME, table, calls, region, NOW + 10, lambda now, servers: found.append(servers))
     sweep.begin(NOW)
     Everybody(MANY, crowd).answer(Wire(calls))
     [servers] = found
     honest = {each.peer for each in MANY if region.holds(each.peer)}
-    assert len(honest & {each.peer for each in servers}) >= max(REPLICAS, 0.7 * len(honest))
+    assert len(honest & {each.peer for each in servers}) >= 0.6 * len(honest)
     assert all(region.holds(each.peer) for each in servers)
     assert sweep.calls_made < 200
+
+
+def test_a_sweep_ends_with_its_time_and_what_it_has_found() -> None:
+    """However slowly others answer; and it ends once."""
+    table = network(MANY)
+    calls = Calls(table)
+    found: list[list[Contact]] = []
+    region = Region.around(TARGETS[0], table)
+    Sweep(ME, table, calls, region, NOW, lambda now, servers: found.append(servers)).begin(NOW - 1)
+    wire = Wire(calls)
+    Everybody(MANY).answer(wire)
+    assert len(found) == 1
+    assert len(found[0]) <= 1, "the first answer came when it was over"

@@ -58,7 +58,7 @@ def test_where_all_places_are_crowded_others_of_a_region_are_asked() -> None:
     attacked = Attacked()
     got = attacked.outcome()
     assert [found.record for found in got.found] == [NEW]
-    assert got.found[0].replicas >= REPLICAS
+    assert got.found[0].replicas > 2, "not only so many as would do, since all are heard"
     assert got.answers >= len(attacked.heard)
     assert got.calls > got.answers, "looking for them is a part of what it costs"
 
@@ -77,7 +77,7 @@ def test_after_the_last_region_there_is_nothing() -> None:
     assert attacked.outcome().found == ()
     for region in attacked.regions:
         honest = {peer for peer in HONEST if region.holds(peer)}
-        assert len(honest & attacked.heard) >= max(REPLICAS, 0.7 * len(honest))
+        assert len(honest & attacked.heard) >= 0.6 * len(honest)
 
 
 def test_one_place_that_is_not_crowded_is_enough() -> None:
@@ -96,3 +96,18 @@ def test_a_silent_one_of_a_region_holds_nobody_up() -> None:
     attacked.wire.fail(NOW, silent)
     assert [found.record for found in attacked.outcome().found] == [NEW]
     assert silent.to.peer not in attacked.heard
+
+
+def test_names_alone_make_no_crowd() -> None:
+    """Invented servers around all places, named by everybody: whoever is asked there is silent, and the get ends."""
+    attacked = Attacked(copies=())
+    while attacked.wire.look():
+        ask = attacked.wire.asks[0]
+        assert isinstance(ask.message, FindRecords), "the regions are not searched"
+        if ask.to.peer in LIARS:
+            attacked.wire.fail(NOW, ask)
+        else:
+            answer = attacked._answer(ask)
+            assert answer is not None
+            attacked.wire.answer(NOW, ask, answer)
+    assert attacked.outcome().found == ()
