@@ -27,8 +27,9 @@ def contact(peer: PeerId | None = None, *addresses: str) -> Contact:
     return Contact(peer or make_peer(RNG), addresses or (make_address(RNG),))
 
 
-def contacts(count: int) -> list[Contact]:
-    return [contact() for _ in range(count)]
+def contacts(count: int, rng: random.Random = RNG) -> list[Contact]:
+    """So many; by a generator of one's own, they are the same whatever other tests have drawn."""
+    return [Contact(make_peer(rng), (make_address(rng),)) for _ in range(count)]
 
 
 def in_bucket(bits: int, count: int, *addresses: str) -> list[Contact]:
@@ -59,13 +60,13 @@ def network(known: Sequence[Contact]) -> Table:
     return filled(known)
 
 
-def ground(target: int, count: int, servers: int) -> list[Contact]:
+def ground(target: int, count: int, servers: int, rng: random.Random = RNG) -> list[Contact]:
     """Contacts nearer to `target` than any of so many honest servers is likely to be."""
     found: list[Contact] = []
     while len(found) < count:
-        peer = make_peer(RNG)
+        peer = make_peer(rng)
         if node_id.__wrapped__(peer) ^ target < (1 << BITS) // (3 * servers):
-            found.append(contact(peer))
+            found.append(Contact(peer, (make_address(rng),)))
     return found
 
 

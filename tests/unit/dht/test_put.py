@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 from shoal.dht.calls import Calls
@@ -26,7 +27,8 @@ from tests.unit.dht.core_kit import (
 from tests.unit.dht.record_kit import KEY, NOW, key_of, signed_record
 
 RECORD = signed_record()
-SERVERS, MANY = contacts(16), contacts(100)
+RNG = random.Random("puts")
+SERVERS, MANY = contacts(16, RNG), contacts(100, RNG)
 TARGETS = [int.from_bytes(place(KEY, copy), "big") for copy in range(COPIES)]
 
 
@@ -225,7 +227,7 @@ def test_a_far_away_owner_of_a_full_table_keeps_nothing() -> None:
 # -- where somebody has ground identities ---------------------------------------------------------------------
 
 ATTACKED = 1
-GROUND = ground(TARGETS[ATTACKED], 6, len(MANY))
+GROUND = ground(TARGETS[ATTACKED], 6, len(MANY), RNG)
 
 
 def test_a_crowded_place_is_stored_with_all_of_its_region() -> None:
@@ -251,7 +253,9 @@ def test_in_a_crowded_region_of_our_own_we_hold_it_too() -> None:
 def attacked(number: int) -> tuple[Record, list[Contact]]:
     """A record, and everybody, with some that were ground to lie around a place of it."""
     record = signed_record(key=key_of(f"run {number}"))
-    return record, MANY + ground(int.from_bytes(place(record.key, ATTACKED), "big"), 6, len(MANY))
+    return record, MANY + ground(
+        int.from_bytes(place(record.key, ATTACKED), "big"), 6, len(MANY), random.Random(number)
+    )
 
 
 def is_ours_by_region(attack: tuple[Record, list[Contact]]) -> bool:

@@ -12,8 +12,8 @@ from shoal.dht.region import HONEST, POINTS_BITS, Region, Sweep, is_crowded
 from shoal.protocol.messages.dht import Contact
 from tests.unit.dht.core_kit import ME, NOW, Everybody, Wire, contact, contacts, distance, ground, network
 
-MANY = contacts(400)
 RNG = random.Random("regions")
+MANY = contacts(400, RNG)
 TARGETS = [RNG.getrandbits(BITS) for _ in range(500)]
 
 
@@ -30,7 +30,10 @@ def test_chance_crowds_hardly_any_place() -> None:
 def test_five_ground_identities_crowd_a_place_and_four_do_not() -> None:
     table = network(MANY)
     crowded = [
-        sum(is_crowded(target, near(target, MANY + ground(target, count, len(MANY))), table) for target in TARGETS[:50])
+        sum(
+            is_crowded(target, near(target, MANY + ground(target, count, len(MANY), random.Random(3))), table)
+            for target in TARGETS[:50]
+        )
         for count in (REPLICAS - 1, REPLICAS)
     ]
     assert crowded[1] == 50
@@ -38,7 +41,7 @@ def test_five_ground_identities_crowd_a_place_and_four_do_not() -> None:
 
 
 def test_a_place_of_which_too_few_are_known_is_not_called_crowded() -> None:
-    assert not is_crowded(TARGETS[0], ground(TARGETS[0], REPLICAS - 1, 400), network(MANY))
+    assert not is_crowded(TARGETS[0], ground(TARGETS[0], REPLICAS - 1, 400, random.Random(3)), network(MANY))
 
 
 @pytest.mark.parametrize("size", [20, 70, 400])
@@ -74,7 +77,7 @@ def test_a_region_of_a_few_ids_has_a_point_for_each() -> None:
 
 
 def test_a_sweep_finds_most_of_the_honest_behind_a_crowd_that_names_only_itself() -> None:
-    crowd = ground(TARGETS[0], 30, len(MANY))
+    crowd = ground(TARGETS[0], 30, len(MANY), random.Random(3))
     table = network(MANY)
     region = Region.around(TARGETS[0], table)
     calls = Calls(table)

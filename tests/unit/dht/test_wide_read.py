@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from shoal.dht.calls import Calls
 from shoal.dht.effects import Ask, Blamed, Got
 from shoal.dht.get import Get
@@ -14,10 +16,11 @@ from tests.unit.dht.core_kit import ME, NOW, Everybody, Wire, contacts, ground, 
 from tests.unit.dht.record_kit import BOB, KEY, signed_record, signer_of
 
 OLD, NEW = signed_record(sequence=1), signed_record(sequence=2)
-MANY = contacts(200)
+RNG = random.Random("wide reads")
+MANY = contacts(200, RNG)
 TABLE = network(MANY)
 TARGETS = [int.from_bytes(place(KEY, copy), "big") for copy in range(COPIES)]
-CROWDS = [ground(target, 2 * REPLICAS, len(MANY)) for target in TARGETS]
+CROWDS = [ground(target, 2 * REPLICAS, len(MANY), RNG) for target in TARGETS]
 HONEST = {each.peer for each in MANY}
 LIARS = {each.peer for crowd in CROWDS for each in crowd}
 
