@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -69,6 +69,25 @@ def test_frames_come_whole_and_in_order_however_they_are_cut(bodies: list[bytes]
         receiver.incoming.close()
 
     asyncio.run(test())
+
+
+@pytest.fixture(autouse=True, scope="module")
+def in_one_turn() -> Iterator[None]:
+    """However slow the machine is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(incoming, "TURN", 3600.0)
+        yield
+
+
+@pytest.mark.asyncio
+async def test_many_frames_at_once_let_others_have_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incoming, "TURN", -1.0)
+    receiver = Receiver()
+    receiver.feed(b"".join(framed(bytes([number])) for number in range(4)))
+    assert len(receiver.bodies) == 1
+    for count in (2, 3, 4):
+        await asyncio.sleep(0)
+        assert len(receiver.bodies) == count
 
 
 @pytest.mark.asyncio
