@@ -4,8 +4,7 @@ Rules:
 - A reservation lets others be connected with its holder. It ends when it is not renewed in time. When all are taken,
   nobody new gets one; of one host (behind a router there may be several peers) only some.
 - A circuit is on the account of both of its ends: each has a bounded number, few of them with the same other end, and a
-  rate that all of its circuits share.
-  All circuits together have another. Who exceeds a rate is read more slowly, and waits.
+  rate that all of its circuits share. All circuits together have another. Who exceeds a rate is read more slowly.
 - A circuit ends when it has carried its share of bytes, or its time is over. Its ends may open another.
 - What is asked of us is counted, too: a peer that asks without end is refused without further thought.
 """

@@ -1,6 +1,6 @@
 """Everything of circuits that a host needs: its streams, reservations, and connections that go by a relay.
 
-Belongs to the trio thread, but for what is marked.
+Belongs to the trio thread.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class Client:
         try:
             await _ask(stream, HopMessage(type=HopMessage.CONNECT, peer=PeerInfo(id=target.to_bytes())), relay)
             return await self._swarm.upgrade_outbound_raw_conn(_raw(stream, True, address), target)
-        except BaseException:
+        except BaseException:  # nothing is swallowed; the stream just has no connection on it
             await drop(stream)
             raise
 

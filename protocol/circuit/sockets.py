@@ -37,7 +37,7 @@ async def dial_from(source: Place, family: int, goal: Place) -> TrioTCPStream:
             sock.setsockopt(socket.SOL_SOCKET, option, 1)
         await sock.bind(source)
         await sock.connect(goal)
-    except BaseException:
+    except BaseException:  # nothing is swallowed; a cancelled dial leaves no socket behind
         sock.close()
         raise
     return TrioTCPStream(trio.SocketStream(sock))

@@ -61,7 +61,7 @@ def test_where_all_places_are_crowded_others_of_a_region_are_asked() -> None:
     attacked = Attacked()
     got = attacked.outcome()
     assert [found.record for found in got.found] == [NEW]
-    assert got.found[0].replicas > 2, "not only so many as would do, since all are heard"
+    assert got.found[0].replicas >= REPLICAS
     assert got.answers >= len(attacked.heard)
     assert got.calls > got.answers, "looking for them is a part of what it costs"
 
@@ -80,7 +80,7 @@ def test_after_the_last_region_there_is_nothing() -> None:
     assert attacked.outcome().found == ()
     for region in attacked.regions:
         honest = {peer for peer in HONEST if region.holds(peer)}
-        assert len(honest & attacked.heard) >= 0.6 * len(honest)
+        assert len(honest & attacked.heard) >= 0.7 * len(honest)
 
 
 def test_one_place_that_is_not_crowded_is_enough() -> None:
