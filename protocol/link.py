@@ -53,7 +53,7 @@ class Link:
     """How we are connected with a peer, for people to read."""
 
     peer: PeerId
-    path: str  # "direct" | "punched" | "relayed"
+    path: str  # of shoal.protocol.ways
     rtt_ms: float | None
     bytes_sent: int
     bytes_received: int

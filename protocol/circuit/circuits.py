@@ -6,7 +6,6 @@ Belongs to the trio thread.
 from __future__ import annotations
 
 from libp2p.abc import INetConn
-from libp2p.network.swarm import Swarm
 from libp2p.peer.id import ID
 from multiaddr import Multiaddr
 
@@ -20,12 +19,13 @@ from shoal.protocol.circuit.speech import HOP, STOP
 from shoal.protocol.errors import TransportError
 from shoal.protocol.ids import PeerId, short
 from shoal.protocol.multiaddrs import place_of, relay_of
+from shoal.protocol.swarm import Keeper
 
 
 class Circuits:
     """A relay for others, while it has addresses, and the client of theirs."""
 
-    def __init__(self, swarm: Swarm, open_stream: OpenStream, book: Book) -> None:
+    def __init__(self, swarm: Keeper, open_stream: OpenStream, book: Book) -> None:
         self._swarm = swarm
         self._open_stream = open_stream
         self.puncher = Puncher(swarm, open_stream)
