@@ -135,6 +135,10 @@ class Transport:
         """Where a peer that we have dialled sees the port that we listen on, and that port; TransportError if not."""
         return await self._bridge.call(self._host.seen_by, peer)
 
+    async def large_ones_pass(self, peer: PeerId) -> bool:
+        """Whether large packets come to a peer that we have dialled; TransportError if that cannot be told."""
+        return await self._bridge.call(self._host.large_ones_pass, peer)
+
     def meet_at(self, addresses: tuple[str, ...]) -> None:
         """Others who dial us when we dial them can meet us there."""
         self._bridge.post(self._host.meet_at, addresses)
