@@ -5,7 +5,8 @@
                                           <-    Reached(the addresses at which that was the asker)
 
 Rules for the asker:
-- Some connected peers of each scope are asked: at the start, when our addresses change, and now and then.
+- Some connected peers of each scope are asked: at the start, when our addresses change, and now and then. Whoever wants
+  to know it afresh has them asked again; what they said before counts until somebody has answered.
 - An address counts as confirmed if most of those asked in its scope found us there; one that we did not know of (the
   outer one of a forwarded port) if besides at least two did. So one liar can neither hide nor invent us.
 - We serve in the DHT while any address is confirmed. Only an internet address makes us `public`.
@@ -18,6 +19,7 @@ rate.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -66,6 +68,8 @@ class Reachability:
     def __init__(self) -> None:
         self._own: tuple[str, ...] = ()
         self._opinions: dict[PeerId, Opinion] = {}
+        self._asked: set[PeerId] = set()  # who have not answered yet
+        self._old: set[PeerId] = set()  # whose opinion counts until we have a newer one
 
     def set_addresses(self, addresses: Sequence[str]) -> None:
         """Where we listen. If that has changed, all that was said is void."""
@@ -73,26 +77,42 @@ class Reachability:
         if own != self._own:
             self._own, self._opinions = own, {}
 
+    def renew(self) -> None:
+        """Somebody wants to know it afresh: the same peers, or others, are asked again."""
+        self._old = set(self._opinions)
+
     def whom_to_ask(self, now: float, linked: Iterable[tuple[PeerId, Scope]]) -> list[PeerId]:
         """Of the connected peers, those whose opinion we want now."""
         self._opinions = {peer: each for peer, each in self._opinions.items() if each.until > now}
-        wanted = {scope: OPINIONS - len(self._said(scope)) for scope in Scope}
+        fresh = {peer: each for peer, each in self._opinions.items() if peer not in self._old}
+        said = Counter(each.scope for each in fresh.values() if each.reached is not None)
+        wanted = {scope: OPINIONS - said[scope] for scope in Scope}
         chosen = []
         for peer, scope in linked:
-            if wanted[scope] > 0 and peer not in self._opinions and len(self._opinions) < MAX_ASKED:
+            if wanted[scope] > 0 and peer not in fresh and len(self._opinions) < MAX_ASKED:
                 wanted[scope] -= 1
                 chosen.append(peer)
+        self._asked.update(chosen)
         return chosen
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nobody's answer is waited for."""
+        return not self._asked
 
     def answered(self, now: float, peer: PeerId, scope: Scope, reached: Sequence[str]) -> None:
         """A peer has tried: what it found cannot be at a port that is none of ours."""
         ours = {where[1] for own in self._own if (where := host_and_port(own)) is not None}
         plausible = [each for each in reached if (where := host_and_port(each)) is not None and where[1] in ours]
-        self._opinions[peer] = Opinion(scope, tuple(dict.fromkeys(plausible))[: HOSTS * PORTS], now + ASK_AGAIN)
+        self._heard(peer, Opinion(scope, tuple(dict.fromkeys(plausible))[: HOSTS * PORTS], now + ASK_AGAIN))
+        outdated = self._old - self._asked
+        self._opinions = {
+            peer: each for peer, each in self._opinions.items() if each.scope is not scope or peer not in outdated
+        }
 
     def failed(self, now: float, peer: PeerId, scope: Scope) -> None:
         """A peer did not try, or did not say what it found."""
-        self._opinions[peer] = Opinion(scope, None, now + RETRY)
+        self._heard(peer, Opinion(scope, None, now + RETRY))
 
     def verdict(self) -> Verdict:
         """What follows from all that was said."""
@@ -103,6 +123,11 @@ class Reachability:
             return Verdict(tuple(confirmed), "public")
         in_vain = self._said(Scope.INTERNET) or (any(self._said(scope) for scope in Scope) and not confirmed)
         return Verdict(tuple(confirmed), "nat" if in_vain else "unknown")
+
+    def _heard(self, peer: PeerId, opinion: Opinion) -> None:
+        self._asked.discard(peer)
+        self._old.discard(peer)
+        self._opinions[peer] = opinion
 
     def _said(self, scope: Scope) -> list[tuple[str, ...]]:
         return [each.reached for each in self._opinions.values() if each.scope is scope and each.reached is not None]

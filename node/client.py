@@ -58,6 +58,9 @@ class Client:
     def peers(self) -> list[Answer]:
         return self._get_list("/v1/peers")
 
+    def netcheck(self) -> Answer:
+        return self._get_object("/v1/netcheck")
+
     def runs(self) -> list[Answer]:
         return self._get_list("/v1/runs")
 

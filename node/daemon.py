@@ -24,6 +24,7 @@ from shoal.node.introduction import introduce
 from shoal.node.listings import providers, public_runs
 from shoal.node.logs import warn
 from shoal.node.nearby import Nearby, may_be_near
+from shoal.node.netcheck.gathering import NetCheck
 from shoal.node.options import NodeSettings
 from shoal.node.reaching import Reaching
 from shoal.node.relaying import Relaying
@@ -55,8 +56,7 @@ log = logging.getLogger("shoal.daemon")
 async def run(settings: NodeSettings) -> None:
     """Be a node until a signal or the API ends it."""
     home = Home(settings.home)
-    daemon = Daemon(settings, home, Identity.load_or_create(home.identity_key))
-    await daemon.run()
+    await Daemon(settings, home, Identity.load_or_create(home.identity_key)).run()
 
 
 class Daemon:
@@ -80,6 +80,7 @@ class Daemon:
         self._sight = Sight(self._network, lambda: self._runs.open, lambda: self._discovery.contacts())
         self._discovery = Discovery(identity, self._network, self._sight.is_in_a_run)
         self._relaying = Relaying(self._network, self._discovery, self._runs.move)
+        self.netcheck = NetCheck(self._network, self._discovery, self._relaying, self.status).answer
         self._directory = Directory(self._discovery, self._network, lambda: self._runs.open)
         self._runs.providers = lambda run: providers(self._discovery, run)
         self._was_in_runs = bool(self._runs.restoring)

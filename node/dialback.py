@@ -34,6 +34,16 @@ class DialBack:
         self._somebody_came = asyncio.Event()
         self._was_tried = asyncio.Event()
 
+    def look_again(self) -> None:
+        """Somebody wants to know how it is now."""
+        self._reachability.renew()
+        self._somebody_came.set()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nobody is about to say something new."""
+        return self._reachability.is_settled and not self._somebody_came.is_set()
+
     def link(self) -> None:
         """Somebody is connected now, whom we may ask."""
         self._somebody_came.set()

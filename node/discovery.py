@@ -159,6 +159,15 @@ class Discovery:
         """Where others can reach us."""
         return self._dial_back.verdict
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether nobody is about to say something new of that."""
+        return self._dial_back.is_settled
+
+    def look_again(self) -> None:
+        """Have others try again to dial us."""
+        self._dial_back.look_again()
+
     def contacts(self) -> list[Contact]:
         """The servers that we know."""
         return self._core.contacts()

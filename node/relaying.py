@@ -55,6 +55,16 @@ class Relaying:
         """What our router makes of our port, see shoal.protocol.circuit.mapping."""
         return self._mapping.kind(self._network.own_addresses())
 
+    @property
+    def seen(self) -> tuple[str, ...]:
+        """Where relays see the port that we listen on."""
+        return self._mapping.seen
+
+    @property
+    def lends(self) -> bool:
+        """Whether we are a relay for others."""
+        return bool(self._lent)
+
     def link(self, peer: PeerId, up: bool) -> None:
         """A connection was made or lost."""
         if not up and self._holder.lost(peer):

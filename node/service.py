@@ -45,6 +45,17 @@ class NodeService(Protocol):
         """[{peer, run, round, path: "direct"|"punched"|"relayed", rtt_ms}]."""
         ...
 
+    def netcheck(self) -> Answer:
+        """How the node stands in the network: {settled, pending, verdict, findings, self, forecast, addresses, ...}.
+
+        The first question begins to look, and `pending` names what is about to be known: ask again until it is empty.
+        `verdict` is {sentence, action, exit_code}; each of `findings` {code, level: "ok"|"info"|"warn"|"bad", sentence,
+        action}, with codes that never change; `self` what paths follow from ({dialable, mapping, has_relay}), and
+        `forecast` the path that will be reached with others who are "public", "firewalled", "keeping" or "symmetric".
+        docs/nat.md has it all.
+        """
+        ...
+
     def run_details(self, run: str) -> Answer:
         """{run, name, author, manifest, members, rounds}: the manifest as tables, a dict per member."""
         ...

@@ -157,6 +157,10 @@ class TrioHost:
         """Where a peer that we have dialled sees the port that we listen on, and that port."""
         return await self._circuits.seen_by(peer)
 
+    async def large_ones_pass(self, peer: PeerId) -> bool:
+        """Whether large packets come to a peer that we have dialled."""
+        return await self._circuits.large_ones_pass(peer)
+
     def meet_at(self, addresses: tuple[str, ...]) -> None:
         """Others who dial us when we dial them can meet us there."""
         self._circuits.puncher.addresses = addresses

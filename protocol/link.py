@@ -28,6 +28,7 @@ from typing import Any
 
 from shoal.protocol.allowance import Allowance, Allowances
 from shoal.protocol.calls import Calls, Serve
+from shoal.protocol.clocks import ahead, shown
 from shoal.protocol.dialing import Dialing
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.frames import MAX_HEAD, Frame, Kind, frame_head
@@ -53,11 +54,12 @@ class Link:
     """How we are connected with a peer, for people to read."""
 
     peer: PeerId
-    path: str  # "direct" | "punched" | "relayed"
+    path: str  # of shoal.protocol.ways
     rtt_ms: float | None
     bytes_sent: int
     bytes_received: int
     addresses: tuple[str, ...]
+    ahead: float | None = None  # seconds that our clock is ahead of its clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,7 @@ class Neighbour:
         self._busy = Allowance(*BUSY)
         self._sent = self._received = 0
         self._rtt: float | None = None
+        self._ahead: float | None = None
         self._ping = 0
         self._pinged_at = self._answered_at = 0.0
 
@@ -118,6 +121,7 @@ class Neighbour:
             bytes_sent=self._sent,
             bytes_received=self._received,
             addresses=self._around.transport.remote_addresses(self.peer),
+            ahead=self._ahead,
         )
 
     # -- the connection -------------------------------------------------------------------------------------
@@ -270,7 +274,7 @@ class Neighbour:
             elif bulk:
                 raise RemoteError(f"{frame.kind.name} came on a bulk stream", self.peer)
             elif frame.kind is Kind.PING:
-                self._put(Kind.PONG, frame.call, b"", urgent=True)
+                self._put(Kind.PONG, frame.call, shown(time.time()), urgent=True)
             elif frame.kind is Kind.PONG:
                 self._receive_pong(frame)
             else:
@@ -284,6 +288,7 @@ class Neighbour:
         self.forgive()
         if frame.call == self._ping:
             self._rtt = self._answered_at - self._pinged_at
+            self._ahead = ahead(time.time(), self._rtt, frame.body)
 
 
 def _payload_size(message: Message) -> int:

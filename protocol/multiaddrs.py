@@ -15,6 +15,7 @@ MAX_PORT = 65_535
 DOCUMENTATION = tuple(
     ip_network(each) for each in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32")
 )
+Place = tuple[str, int]  # a numerical host and a port
 SITE_LOCAL = ip_network("fec0::/10")  # RFC 3879: private networks of old, which Python calls global
 
 

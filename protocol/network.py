@@ -60,6 +60,7 @@ class Network:
         self.relayed_addresses: tuple[str, ...] = ()  # where relays connect others with us
         self._listen_host, self._port = host, port
         self._transport = Transport(identity, (CONTROL, BULK), self._accept, self._change)
+        self.large_ones_pass = self._transport.large_ones_pass  # to a peer: see there
         self._transport.on_direct = lambda peer: self._neighbour(peer).has_direct()
         self._neighbours: OrderedDict[PeerId, Neighbour] = OrderedDict()
         self._traffic: dict[RunId, Traffic] = {}

@@ -44,8 +44,10 @@ from multiaddr import Multiaddr
 from shoal.protocol.allowance import Allowances
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId
+from shoal.protocol.multiaddrs import Place, is_relayed, multiaddr
 from shoal.protocol.muxer import MAX_STREAMS, Muxer
 from shoal.protocol.session import Noise, Session
+from shoal.protocol.ways import DIRECT, PUNCHED, RELAYED, Way
 
 MAX_CONNECTIONS = 1024
 MAX_FROM_HOST = 256  # made by one address on the network; there may be many peers behind a router
@@ -57,11 +59,11 @@ YAMUX = TProtocol("/yamux/1.0.0")
 
 log = logging.getLogger(__name__)
 
-OnConnection = Callable[[PeerId, object, tuple[str, ...], bool], None]
-"""on_connection(peer, connection, multiaddrs to which it leads, whether it is up)."""
+OnConnection = Callable[[PeerId, object, Way, bool], None]
+"""on_connection(peer, connection, how it goes, whether it is up)."""
 
 
-def make_swarm(identity: Identity, on_connection: OnConnection) -> Swarm:
+def make_swarm(identity: Identity, on_connection: OnConnection) -> Keeper:
     """TCP, Noise alone, yamux alone, and nothing that acts on its own."""
     keys = ed25519.create_new_key_pair(identity.seed)
     name = ID.from_pubkey(keys.public_key)
@@ -76,12 +78,12 @@ def make_swarm(identity: Identity, on_connection: OnConnection) -> Swarm:
     config = ConnectionConfig(
         max_connections=most, high_watermark=most, min_connections=0, max_connections_per_peer=most
     )
-    return _Swarm(on_connection, name, peers, upgrader, [_Tcp()], RetryConfig(max_retries=0), config)
+    return Keeper(on_connection, name, peers, upgrader, [Tcp()], RetryConfig(max_retries=0), config)
 
 
 async def ask_name(swarm: Swarm, address: Multiaddr) -> PeerId:
     """Who answers at `address`, as its Noise handshake proves. The connection serves for nothing else."""
-    raw = await _Tcp().dial(address)
+    raw = await Tcp().dial(address)
     try:
         security = await swarm.upgrader.security_multistream.select_transport(raw, True)
         pattern = cast(noise.Transport, security).get_pattern()
@@ -116,31 +118,39 @@ def why(error: BaseException) -> str:
         cause = inner
 
 
-class _Swarm(Swarm):
+class Keeper(Swarm):
     """Without a resource manager: the default one refuses connections when the process uses much memory."""
 
     def __init__(self, on_connection: OnConnection, *args: Any) -> None:
         super().__init__(*args)
         self._on_connection = on_connection
+        self.punching: dict[ID, Sequence[Place]] = {}  # with whom we dial each other just now, and where they are
         self._from_host: Counter[str] = Counter()
         self._new_from_host = Allowances[str](*NEW_FROM_HOST, MAX_HOSTS)
         self.auto_connector = _NoAutoConnector(self)
 
     async def notify_connected(self, conn: INetConn) -> None:
         nursery = cast(trio.Nursery, self.background_nursery)
-        nursery.start_soon(self._watch, conn)
+        nursery.start_soon(self._watch, conn, self._way_of(conn))
         surplus = self.connections.get(conn.muxed_conn.peer_id, [])[:-MAX_FROM_PEER]
         if surplus:
             nursery.start_soon(close_connections, surplus)
         await super().notify_connected(conn)
 
-    async def _watch(self, conn: INetConn) -> None:
+    async def _watch(self, conn: INetConn, way: Way) -> None:
         """Tell of the end of a connection as it comes; libp2p does so 0.2 s later."""
         peer = PeerId(str(conn.muxed_conn.peer_id))
-        leads_to = tuple(str(address) for address in conn.get_transport_addresses())
-        self._on_connection(peer, conn, leads_to, True)
+        self._on_connection(peer, conn, way, True)
         await cast(Muxer, conn.muxed_conn).event_closed.wait()
-        self._on_connection(peer, conn, leads_to, False)
+        self._on_connection(peer, conn, way, False)
+
+    def _way_of(self, conn: INetConn) -> Way:
+        """It is punched if it came while both dialled, with just the place that we dial, whoever accepted it."""
+        addresses = tuple(str(address) for address in conn.get_transport_addresses())
+        if any(map(is_relayed, addresses)):
+            return Way(RELAYED, addresses)
+        goals = [multiaddr(*place) for place in self.punching.get(conn.muxed_conn.peer_id, ())]
+        return Way(PUNCHED if any(each in goals for each in addresses) else DIRECT, addresses)
 
     async def notify_disconnected(self, conn: INetConn) -> None:
         await super().notify_disconnected(conn)
@@ -222,7 +232,9 @@ class Raw(RawConnection):
         return super().get_remote_address()
 
 
-class _Tcp(TCP):
+class Tcp(TCP):
+    """libp2p's, but for `Raw`."""
+
     async def dial(self, maddr: Multiaddr) -> RawConnection:
         return Raw(cast(RawConnection, await super().dial(maddr)).stream, True)
 

@@ -21,7 +21,7 @@ from shoal.protocol.errors import LocalError
 from shoal.protocol.host import Buffer, RawStream, TrioHost
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId, short
-from shoal.protocol.multiaddrs import is_relayed
+from shoal.protocol.ways import RELAYED, Way, best_path
 
 STEP = 1 << 17  # bytes: the least that a reader is allowed at a time
 
@@ -95,7 +95,7 @@ class Transport:
         )
         self._on_stream, self._on_peer = on_stream, on_peer
         self.on_direct: Callable[[PeerId], None] = lambda peer: None  # a peer is not reached by a relay alone any more
-        self._connections: dict[PeerId, dict[object, tuple[str, ...]]] = {}  # and where they lead
+        self._connections: dict[PeerId, dict[object, Way]] = {}  # and how they go
 
     async def start(self, *listen: str) -> None:
         """Listen on these multiaddrs; LocalError if that is impossible on the first."""
@@ -135,6 +135,10 @@ class Transport:
         """Where a peer that we have dialled sees the port that we listen on, and that port; TransportError if not."""
         return await self._bridge.call(self._host.seen_by, peer)
 
+    async def large_ones_pass(self, peer: PeerId) -> bool:
+        """Whether large packets come to a peer that we have dialled; TransportError if that cannot be told."""
+        return await self._bridge.call(self._host.large_ones_pass, peer)
+
     def meet_at(self, addresses: tuple[str, ...]) -> None:
         """Others who dial us when we dial them can meet us there."""
         self._bridge.post(self._host.meet_at, addresses)
@@ -158,12 +162,11 @@ class Transport:
 
     def remote_addresses(self, peer: PeerId) -> tuple[str, ...]:
         """Where the connections with `peer` lead."""
-        return tuple(address for each in self._connections.get(peer, {}).values() for address in each)
+        return tuple(address for each in self._connections.get(peer, {}).values() for address in each.addresses)
 
     def path(self, peer: PeerId) -> str:
-        """How the connections with `peer` go: "direct", or "relayed" if each goes by a relay."""
-        addresses = self.remote_addresses(peer)
-        return "relayed" if addresses and all(map(is_relayed, addresses)) else "direct"
+        """How the connections with `peer` go: the best path of shoal.protocol.ways."""
+        return best_path(self._connections.get(peer, {}).values())
 
     def _run(self) -> None:
         self._host.run(self._listen, self._bridge.opened)
@@ -171,13 +174,13 @@ class Transport:
     def _accept(self, peer: PeerId, protocol: str, raw: RawStream) -> None:
         self._on_stream(peer, protocol, Stream(self._bridge, raw))
 
-    def _change(self, peer: PeerId, connection: object, leads_to: tuple[str, ...], up: bool) -> None:
+    def _change(self, peer: PeerId, connection: object, way: Way, up: bool) -> None:
         """Two peers that dial each other at once have two connections; only the first and the last matter."""
         connections = self._connections.setdefault(peer, {})
-        before, was_relayed = bool(connections), self.path(peer) == "relayed"
+        before, was_relayed = bool(connections), self.path(peer) == RELAYED
         if up:
-            connections[connection] = leads_to
-            if was_relayed and self.path(peer) == "direct":
+            connections[connection] = way
+            if was_relayed and self.path(peer) != RELAYED:
                 self.on_direct(peer)
         else:
             connections.pop(connection, None)

@@ -23,7 +23,8 @@ MAX_LINES = 300
 
 VALUES = {"errors", "estimate", "ids", "effects", "messages", "signing", "wire"}
 SHELLS = {
-    *("host", "swarm", "session", "muxer", "muxed", "bridge", "transport"),  # libp2p, and asyncio's view of it
+    *("host", "swarm", "session", "muxer", "muxed", "packets"),  # libp2p
+    *("bridge", "transport"),  # and asyncio's view of it
     "circuit",  # relays
     *("incoming", "dialing", "racing", "tasks", "ports", "addresses"),  # who is where
     *("network", "link", "lane", "calls", "complaints"),  # frames to peers by name
@@ -39,7 +40,7 @@ IMPURE = {
 }
 LIBP2P = {"libp2p", "trio"}
 LIBP2P_ALLOWED = (
-    *(f"protocol/{name}.py" for name in ("host", "swarm", "session", "muxer", "muxed")),
+    *(f"protocol/{name}.py" for name in ("host", "swarm", "session", "muxer", "muxed", "packets")),
     *(
         f"protocol/circuit/{name}.py"
         for name in ("circuits", "client", "mirror", "punch", "relay", "sockets", "speech")

@@ -14,6 +14,8 @@ from shoal.node.home import DaemonInfo, Home
 from shoal.node.introduction import Introduction
 from shoal.node.manifest import Manifest
 from shoal.node.meters import Meters
+from shoal.node.netcheck.facts import Facts
+from shoal.node.netcheck.findings import report
 from shoal.node.options import NodeSettings
 from shoal.node.service import Answer, find_run
 from shoal.node.version import shoal_version
@@ -41,6 +43,7 @@ class FakeService:
         self.ending = False
         self.looks = 0  # at its status, while it is ending
         self.missing = ""  # why this machine does not have the data of other runs
+        self.facts = Facts(reachability="public", found_at=("/ip4/192.0.2.9/tcp/4101",), peers=1)
         self._on_stop = on_stop
 
     def status(self) -> Answer:
@@ -73,6 +76,9 @@ class FakeService:
 
     def peers(self) -> list[Answer]:
         return [{"peer": "evil\x1b[2Jpeer", "run": RUN, "round": 3, "path": "direct", "rtt_ms": 0.52}]
+
+    def netcheck(self) -> Answer:
+        return report(self.facts)
 
     def run_details(self, run: str) -> Answer:
         found = find_run(run, {RUN: "stdlib"})

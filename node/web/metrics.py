@@ -21,8 +21,7 @@ from prometheus_client.core import (
 
 from shoal.node.sentence import label
 from shoal.node.service import Answer, NodeService
-
-PATHS = ("direct", "punched", "relayed")
+from shoal.protocol.ways import PATHS
 
 
 class Metrics:

@@ -21,6 +21,7 @@ class Routes:
         return [
             web.get("/v1/status", self._status),
             web.get("/v1/peers", self._peers),
+            web.get("/v1/netcheck", self._netcheck),
             web.get("/v1/runs", self._runs),
             web.post("/v1/runs", self._create_run),
             web.get("/v1/discover", self._public_runs),
@@ -40,6 +41,9 @@ class Routes:
 
     async def _peers(self, request: web.Request) -> web.Response:
         return web.json_response(self._service.peers())
+
+    async def _netcheck(self, request: web.Request) -> web.Response:
+        return web.json_response(self._service.netcheck())
 
     async def _runs(self, request: web.Request) -> web.Response:
         return web.json_response(self._service.status()["runs"])

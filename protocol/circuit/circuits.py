@@ -6,7 +6,6 @@ Belongs to the trio thread.
 from __future__ import annotations
 
 from libp2p.abc import INetConn
-from libp2p.network.swarm import Swarm
 from libp2p.peer.id import ID
 from multiaddr import Multiaddr
 
@@ -20,12 +19,14 @@ from shoal.protocol.circuit.speech import HOP, STOP
 from shoal.protocol.errors import TransportError
 from shoal.protocol.ids import PeerId, short
 from shoal.protocol.multiaddrs import place_of, relay_of
+from shoal.protocol.packets import large_ones_pass
+from shoal.protocol.swarm import Keeper
 
 
 class Circuits:
     """A relay for others, while it has addresses, and the client of theirs."""
 
-    def __init__(self, swarm: Swarm, open_stream: OpenStream, book: Book) -> None:
+    def __init__(self, swarm: Keeper, open_stream: OpenStream, book: Book) -> None:
         self._swarm = swarm
         self._open_stream = open_stream
         self.puncher = Puncher(swarm, open_stream)
@@ -44,6 +45,10 @@ class Circuits:
     async def seen_by(self, relay: PeerId) -> tuple[str, int]:
         """Where a peer that we have dialled sees the port that we listen on, and that port."""
         return await seen_by(self._swarm, self._open_stream, self._direct(relay))
+
+    async def large_ones_pass(self, peer: PeerId) -> bool:
+        """Whether large packets come to a peer that we have dialled; TransportError if that cannot be told."""
+        return await large_ones_pass(self._swarm, self._open_stream, self._direct(peer))
 
     async def dial(self, address: str, target: ID) -> INetConn:
         """A connection by a circuit: over the connection with the relay that there is, or a new one."""

@@ -48,7 +48,11 @@ class Mapping:
         return "public" if places <= set(own) else "keeping"
 
     @property
+    def seen(self) -> tuple[str, ...]:
+        """Where others see us, each place once."""
+        return tuple(dict.fromkeys(seen for _, seen in self._seen.values()))
+
+    @property
     def places(self) -> tuple[str, ...]:
         """Where others can meet us who dial us when we dial them: nowhere, if each sees us elsewhere."""
-        places = dict.fromkeys(seen for _, seen in self._seen.values())
-        return tuple(places) if len(places) == 1 else ()
+        return self.seen if len(self.seen) == 1 else ()

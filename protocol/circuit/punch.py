@@ -19,8 +19,7 @@ from contextlib import suppress
 
 import trio
 from libp2p.abc import INetConn, INetStream
-from libp2p.io.trio import TrioTCPStream
-from libp2p.network.swarm import Swarm
+from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.peer.id import ID
 from libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
 from multiaddr import Multiaddr
@@ -28,11 +27,11 @@ from multiaddr import Multiaddr
 from shoal.protocol.allowance import Allowance, Allowances
 from shoal.protocol.circuit.book import Refused, Status
 from shoal.protocol.circuit.relay import OpenStream
-from shoal.protocol.circuit.sockets import Place, family_of, first_of, listening_ports
+from shoal.protocol.circuit.sockets import family_of, first_of, listening_ports
 from shoal.protocol.circuit.speech import drop, hear, say
 from shoal.protocol.errors import TransportError
-from shoal.protocol.multiaddrs import host_and_port, is_public, is_relayed, multiaddr
-from shoal.protocol.swarm import Raw
+from shoal.protocol.multiaddrs import Place, host_and_port, is_public, is_relayed, multiaddr
+from shoal.protocol.swarm import Keeper, Raw, Tcp
 
 DCUTR = "/libp2p/dcutr"
 MAX_PLACES = 2
@@ -52,10 +51,9 @@ class NowhereToMeet(TransportError):
 class Puncher:
     """`addresses` are ours as others see them, where others may meet us."""
 
-    def __init__(self, swarm: Swarm, open_stream: OpenStream) -> None:
+    def __init__(self, swarm: Keeper, open_stream: OpenStream) -> None:
         self.addresses: tuple[str, ...] = ()
         self._swarm, self._open_stream = swarm, open_stream
-        self._busy: set[ID] = set()
         self._for_one = Allowances[ID](*PER_PEER, MAX_PEERS)
         self._for_all = Allowance(*IN_ALL)
 
@@ -119,9 +117,13 @@ class Puncher:
             await drop(stream)
 
     async def _dial_plainly(self, peer: ID, place: Place, trip: float) -> INetConn | None:
-        """Who has called us may be one that everybody can dial; that takes a trip, and two for the handshake."""
-        with trio.move_on_after(max(LEAST_LIMIT, 4 * trip)), suppress(Exception):  # it is not
-            return await self._swarm.dial_addr(Multiaddr(multiaddr(*place)), peer)
+        """Who has called us may be one that everybody can dial: then its machine answers within a trip."""
+        line = None
+        with trio.move_on_after(max(LEAST_LIMIT, 2 * trip)), suppress(Exception):  # it is not
+            line = await Tcp().dial(Multiaddr(multiaddr(*place)))
+        if line is not None:
+            with trio.move_on_after(DIAL_LIMIT), suppress(Exception):  # it is, and another one answers there
+                return await self._upgrade(line, peer, as_client=True)
         return None
 
     def _hello(self) -> HolePunch:
@@ -130,19 +132,19 @@ class Puncher:
     async def _dial(self, peer: ID, places: Sequence[Place], as_client: bool) -> INetConn:
         family = family_of(places[0][0])
         source = listening_ports(self._swarm).get(family)
-        if source is None or peer in self._busy:
+        if source is None or peer in self._swarm.punching:
             raise TransportError("not now")
-        self._busy.add(peer)
+        goals = [each for each in places if family_of(each[0]) == family]
+        self._swarm.punching[peer] = goals
         try:
             with trio.move_on_after(DIAL_LIMIT):
-                line = await first_of(source, [each for each in places if family_of(each[0]) == family], PAUSE)
-                return await self._upgrade(line, peer, as_client)
+                line = await first_of(source, goals, PAUSE)
+                return await self._upgrade(Raw(line, as_client), peer, as_client)
             raise TransportError(f"neither has reached the other in {DIAL_LIMIT:g} s")
         finally:
-            self._busy.discard(peer)
+            del self._swarm.punching[peer]
 
-    async def _upgrade(self, line: TrioTCPStream, peer: ID, as_client: bool) -> INetConn:
-        raw = Raw(line, as_client)
+    async def _upgrade(self, raw: RawConnection, peer: ID, as_client: bool) -> INetConn:
         try:
             return await self._upgraded(raw, peer, as_client)
         except BaseException:  # nothing is swallowed
@@ -150,7 +152,7 @@ class Puncher:
                 await raw.close()
             raise
 
-    async def _upgraded(self, raw: Raw, peer: ID, as_client: bool) -> INetConn:
+    async def _upgraded(self, raw: RawConnection, peer: ID, as_client: bool) -> INetConn:
         if as_client:
             return await self._swarm.upgrade_outbound_raw_conn(raw, peer)
         muxed = await self._swarm.upgrade_inbound_raw_conn(raw, raw.get_transport_addresses()[0])
@@ -161,7 +163,7 @@ class Puncher:
         raise TransportError("somebody else answers there")
 
 
-def direct_connection(swarm: Swarm, peer: ID) -> INetConn | None:
+def direct_connection(swarm: Keeper, peer: ID) -> INetConn | None:
     """One that does not go by a relay."""
     there = (each for each in swarm.get_connections(peer) if not each.is_closed)
     return next((each for each in there if not goes_by_a_relay(each)), None)

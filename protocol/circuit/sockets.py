@@ -14,9 +14,9 @@ import trio
 from libp2p.io.trio import TrioTCPStream
 from libp2p.network.swarm import Swarm
 
-LONGER = 1.3  # twelve dials in two seconds, if each is refused and the first pause is 0.02
+from shoal.protocol.multiaddrs import Place
 
-Place = tuple[str, int]
+LONGER = 1.3  # twelve dials in two seconds, if each is refused and the first pause is 0.02
 
 
 def listening_ports(swarm: Swarm) -> dict[int, Place]:

@@ -18,7 +18,7 @@ LONG = 120.0  # seconds
 
 
 WAYS = {
-    ("home-drop", "home-double"): "direct",
+    ("home-drop", "home-double"): "punched",
     ("home-symmetric", "home-symmetric"): "relayed",
 }
 

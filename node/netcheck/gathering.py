@@ -1,0 +1,142 @@
+"""Finding out how this node stands in the network, when somebody asks: the shell around findings.py.
+
+Rules:
+- Most is known already, as the node lives by it. What may have changed, or costs something, is looked at anew with the
+  first question after FRESH seconds: whether others can dial us, large packets, IPv6. An answer comes at once, with
+  what is known so far; whoever wants all asks again until nothing is `pending`.
+- Nobody but peers that we know is dialled, TRIED at most, on connections of their own: what is tried may kill one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator
+
+from shoal.dht.scope import Scope, scope_between, scope_of
+from shoal.node.discovery import Discovery
+from shoal.node.netcheck.facts import Facts, Portmap
+from shoal.node.netcheck.findings import report
+from shoal.node.relaying import Relaying
+from shoal.node.service import Answer
+from shoal.protocol.addresses import is_loopback
+from shoal.protocol.errors import ShoalError, TransportError
+from shoal.protocol.link import Link
+from shoal.protocol.multiaddrs import host_and_port
+from shoal.protocol.network import Network
+from shoal.protocol.tasks import Tasks
+from shoal.protocol.ways import DIRECT
+
+FRESH = 30.0  # seconds for which what was looked at is believed
+TRIED = 3  # peers
+
+log = logging.getLogger("shoal.daemon")
+
+
+class NetCheck:
+    """`status` is the node's."""
+
+    def __init__(
+        self, network: Network, discovery: Discovery, relaying: Relaying, status: Callable[[], Answer]
+    ) -> None:
+        self._network, self._discovery, self._relaying, self._status = network, discovery, relaying, status
+        self._tasks = Tasks(lambda error: log.error("netcheck made a mistake", exc_info=error))
+        self._looked_at: float | None = None
+        self._large_packets: tuple[bool, ...] = ()
+        self._ipv6_answers: bool | None = None
+        self._busy: list[str] = []
+
+    def answer(self) -> Answer:
+        """What is known by now; the first question begins to look. See NodeService."""
+        now = asyncio.get_running_loop().time()
+        if self._network.links() and (self._looked_at is None or now - self._looked_at > FRESH) and not self._busy:
+            self._looked_at = now
+            self._discovery.look_again()
+            self._busy = ["large packets", "IPv6"]
+            self._tasks.spawn(self._try_packets())
+            self._tasks.spawn(self._try_ipv6())
+        return report(self._facts())
+
+    # -- what is known --------------------------------------------------------------------------------------
+
+    def _facts(self) -> Facts:
+        links, own, verdict = self._network.links(), self._network.own_addresses(), self._discovery.verdict
+        rtts = {link.peer: link.rtt_ms for link in links}
+        mapped = self._status().get("port_mapping")
+        facts = Facts(
+            port=next((where[1] for each in own if (where := host_and_port(each)) is not None), 0),
+            own=tuple(each for each in own if not is_loopback(each)),
+            found_at=verdict.addresses,
+            seen_at=self._relaying.seen,
+            peers=len(links),
+            internet_peers=sum(scope_between(link.addresses) is Scope.INTERNET for link in links),
+            reachability=verdict.reachability,
+            mapping=self._relaying.nat,
+            relays=tuple((relay, rtts.get(relay)) for relay in self._relaying.relays),
+            lends=self._relaying.lends,
+            clocks=tuple(link.ahead for link in links if link.ahead is not None),
+            ipv6_answers=self._ipv6_answers,
+            large_packets=self._large_packets,
+            portmap=_portmap(mapped) if isinstance(mapped, dict) else None,
+        )
+        return facts.waiting_for(self._pending(facts))
+
+    def _pending(self, facts: Facts) -> Iterator[str]:
+        if not facts.peers:
+            yield "other peers"
+            return
+        if (facts.reachability == "unknown" and not facts.is_local) or not self._discovery.is_settled:
+            yield "whether others can dial this node"
+        if facts.reachability == "nat" and not facts.relays:
+            yield "relays"
+        if facts.reachability == "nat" and facts.mapping == "unknown":
+            yield "what the router makes of its port"
+        if not facts.clocks:
+            yield "clocks"
+        yield from self._busy
+
+    # -- what is tried --------------------------------------------------------------------------------------
+
+    async def _try_packets(self) -> None:
+        try:
+            tried = await asyncio.gather(*(self._passes(link) for link in self._nearby()))
+            self._large_packets = tuple(each for each in tried if each is not None)
+        finally:
+            self._busy.remove("large packets")
+
+    def _nearby(self) -> list[Link]:
+        """Peers to try with: relays first, as they can be dialled, and those on the internet before others."""
+        relays = self._relaying.relays
+        direct = [link for link in self._network.links() if link.path == DIRECT]
+        return sorted(direct, key=lambda link: (link.peer not in relays, -scope_between(link.addresses)))[:TRIED]
+
+    async def _passes(self, link: Link) -> bool | None:
+        try:
+            return await self._network.large_ones_pass(link.peer)
+        except TransportError as error:  # it was not we who had dialled, or it is gone
+            log.debug("large packets to %s cannot be tried: %s", link.peer, error)
+            return None
+
+    async def _try_ipv6(self) -> None:
+        try:
+            used = [each for link in self._network.links() for each in _of_ipv6(link.addresses)]
+            known = [each for contact in self._discovery.contacts() for each in _of_ipv6(contact.addresses)]
+            tried = [True] if used else await asyncio.gather(*(self._answers(each) for each in known[:TRIED]))
+            self._ipv6_answers = any(tried) if tried else None
+        finally:
+            self._busy.remove("IPv6")
+
+    async def _answers(self, address: str) -> bool:
+        try:
+            await self._network.name_at(address)
+        except ShoalError:
+            return False
+        return True
+
+
+def _of_ipv6(addresses: Iterable[str]) -> list[str]:
+    return [each for each in addresses if each.startswith("/ip6/") and scope_of(each) is Scope.INTERNET]
+
+
+def _portmap(said: Answer) -> Portmap:
+    return Portmap(*(said.get(key) for key in ("protocol", "external", "error", "behind_another_nat")))

@@ -1,0 +1,50 @@
+"""The answer of `netcheck`, for people: the verdict first, then each finding with what to do, then what to expect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shoal.node.present import clean, is_terminal, show_pairs
+from shoal.node.service import Answer
+
+COLOURS = {"ok": "32", "info": "2", "warn": "33", "bad": "1;31"}  # of a terminal (ECMA-48)
+WIDTH = max(map(len, COLOURS))
+OTHERS = {
+    "public": "that can be dialled",
+    "firewalled": "behind a firewall",
+    "keeping": "behind a port-keeping router",
+    "symmetric": "behind a symmetric router",
+}
+
+
+def show_netcheck(answer: Answer) -> None:
+    """Print it."""
+    said = answer["verdict"]
+    print(clean(said["sentence"]))
+    if said["action"]:
+        print(clean(f"What to do: {said['action']}."))
+    print()
+    show_pairs(list(_facts(answer)))
+    print()
+    for each in answer["findings"]:
+        print(f"{_marked(each['level'])}  {clean(each['code'])}")
+        print(f"{'':{WIDTH}}  {clean(each['sentence'])}")
+        if each["action"]:
+            print(f"{'':{WIDTH}}  -> {clean(each['action'])}")
+    print()
+    print("With a peer " + "; ".join(f"{words}: {clean(answer['forecast'][kind])}" for kind, words in OTHERS.items()))
+    if not answer["settled"]:
+        print(f"Not known yet: {clean(', '.join(answer['pending']))}.")
+
+
+def _facts(answer: Answer) -> Iterator[tuple[str, object]]:
+    addresses = answer["addresses"]
+    yield "own addresses", ", ".join(addresses["own"]) or None
+    yield "seen by others", ", ".join(addresses["found_at"] or addresses["seen_at"]) or None
+    yield "router", answer["nat"]
+    yield "relays", len(answer["relays"])
+
+
+def _marked(level: str) -> str:
+    padded = f"{clean(level):{WIDTH}}"
+    return f"\x1b[{COLOURS[level]}m{padded}\x1b[0m" if is_terminal() and level in COLOURS else padded

@@ -1,0 +1,26 @@
+"""The ways on which two peers may be connected, the best first; a value that shells pass on. Pure.
+
+direct      one of the two has simply dialled the other, whichever it was
+punched     it took both, who dialled at the same moment: each has opened its own router for the other
+relayed     by a third peer, which passes on what they say
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+DIRECT, PUNCHED, RELAYED = PATHS = ("direct", "punched", "relayed")
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One connection: its path, and the multiaddrs to which it leads."""
+
+    path: str
+    addresses: tuple[str, ...]
+
+
+def best_path(ways: Iterable[Way]) -> str:
+    """The path of the best of several connections with one peer: that is where words go."""
+    return min((way.path for way in ways), key=PATHS.index, default=DIRECT)

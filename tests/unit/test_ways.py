@@ -1,0 +1,65 @@
+"""What the path of a connection is called, by how it came to be, and of several connections the best."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from libp2p.peer.id import ID
+from multiaddr import Multiaddr
+
+from shoal.protocol.identity import Identity
+from shoal.protocol.multiaddrs import Place
+from shoal.protocol.swarm import make_swarm
+from shoal.protocol.transport import Transport
+from shoal.protocol.ways import DIRECT, PUNCHED, RELAYED, Way, best_path
+
+ANNA, BERT = Identity.generate(), Identity.generate()
+THERE: Place = ("203.0.113.7", 4101)
+CIRCUIT = f"/ip4/192.0.2.1/tcp/4101/p2p/{BERT.peer}/p2p-circuit"
+
+
+@pytest.mark.parametrize(
+    ("address", "goals", "path"),
+    [
+        ("/ip4/203.0.113.7/tcp/4101", [THERE], PUNCHED),
+        ("/ip4/203.0.113.7/tcp/50000", [THERE], DIRECT),  # the other dials plainly meanwhile, and gets through
+        ("/ip4/203.0.113.7/tcp/4101", [], DIRECT),
+        (CIRCUIT, [THERE], RELAYED),  # another circuit, while both dial
+    ],
+)
+def test_a_connection_is_punched_if_both_dialled_and_it_leads_where_we_dialled(
+    address: str, goals: list[Place], path: str
+) -> None:
+    swarm = make_swarm(ANNA, lambda *change: None)
+    peer = ID.from_string(BERT.peer)
+    if goals:
+        swarm.punching[peer] = goals
+    connection = SimpleNamespace(
+        muxed_conn=SimpleNamespace(peer_id=peer), get_transport_addresses=lambda: [Multiaddr(address)]
+    )
+    assert swarm._way_of(cast(Any, connection)) == Way(path, (address,))
+
+
+def test_of_several_connections_the_best_counts() -> None:
+    ways = {path: Way(path, ()) for path in (RELAYED, DIRECT, PUNCHED)}
+    assert best_path(ways.values()) == DIRECT
+    assert best_path([ways[RELAYED], ways[PUNCHED]]) == PUNCHED
+    assert best_path([ways[RELAYED]]) == RELAYED
+
+
+def test_words_move_when_a_way_without_a_relay_is_there() -> None:
+    told: list[str] = []
+    transport = Transport(ANNA, (), lambda *stream: None, lambda peer, up: told.append("up" if up else "down"))
+    transport.on_direct = lambda peer: told.append("direct")
+    relayed, punched = Way(RELAYED, (CIRCUIT,)), Way(PUNCHED, ("/ip4/203.0.113.7/tcp/4101",))
+    transport._change(BERT.peer, "first", relayed, True)
+    assert transport.path(BERT.peer) == RELAYED
+    transport._change(BERT.peer, "second", punched, True)
+    assert (transport.path(BERT.peer), told) == (PUNCHED, ["up", "direct"])
+    assert transport.remote_addresses(BERT.peer) == (CIRCUIT, "/ip4/203.0.113.7/tcp/4101")
+    transport._change(BERT.peer, "second", punched, False)
+    assert transport.path(BERT.peer) == RELAYED
+    transport._change(BERT.peer, "first", relayed, False)
+    assert told == ["up", "direct", "down"]
