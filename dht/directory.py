@@ -113,12 +113,7 @@ class Evidence:
     def __init__(self) -> None:
         self._first: dict[PeerId, int] = {}  # the sequence of a lost member when we first saw it after the loss
         self.elsewhere: tuple[PeerId, ...] = ()  # lost members that have written since
-        self._apart: tuple[PeerId, ...] = ()  # lost members with another history of a round that we have decided
-
-    @property
-    def conflict(self) -> bool:
-        """Whether somebody who was lost has another history of a round that we have decided."""
-        return bool(self._apart)
+        self.apart: tuple[PeerId, ...] = ()  # lost members with another history of a round that we have decided
 
     def weigh(
         self,
@@ -130,12 +125,12 @@ class Evidence:
         latest = {each.peer: each.sequence for each in listed}
         self._first = {peer: self._first.get(peer, latest[peer]) for peer in lost if peer in latest}
         self.elsewhere = tuple(peer for peer in self._first if latest[peer] > self._first[peer])
-        self._apart = tuple(each.peer for each in listed if each.peer in lost and _differs(each.entry, history))
+        self.apart = tuple(each.peer for each in listed if each.peer in lost and _differs(each.entry, history))
 
     def still_lost(self, lost: Sequence[PeerId]) -> None:
         """Who is back, or has said goodbye meanwhile, proves nothing any more."""
         self.elsewhere = tuple(peer for peer in self.elsewhere if peer in lost)
-        self._apart = tuple(peer for peer in self._apart if peer in lost)
+        self.apart = tuple(peer for peer in self.apart if peer in lost)
 
 
 def _differs(entry: MemberEntry, history: Callable[[int], Digest | None]) -> bool:

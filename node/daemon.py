@@ -35,6 +35,7 @@ from shoal.node.service import Answer
 from shoal.node.service_manager import ServiceManager
 from shoal.node.sight import Sight
 from shoal.node.standing import node_state
+from shoal.node.transitions import Transitions
 from shoal.node.usage import resident_bytes
 from shoal.node.version import shoal_version
 from shoal.protocol.errors import LocalError
@@ -48,7 +49,6 @@ from shoal.protocol.wire import Message
 STDERR = 2
 LONGEST_END = 1800.0  # seconds for which the service manager is asked to bear with us
 LOOK_AT_HOME = 2.0  # seconds between two looks whether our home is still there
-NOTE_PEERS = 1.0  # seconds between two looks whether anybody is new, to be noted for our next life
 
 log = logging.getLogger("shoal.daemon")
 
@@ -115,7 +115,8 @@ class Daemon:
         finding = [self._reaching.run, self._directory.run, self._relaying.run]
         if may_be_near(self._settings):
             finding.append(self._nearby.run)
-        duties = (*finding, self._enter_runs, self._look_at_home, self._note_peers, self._keep_in_touch)
+        watching = [self._look_at_home, self._note_peers, Transitions(self.status).run, self._keep_in_touch]
+        duties = (*finding, self._enter_runs, *watching)
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(duty()) for duty in duties]
@@ -163,12 +164,7 @@ class Daemon:
             return True
 
     async def _note_peers(self) -> None:
-        noted = self._sight.to_note()
-        while True:
-            await asyncio.sleep(NOTE_PEERS)
-            if (seen := self._sight.to_note()) != noted:
-                noted = seen
-                await asyncio.to_thread(self._cache.update, seen)
+        await self._sight.keep_noted(self._cache.update)
 
     async def _keep_in_touch(self) -> None:
         """With the service manager, from the event loop: if that hangs, the watchdog is right."""
@@ -226,11 +222,12 @@ class Daemon:
     def status(self) -> Answer:
         """See NodeService."""
         rows = [run_view.row(run, self._network.traffic(run.id)) for run in self._runs.open.values()]
-        split = any(run_view.split(run, self._directory.evidence(run)) for run in self._runs.open.values())
+        split = run_view.all_splits((run, self._directory.evidence(run)) for run in self._runs.open.values())
         return {
             "version": shoal_version(),
             "peer": self._identity.peer,
-            "state": node_state([row["phase"] for row in rows], split, bool(self._network.links())),
+            "state": node_state([row["phase"] for row in rows], bool(split), bool(self._network.links())),
+            "evidence": split,
             "peers": len(self._network.links()),
             "obstacle": self._obstacle(),
             "reachability": self._discovery.verdict.reachability,

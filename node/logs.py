@@ -115,8 +115,8 @@ class JsonLine(logging.Formatter):
             "logger": record.name,
             "message": _message(record),
         }
-        if record.levelno >= logging.WARNING:
-            line["code"] = getattr(record, "code", record.name.partition(".")[0])
+        if (code := getattr(record, "code", None)) or record.levelno >= logging.WARNING:
+            line["code"] = code or record.name.partition(".")[0]
         if stack := _stack(self, record):
             line["stack"] = stack
         return json.dumps(line, default=str)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from shoal.dht.directory import Evidence
+from shoal.node import standing
 from shoal.node.service import Answer
-from shoal.node.standing import LOSS_WINDOW, is_split
 from shoal.node.usage import resident_bytes
 from shoal.protocol.ids import PeerId, short
 from shoal.protocol.link import Link
@@ -186,28 +186,33 @@ def is_resting(run: Run) -> bool:
     return run.outer.committed.current.round <= run.rest.newest
 
 
-def split(run: Run, evidence: Evidence) -> bool:
-    """Whether this node has evidence that the run has come apart; `evidence` is that of the directory."""
+def why_split(run: Run, evidence: Evidence) -> str:
+    """What speaks for it that the run has come apart, see standing.py; `evidence` is that of the directory."""
     membership, base = run.member.membership, run.member.rounds.base
-    present = [run.member.me, *membership.alive()]
-    others = [status for peer in membership.alive() if (status := membership.status(peer)) is not None]
-    left = run.member.rounds.departure.left
-    gone = [
-        voter
-        for voter in (base.voters if base is not None else ())
-        if voter in left or membership.state(voter) is State.LEFT
-    ]
-    return is_split(
-        no_quorum=base is not None
-        and base.round > run.origin.round
-        and not is_resting(run)
-        and not is_quorum(present, base.voters, gone),
-        group=run.commits.group,
-        lost=len({*membership.lost_since(run.driver.now() - LOSS_WINDOW), *evidence.elsewhere}),
-        own=run.member.status,
-        others=others,
-        conflict=evidence.conflict,
+    alive, left = membership.alive(), run.member.rounds.departure.left
+    voters = base.voters if base is not None else ()
+    gone = [voter for voter in voters if voter in left or membership.state(voter) is State.LEFT]
+    here = [run.member.me, *alive]
+    is_open = base is not None and base.round > run.origin.round and not is_resting(run)
+    return standing.why_split(
+        standing.Scene(
+            voters=len(voters),
+            absent=sorted(set(voters) - {*here, *gone}),
+            has_quorum=not is_open or is_quorum(here, voters, gone),
+            group=run.commits.group,
+            lost=membership.lost_since(run.driver.now() - standing.LOSS_WINDOW),
+            elsewhere=evidence.elsewhere,
+            apart=evidence.apart,
+            own=run.member.status,
+            others=[(peer, status) for peer in alive if (status := membership.status(peer)) is not None],
+        )
     )
+
+
+def all_splits(runs: Iterable[tuple[Run, Evidence]]) -> str | None:
+    """The evidence of each run that has come apart, in one sentence; None if none has."""
+    found = [f"{run.manifest.name}: {why}" for run, evidence in runs if (why := why_split(run, evidence))]
+    return ". ".join(found) or None
 
 
 def _standing(peer: PeerId, status: RunStatus) -> Answer:

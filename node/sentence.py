@@ -7,8 +7,8 @@ from typing import Any
 
 Answer = dict[str, Any]
 WRONG = {
-    "SOLO": "This node is alone: no other peer is reachable.",
-    "SPLIT": "The swarm is split: too few of its last members are reachable.",
+    "SOLO": "This node is alone: no other peer is reachable",
+    "SPLIT": "The swarm is split",
 }
 AVERAGING = ("reducing", "preparing", "applying")
 ADVICE = {
@@ -45,7 +45,8 @@ def headline(status: Answer) -> str:
         kept = " and ".join(f"{label(run)} after round {run['round']}" for run in runs)
         return f"Keeps {kept} until others are back."
     if state in WRONG:
-        return WRONG[state]
+        why = status.get("evidence")
+        return f"{WRONG[state]}: {why}." if why else f"{WRONG[state]}."
     if not runs:
         return f"Connected {_with_peers(status)}, and in no run."
     if state == "IN-ROUND" and (averaging := _rounds(runs, AVERAGING)):

@@ -26,10 +26,11 @@ class NodeService(Protocol):
     """
 
     def status(self) -> Answer:
-        """{version, peer, state, peers, obstacle, reachability, addresses, dht, memory, ending, runs}.
+        """{version, peer, state, evidence, peers, obstacle, reachability, addresses, dht, memory, ending, runs}.
 
-        `state` is "SOLO", "CONNECTED", "IN-ROUND" or "SPLIT", `peers` the number of peers with a connection, `obstacle`
-        a sentence: why the node is not where it should be; `memory` is the daemon's, in bytes;
+        `state` is "SOLO", "CONNECTED", "IN-ROUND" or "SPLIT", `evidence` what SPLIT is said on, else None; `peers` is
+        the number of peers with a connection, `obstacle` a sentence: why the node is not where it should be; `memory`
+        is the daemon's, in bytes;
         `ending`: it was asked to stop, and says good-bye to its runs and saves what must be.
         `reachability` is "public", "nat" or "unknown"; `dht` is {servers (that we know), serves (others may ask us and
         store with us), records (that we hold)}.

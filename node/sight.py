@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from shoal.node.run import Run
 
 NOTED_SERVERS = 16  # of the DHT, beside the members: a way back into any run
+NOTE_EVERY = 1.0  # seconds between two looks whether anybody is new, to be noted for our next life
 
 
 class Sight:
@@ -49,3 +51,12 @@ class Sight:
         members = {entry.peer: entry.addresses for entry in sorted(alive, key=lambda entry: entry.peer not in links)}
         servers = sorted(self._servers(), key=lambda contact: contact.peer)[:NOTED_SERVERS]
         return members | {each.peer: each.addresses for each in servers if each.peer not in members}
+
+    async def keep_noted(self, update: Callable[[dict[PeerId, tuple[str, ...]]], None]) -> None:
+        """For good: whenever anybody is new, have all noted, in a thread, as that may write the disk."""
+        noted = self.to_note()
+        while True:
+            await asyncio.sleep(NOTE_EVERY)
+            if (seen := self.to_note()) != noted:
+                noted = seen
+                await asyncio.to_thread(update, seen)

@@ -11,8 +11,8 @@ Rules:
 - A peer may keep us busy with its words, and with malformed payloads, for a share of the time (BUSY); beyond that it
   is read more slowly, and its own connection tells it so. So a flood, of signatures to check or of anything else,
   costs its sender most.
-- Who leaves our pings unanswered for SILENCE seconds is disconnected: a connection whose other end vanished without
-  a word would otherwise look alive for ever.
+- Who leaves our pings unanswered for too long (heartbeat.py) is disconnected: a connection whose other end vanished
+  without a word would otherwise look alive for ever.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from shoal.protocol.clocks import ahead, shown
 from shoal.protocol.dialing import Dialing
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.frames import MAX_HEAD, Frame, Kind, frame_head
+from shoal.protocol.heartbeat import Heartbeat
 from shoal.protocol.ids import PeerId, RunId, short
 from shoal.protocol.incoming import Incoming
 from shoal.protocol.lane import Lane, Parcel
@@ -41,7 +42,6 @@ from shoal.protocol.wire import MAX_BULK_FRAME, MAX_CONTROL_FRAME, RUN_TAGS, Mes
 CONTROL = "/shoal/control/1"
 BULK = "/shoal/bulk/1"
 CONTROL_QUEUE = 8 << 20
-SILENCE = 30.0
 BUSY = (1.0, 0.2)  # seconds of our time for the words of one peer, in a burst and per second
 BUSY_MOST = 0.05  # counted for one word: what it sets off may be work that we owe the run, not the sender
 OPEN_TRIES = 2  # a connection may end while we open a stream on it, and another one be there
@@ -92,10 +92,8 @@ class Neighbour:
         self._too_long: set[str] = set()  # kinds of messages that were dropped for it: we say so once
         self._busy = Allowance(*BUSY)
         self._sent = self._received = 0
-        self._rtt: float | None = None
+        self._heart = Heartbeat()
         self._ahead: float | None = None
-        self._ping = 0
-        self._pinged_at = self._answered_at = 0.0
 
     @property
     def is_up(self) -> bool:
@@ -117,7 +115,7 @@ class Neighbour:
         return Link(
             peer=self.peer,
             path=self._around.transport.path(self.peer),
-            rtt_ms=None if self._rtt is None else 1000 * self._rtt,
+            rtt_ms=None if (rtt := self._heart.round_trip) is None else 1000 * rtt,
             bytes_sent=self._sent,
             bytes_received=self._received,
             addresses=self._around.transport.remote_addresses(self.peer),
@@ -129,8 +127,8 @@ class Neighbour:
     def connected(self) -> None:
         """The first connection with the peer is made, whoever dialled."""
         self.dialing.connected()
-        self.forgive()
-        self.ping()
+        self._heart.begin(_now())
+        self._ping()
 
     def has_direct(self) -> None:
         """There is a connection without a relay: what follows goes there."""
@@ -140,20 +138,23 @@ class Neighbour:
     def disconnected(self) -> None:
         """The last connection with the peer is lost."""
         self.dialing.is_up = False
-        self._rtt = None
+        self._heart.round_trip = None
         reason = TransportError(f"the connection with {short(self.peer)} is lost")
         self._control.clear(reason)
         self._bulk.clear(reason)
         self._calls.lose(reason)
 
-    def ping(self) -> None:
-        """Measure the round trip, before all else that waits; give up a peer that does not answer."""
-        now = asyncio.get_running_loop().time()
-        if now - self._answered_at > SILENCE:
+    def look(self) -> None:
+        """Ping, if it is time to; give up a peer that does not answer."""
+        now = _now()
+        if self._heart.is_silent(now):
             self._around.spawn(self._give_up())
-        self._ping += 1
-        self._pinged_at = now
-        self._put(Kind.PING, self._ping, b"", urgent=True)
+        if self._heart.is_due(now):
+            self._ping()
+
+    def _ping(self) -> None:
+        """Before all else that waits."""
+        self._put(Kind.PING, self._heart.ping(_now()), b"", urgent=True)
 
     async def _give_up(self) -> None:
         with suppress(TransportError):  # the host has stopped, and with it the connection
@@ -161,7 +162,7 @@ class Neighbour:
 
     def forgive(self) -> None:
         """Start the silence anew: it was we who did not listen."""
-        self._answered_at = asyncio.get_running_loop().time()
+        self._heart.forgive(_now())
 
     async def _open_stream(self, protocol: str) -> Stream:
         for tries_left in reversed(range(OPEN_TRIES)):
@@ -209,6 +210,8 @@ class Neighbour:
     ) -> None:
         if len(body) > MAX_CONTROL_FRAME:
             raise LocalError(f"a message of {len(body)} bytes is over the limit of {MAX_CONTROL_FRAME}")
+        if not urgent:
+            self._heart.said()
         data = frame_head(kind, number, run, len(body)) + body
         parcel = Parcel(len(data), lambda: [data], lambda size: self._count_sent(run, size), lost, is_packed=True)
         self._control.put(parcel, urgent)
@@ -254,12 +257,13 @@ class Neighbour:
     def _take(self, bulk: bool, frame: Frame, size: int) -> float:
         """Act on a frame, and say how long the sender's next one must wait for it."""
         self._received += size
+        self._heart.heard(_now())
         self._around.count(frame.run, 0, size, bulk)
         begin = time.thread_time()
         if self._receive(frame, bulk) and bulk:
             return 0.0
         spent = min(time.thread_time() - begin, BUSY_MOST)
-        return self._busy.owe(asyncio.get_running_loop().time(), spent)
+        return self._busy.owe(_now(), spent)
 
     def _receive(self, frame: Frame, bulk: bool) -> bool:
         """Act on one frame; whatever is wrong with its contents ends here. Whether it was any good."""
@@ -285,10 +289,13 @@ class Neighbour:
         return True
 
     def _receive_pong(self, frame: Frame) -> None:
-        self.forgive()
-        if frame.call == self._ping:
-            self._rtt = self._answered_at - self._pinged_at
-            self._ahead = ahead(time.time(), self._rtt, frame.body)
+        trip = self._heart.answered(_now(), frame.call)
+        if trip is not None:
+            self._ahead = ahead(time.time(), trip, frame.body)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _payload_size(message: Message) -> int:

@@ -38,7 +38,7 @@ from shoal.protocol.wire import Message
 
 DEFAULT_PORT = 4101
 BULK_QUEUE = 1 << 30
-PING_INTERVAL = 5.0
+LOOK = 5.0  # seconds between two looks whether a link is to be pinged
 FLUSH_LIMIT = 0.3  # seconds that `close` waits for last words to leave
 MAX_NEIGHBOURS = 16_384  # more than a run may have members, as only here their addresses are kept
 
@@ -90,7 +90,7 @@ class Network:
         except BaseException:  # nothing is swallowed; the port is given back
             self._claim.close()
             raise
-        self._tasks.spawn(self._ping_all())
+        self._tasks.spawn(self._look_after_links())
 
     async def close(self) -> None:
         """Send what is queued for control, if that is quick, and leave nothing behind."""
@@ -253,20 +253,20 @@ class Network:
         except Exception:  # our own mistake with one message; the stream has others
             log.exception("a handler of the network failed")
 
-    async def _ping_all(self) -> None:
-        """Keep an eye on all links. Who was stopped, or asleep, has no right to call others silent."""
+    async def _look_after_links(self) -> None:
+        """Keep an eye on all of them. Who was stopped, or asleep, has no right to call others silent."""
         clock = asyncio.get_running_loop().time
         while True:
-            due = clock() + PING_INTERVAL
-            await asyncio.sleep(PING_INTERVAL)
-            self._ping_once(late=clock() - due > PING_INTERVAL)
+            due = clock() + LOOK
+            await asyncio.sleep(LOOK)
+            self._look(late=clock() - due > LOOK)
 
-    def _ping_once(self, late: bool) -> None:
+    def _look(self, late: bool) -> None:
         """On its own, as a loop that sleeps would keep the last one alive."""
         for each in [each for each in self._neighbours.values() if each.is_up]:
             if late:
                 each.forgive()
-            each.ping()
+            each.look()
 
     # -- keeping count --------------------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ class FakeService:
     def __init__(self, on_stop: Callable[[], None] = lambda: None) -> None:
         self.calls: list[tuple[object, ...]] = []
         self.state = "CONNECTED"
+        self.evidence: str | None = None
         self.obstacle: str | None = None
         self.news: Answer = {}  # of the run
         self.not_open: list[Answer] = []  # rows of runs that the node is not in
@@ -64,6 +65,7 @@ class FakeService:
             "version": shoal_version(),
             "peer": PEER,
             "state": self.state,
+            "evidence": self.evidence,
             "peers": 1,
             "obstacle": self.obstacle,
             "reachability": "public",

@@ -21,6 +21,7 @@ from prometheus_client.core import (
 
 from shoal.node.sentence import label
 from shoal.node.service import Answer, NodeService
+from shoal.node.standing import STATES
 from shoal.protocol.ways import PATHS
 
 
@@ -48,6 +49,7 @@ class Metrics:
         yield _gauge(
             "shoal_node_split", "1 if the swarm has come apart, as seen from here.", status["state"] == "SPLIT"
         )
+        yield _states(status["state"])
         yield _paths(self._service.peers())
         yield from _dht(status["dht"])
         yield from _runs(status["runs"])
@@ -58,6 +60,13 @@ class Metrics:
 
 def _gauge(name: str, help: str, value: float) -> Metric:
     return GaugeMetricFamily(name, help, float(value))
+
+
+def _states(now: str) -> Metric:
+    family = GaugeMetricFamily("shoal_node_state", "1 for the state that the node is in.", labels=["state"])
+    for state in STATES:
+        family.add_metric([state], state == now)
+    return family
 
 
 def _paths(peers: Iterable[Answer]) -> Metric:

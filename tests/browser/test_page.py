@@ -57,6 +57,22 @@ def test_waiting_is_an_alarm_only_once_it_lasts_and_who_does_not_train_shows_no_
         witness.is_content()
 
 
+def test_a_split_stands_there_with_its_evidence_and_goes(browser: Browser) -> None:
+    service = FakeService()
+    service.state, service.evidence = "SPLIT", "tiny: no quorum, as 3 of 6 voters are absent (aaaaaa, bbbbbb, cccccc)"
+    with served(service, TOKEN) as url:
+        witness = Witness(browser, url)
+        page = witness.page
+        page.goto(link(url, TOKEN))
+        page.wait_for_selector("#state-word.bad:has-text('SPLIT')")
+        assert page.inner_text("#headline") == f"The swarm is split: {service.evidence}."
+        assert "Check this machine's network" in page.inner_text("#advice")
+        service.state, service.evidence = "CONNECTED", None
+        page.wait_for_selector("#state-word.calm:has-text('CONNECTED')")
+        assert "split" not in page.inner_text("#headline")
+        witness.is_content()
+
+
 def test_the_policy_stops_what_the_page_does_not_do(browser: Browser) -> None:
     """The watch for violations is awake: each of these is one."""
     with served(FakeService(), TOKEN) as url:

@@ -18,7 +18,7 @@ import msgpack
 import pytest
 
 from shoal.node.worker_messages import Stop
-from shoal.protocol import calls, incoming, link, swarm, wire
+from shoal.protocol import calls, heartbeat, incoming, link, swarm, wire
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.frames import LENGTH_SIZE, Kind, frame_head
 from shoal.protocol.identity import Identity
@@ -727,8 +727,9 @@ async def test_a_handlers_mistake_ends_nothing(caplog: pytest.LogCaptureFixture)
 
 @pytest.mark.asyncio
 async def test_a_silent_connection_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "SILENCE", 0.3)
-    monkeypatch.setattr("shoal.protocol.network.PING_INTERVAL", 0.05)
+    monkeypatch.setattr("shoal.protocol.network.LOOK", 0.05)
+    for name, seconds in {"SILENCE": 0.3, "OFTEN": 0.04, "QUIET": 0.04, "MEASURE": 0.04}.items():
+        monkeypatch.setattr(heartbeat, name, seconds)
     a, b = Node(), Node()
     async with running(a, b), Rogue() as rogue:
         await rogue.stream_to(a)  # answers no ping

@@ -175,6 +175,6 @@ def test_who_was_lost_and_has_written_since_is_elsewhere_until_it_is_back() -> N
 def test_another_history_counts_only_where_it_can_be_compared(row: Listed, conflict: bool) -> None:
     evidence = Evidence()
     weigh(evidence, [row], [ANNA])
-    assert evidence.conflict is conflict
+    assert bool(evidence.apart) is conflict
     evidence.still_lost([])
-    assert not evidence.conflict
+    assert not evidence.apart

@@ -57,6 +57,10 @@ async def test_every_promised_metric_has_the_nodes_number() -> None:
         ("shoal_network_peers", (("path", "direct"),)): 1.0,
         ("shoal_network_peers", (("path", "relayed"),)): 0.0,
         ("shoal_node_alone", ()): 0.0,
+        ("shoal_node_state", (("state", "CONNECTED"),)): 1.0,
+        ("shoal_node_state", (("state", "SOLO"),)): 0.0,
+        ("shoal_node_state", (("state", "IN-ROUND"),)): 0.0,
+        ("shoal_node_state", (("state", "SPLIT"),)): 0.0,
     }.items() <= samples.items()
 
 
@@ -66,7 +70,7 @@ async def test_names_and_labels_keep_the_rules() -> None:
     own = {name for name, _ in samples if not name.startswith("process_")}
     assert all(re.fullmatch(r"shoal_(dht|node|network|run|round|state)_[a-z_]+", name) for name in own)
     labels = {label for _, pairs in samples for label, _ in pairs}
-    assert labels <= {"run", "path", "direction", "class", "reason", "le", "name", "version", "peer"}
+    assert labels <= {"run", "path", "state", "direction", "class", "reason", "le", "name", "version", "peer"}
     assert set(re.findall(r'peer="([^"]+)"', text)) == {PEER}  # this node's own: no series per peer
     helped = set(re.findall(r"^# HELP (\S+) \S", text, flags=re.MULTILINE))
     assert {re.sub(r"_(bucket|count|sum)$", "", name) for name in own} <= helped

@@ -15,7 +15,7 @@ RUN = {"name": "stdlib", "round": 3, "phase": "training", "trains": True}
     ("state", "peers", "runs", "said"),
     [
         ("SOLO", 0, [RUN], "This node is alone: no other peer is reachable."),
-        ("SPLIT", 3, [RUN], "The swarm is split: too few of its last members are reachable."),
+        ("SPLIT", 3, [RUN], "The swarm is split."),
         ("CONNECTED", 1, [], "Connected with 1 peer, and in no run."),
         ("CONNECTED", 3, [RUN], "Connected with 3 peers: training stdlib."),
         ("CONNECTED", 3, [RUN | {"trains": False}], "Connected with 3 peers: keeping the state of stdlib."),
@@ -44,6 +44,11 @@ def test_headlines(state: str, peers: int, runs: list[dict[str, Any]], said: str
     status = {"state": state, "peers": peers, "runs": runs}
     assert headline(status) == said
     assert (advice(status) is None) == (state in ("CONNECTED", "IN-ROUND"))
+
+
+def test_a_split_is_said_with_its_evidence() -> None:
+    status = {"state": "SPLIT", "evidence": "tiny: no quorum", "peers": 3, "runs": [RUN]}
+    assert headline(status) == "The swarm is split: tiny: no quorum."
 
 
 RESTING = RUN | {"is_resting": True, "phase": "matching"}

@@ -1,0 +1,74 @@
+"""When a link is pinged, and when its peer is given up: a link that is at rest costs next to nothing.
+
+Rules:
+- A link that is talked over is pinged every OFTEN seconds: its round trip is known, and a silent peer found out soon.
+- Over one at rest somebody says something every QUIET seconds, either end, so that no router on the way forgets it; and
+  each end pings itself now and then, as only that measures.
+- A ping without an answer is repeated every OFTEN seconds. After SILENCE the peer is given up. Only an answer to a ping
+  clears it: that the peer is heard does not prove that it hears us.
+"""
+
+from __future__ import annotations
+
+import math
+
+OFTEN, QUIET, MEASURE = 5.0, 25.0, 100.0  # seconds
+TALK = 8  # words, both ways, since the last ping: the link is not at rest
+SILENCE = 30.0  # seconds
+
+
+class Heartbeat:
+    """Of one link."""
+
+    def __init__(self) -> None:
+        self.round_trip: float | None = None  # the last, in seconds
+        self._number = self._words = 0
+        self._pinged_at = self._heard_at = -math.inf
+        self._unanswered_since: float | None = None
+
+    def begin(self, now: float) -> None:
+        """There is a connection, and not a word yet."""
+        self.round_trip, self._pinged_at, self._words = None, -math.inf, 0
+        self.forgive(now)
+
+    def forgive(self, now: float) -> None:
+        """Start the silence anew: it was we who did not listen."""
+        self._heard_at = now
+        self._unanswered_since = None
+
+    def said(self) -> None:
+        """A word of ours goes out that is no ping."""
+        self._words += 1
+
+    def heard(self, now: float) -> None:
+        """Anything came in."""
+        self._heard_at = now
+        self._words += 1
+
+    def is_due(self, now: float) -> bool:
+        """Whether to ping now."""
+        since = now - self._pinged_at
+        if since < OFTEN:
+            return False
+        is_in_use = self._words >= TALK or self._unanswered_since is not None
+        return is_in_use or since >= MEASURE or now - self._heard_at >= QUIET
+
+    def is_silent(self, now: float) -> bool:
+        """Whether the peer has left our pings unanswered for too long."""
+        return self._unanswered_since is not None and now - self._unanswered_since > SILENCE
+
+    def ping(self, now: float) -> int:
+        """We ping now; the number of the ping."""
+        self._number += 1
+        self._pinged_at, self._words = now, 0
+        if self._unanswered_since is None:
+            self._unanswered_since = now
+        return self._number
+
+    def answered(self, now: float, number: int) -> float | None:
+        """A ping of ours came back; how long it took, if it is the last one."""
+        self._unanswered_since = None
+        if number != self._number:
+            return None
+        self.round_trip = now - self._pinged_at
+        return self.round_trip

@@ -1,0 +1,78 @@
+"""Each change of a node's state is said once, with what it is said on."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from shoal.node.transitions import BAD_HOLDS, GOOD_HOLDS, Transitions
+
+RUN = {"name": "tiny", "members": 6}
+EVIDENCE = "tiny: 3 of the last 6 members are lost without a goodbye (aaaaaa, bbbbbb, cccccc)"
+
+
+class Watched:
+    """Transitions, looked at each second; `said` are the codes and words so far."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        self._transitions = Transitions(dict)
+        self._caplog = caplog
+        self._now = 0.0
+        caplog.set_level(logging.INFO, logger="shoal.daemon")
+
+    def see(self, state: str, seconds: float, **more: Any) -> None:
+        status = {"state": state, "evidence": EVIDENCE if state == "SPLIT" else None, "peers": 5, "runs": [RUN]} | more
+        end = self._now + seconds
+        while self._now < end:
+            self._now += 0.5
+            self._transitions.look(self._now, status)
+
+    @property
+    def said(self) -> list[tuple[str, str, str]]:
+        return [(each.levelname, each.__dict__["code"], each.getMessage()) for each in self._caplog.records]
+
+
+@pytest.fixture
+def watched(caplog: pytest.LogCaptureFixture) -> Watched:
+    return Watched(caplog)
+
+
+def test_from_the_start_to_a_cut_and_back(watched: Watched) -> None:
+    watched.see("SOLO", 10, runs=[])
+    watched.see("CONNECTED", 10)
+    for _ in range(50):
+        watched.see("CONNECTED", 1)
+        watched.see("IN-ROUND", 1)
+    watched.see("SPLIT", 60)
+    watched.see("CONNECTED", 20, peers=1)
+    watched.see("SOLO", 20)
+    assert watched.said == [
+        ("INFO", "state-solo", "SOLO: nobody is connected yet"),
+        ("INFO", "state-together", "CONNECTED: 5 peers are connected; 6 members of tiny are here"),
+        ("WARNING", "state-split", f"SPLIT: {EVIDENCE}"),
+        ("INFO", "state-together", "CONNECTED: 1 peer is connected; 6 members of tiny are here"),
+        ("WARNING", "state-solo", "SOLO: the last connection is lost"),
+    ]
+
+
+def test_a_state_that_flaps_is_said_once(watched: Watched) -> None:
+    watched.see("CONNECTED", 10)
+    for _ in range(20):
+        watched.see("SPLIT", BAD_HOLDS + 1)
+        watched.see("CONNECTED", GOOD_HOLDS - 1)
+    assert [code for _, code, _ in watched.said] == ["state-together", "state-split"]
+
+
+def test_the_evidence_is_that_of_the_moment_in_which_it_is_said(watched: Watched) -> None:
+    watched.see("SPLIT", BAD_HOLDS / 2, evidence="tiny: 2 of the last 6 members are lost")
+    watched.see("SPLIT", BAD_HOLDS)
+    assert [words for _, _, words in watched.said] == [f"SPLIT: {EVIDENCE}"]
+
+
+def test_a_blink_is_not_said(watched: Watched) -> None:
+    watched.see("CONNECTED", 10)
+    watched.see("SPLIT", BAD_HOLDS / 2)
+    watched.see("CONNECTED", 10)
+    assert [code for _, code, _ in watched.said] == ["state-together"]
