@@ -31,6 +31,7 @@ from shoal.protocol.calls import Calls, Serve
 from shoal.protocol.dialing import Dialing
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.frames import MAX_HEAD, Frame, Kind, frame_head
+from shoal.protocol.gauge import Gauge
 from shoal.protocol.ids import PeerId, RunId, short
 from shoal.protocol.incoming import Incoming
 from shoal.protocol.lane import Lane, Parcel
@@ -82,15 +83,14 @@ class Neighbour:
     def __init__(self, peer: PeerId, around: Surroundings) -> None:
         self.peer = peer
         self.dialing = Dialing(peer, around.transport, around.spawn, around.failures)
+        self.gauge = Gauge()
         self._around = around
         self._control = Lane(CONTROL_QUEUE, lambda: self._open_stream(CONTROL), around.spawn)
-        self._bulk = Lane(around.bulk_queue, lambda: self._open_stream(BULK), around.spawn)
+        self._bulk = Lane(around.bulk_queue, lambda: self._open_stream(BULK), around.spawn, self.gauge.wrote)
         self._calls = Calls(peer, self._put, around.spawn, around.on_call)
         self._incoming: dict[str, Incoming] = {}
         self._too_long: set[str] = set()  # kinds of messages that were dropped for it: we say so once
         self._busy = Allowance(*BUSY)
-        self._sent = self._received = 0
-        self._rtt: float | None = None
         self._ping = 0
         self._pinged_at = self._answered_at = 0.0
 
@@ -114,9 +114,9 @@ class Neighbour:
         return Link(
             peer=self.peer,
             path=self._around.transport.path(self.peer),
-            rtt_ms=None if self._rtt is None else 1000 * self._rtt,
-            bytes_sent=self._sent,
-            bytes_received=self._received,
+            rtt_ms=None if self.gauge.rtt is None else 1000 * self.gauge.rtt,
+            bytes_sent=self.gauge.sent,
+            bytes_received=self.gauge.received,
             addresses=self._around.transport.remote_addresses(self.peer),
         )
 
@@ -132,11 +132,13 @@ class Neighbour:
         """There is a connection without a relay: what follows goes there."""
         self._control.renew()
         self._bulk.renew()
+        self.gauge.anew()
+        self.ping()
 
     def disconnected(self) -> None:
         """The last connection with the peer is lost."""
         self.dialing.is_up = False
-        self._rtt = None
+        self.gauge.anew()
         reason = TransportError(f"the connection with {short(self.peer)} is lost")
         self._control.clear(reason)
         self._bulk.clear(reason)
@@ -226,7 +228,7 @@ class Neighbour:
         self._bulk.put(Parcel(MAX_HEAD + _payload_size(message), pack, sent, lost))
 
     def _count_sent(self, run: RunId | None, size: int, bulk: bool = False) -> None:
-        self._sent += size
+        self.gauge.sent += size
         self._around.count(run, size, 0, bulk)
 
     # -- in -------------------------------------------------------------------------------------------------
@@ -240,7 +242,8 @@ class Neighbour:
                 self._control.renew()
         limit = MAX_BULK_FRAME if protocol == BULK else MAX_CONTROL_FRAME
         take = partial(self._take, protocol == BULK)
-        self._incoming[protocol] = Incoming(stream, limit, self.peer, take, self._around.complain)
+        incoming = Incoming(stream, limit, self.peer, take, self._around.complain, self.gauge.came)
+        self._incoming[protocol] = incoming
 
     def close(self) -> None:
         """Hear nothing more."""
@@ -249,7 +252,7 @@ class Neighbour:
 
     def _take(self, bulk: bool, frame: Frame, size: int) -> float:
         """Act on a frame, and say how long the sender's next one must wait for it."""
-        self._received += size
+        self.gauge.received += size
         self._around.count(frame.run, 0, size, bulk)
         begin = time.thread_time()
         if self._receive(frame, bulk) and bulk:
@@ -283,7 +286,7 @@ class Neighbour:
     def _receive_pong(self, frame: Frame) -> None:
         self.forgive()
         if frame.call == self._ping:
-            self._rtt = self._answered_at - self._pinged_at
+            self.gauge.trip(self._answered_at - self._pinged_at)
 
 
 def _payload_size(message: Message) -> int:

@@ -12,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections import Counter
@@ -42,6 +43,7 @@ from libp2p.transport.upgrader import TransportUpgrader
 from multiaddr import Multiaddr
 
 from shoal.protocol.allowance import Allowances
+from shoal.protocol.errors import TransportError
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId
 from shoal.protocol.muxer import MAX_STREAMS, Muxer
@@ -54,6 +56,14 @@ NEW_FROM_HOST = (128, 16.0)  # connections in a burst, and per second
 MOST_AT_ONCE = 0xFFFF  # bytes: a message of the handshake
 MAX_HOSTS = 4096  # whose rate is remembered
 YAMUX = TProtocol("/yamux/1.0.0")
+CODES = {  # see journal.py
+    errno.ECONNREFUSED: "refused",
+    errno.ECONNRESET: "reset",
+    errno.ETIMEDOUT: "silent",
+    errno.EHOSTUNREACH: "unreachable",
+    errno.ENETUNREACH: "unreachable",
+    errno.EADDRNOTAVAIL: "unreachable",
+}
 
 log = logging.getLogger(__name__)
 
@@ -102,17 +112,17 @@ async def close_connections(connections: Sequence[INetConn]) -> None:
             nursery.start_soon(close, connection)
 
 
-def why(error: BaseException) -> str:
-    """What kept us from a connection, in words: the deepest cause that people know, not libp2p's account of it."""
-    words, cause = str(error) or type(error).__name__, error
+def why(error: BaseException) -> TransportError:
+    """What kept us from a connection: the deepest cause that people know, not libp2p's account of it."""
+    words, code, cause = str(error) or type(error).__name__, getattr(error, "code", "failed"), error
     while True:
         if isinstance(cause, PeerIDMismatchesPubkey):
-            return "somebody else answers there, who has another PeerID"
+            return TransportError("somebody else answers there, who has another PeerID", "other-identity")
         if isinstance(cause, OSError) and cause.errno:
-            words = os.strerror(cause.errno).lower()
+            words, code = os.strerror(cause.errno).lower(), CODES.get(cause.errno, "failed")
         inner = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause.__cause__ or cause.__context__
         if inner is None:
-            return words
+            return TransportError(words, code)
         cause = inner
 
 

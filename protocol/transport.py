@@ -9,18 +9,24 @@ Rules:
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from shoal.protocol.account import Account, Line
 from shoal.protocol.bridge import Bridge
 from shoal.protocol.circuit.book import LIMITS, Book, Limits
 from shoal.protocol.circuit.holder import Promise
-from shoal.protocol.errors import LocalError
+from shoal.protocol.errors import LocalError, TransportError
+from shoal.protocol.gauge import Gauge
 from shoal.protocol.host import Buffer, RawStream, TrioHost
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId, short
+from shoal.protocol.journal import OK, Journal, Step, Way
 from shoal.protocol.multiaddrs import is_relayed
 
 STEP = 1 << 17  # bytes: the least that a reader is allowed at a time
@@ -93,6 +99,8 @@ class Transport:
             lambda *change: self._bridge.tell(self._change, *change),
             Book(limits),
         )
+        self.journal = Journal()
+        self._host.on_step = lambda *step: self._bridge.tell(self.journal.note, *step)
         self._on_stream, self._on_peer = on_stream, on_peer
         self.on_direct: Callable[[PeerId], None] = lambda peer: None  # a peer is not reached by a relay alone any more
         self._connections: dict[PeerId, dict[object, tuple[str, ...]]] = {}  # and where they lead
@@ -109,7 +117,8 @@ class Transport:
 
     async def dial(self, peer: PeerId, address: str, limit: float) -> Connection:
         """A new connection with `peer`, made within `limit` seconds."""
-        return await self._bridge.call(self._host.dial, peer, address, limit)
+        with self._noted(peer, address):
+            return await self._bridge.call(self._host.dial, peer, address, limit)
 
     async def name_at(self, address: str, limit: float) -> PeerId:
         """The peer that answers at an address which names none, within `limit` seconds."""
@@ -160,6 +169,12 @@ class Transport:
         """Where the connections with `peer` lead."""
         return tuple(address for each in self._connections.get(peer, {}).values() for address in each)
 
+    def account(self, peer: PeerId, gauge: Gauge) -> Account:
+        """How `peer` is reached, and what was tried."""
+        found = self._connections.get(peer, {}).items()
+        lines = tuple(Line(leads_to, self._host.is_ours(connection)) for connection, leads_to in found)
+        return Account(peer, self.path(peer) if lines else None, lines, self.journal.of(peer), gauge)
+
     def path(self, peer: PeerId) -> str:
         """How the connections with `peer` go: "direct", or "relayed" if each goes by a relay."""
         addresses = self.remote_addresses(peer)
@@ -183,8 +198,33 @@ class Transport:
             connections.pop(connection, None)
         if not connections:
             del self._connections[peer]
+        self._note_change(peer, connection, leads_to, before, bool(connections))
         if before != bool(connections):
             self._on_peer(peer, up)
+
+    def _note_change(self, peer: PeerId, connection: object, leads_to: tuple[str, ...], was: bool, is_up: bool) -> None:
+        """That they came, and that nobody is there any more; what we dialled is noted by itself."""
+        where = leads_to[0] if leads_to else ""
+        if is_up and not was and not self._host.is_ours(connection):
+            self.journal.note(peer, Step(time.time(), Way.CAME, where))
+        elif was and not is_up:
+            self.journal.note(peer, Step(time.time(), Way.LOST, where))
+
+    @contextmanager
+    def _noted(self, peer: PeerId, address: str) -> Iterator[None]:
+        """A dial, and what comes of it."""
+        begin, code, words = time.time(), OK, ""
+        try:
+            yield
+        except TransportError as error:
+            code, words = error.code, str(error)
+            raise
+        except asyncio.CancelledError:
+            code = "overtaken"
+            raise
+        finally:
+            way, now = Way.RELAY if is_relayed(address) else Way.DIAL, time.time()
+            self.journal.note(peer, Step(now, way, address, code, words, now - begin))
 
     def _end(self, failure: Exception | None) -> None:
         if failure is not None and not isinstance(failure, LocalError):  # which `start` raises
