@@ -246,7 +246,7 @@ class Daemon:
 
     def peers(self) -> list[Answer]:
         """See NodeService."""
-        return run_view.all_peer_rows(list(self._runs.open.values()), self._network.links())
+        return run_view.all_peer_rows(list(self._runs.open.values()), self._network)
 
     def run_details(self, run: str) -> Answer:
         """See NodeService."""

@@ -104,10 +104,31 @@ def show_peers(peers: list[Answer]) -> None:
             each.get("round"),
             each.get("path"),
             _number(each.get("rtt_ms")),
+            _rates(each),
+            each.get("reason"),
         ]
         for each in peers
     ]
-    _show_table(("peer", "run", "round", "path", "rtt ms"), rows)
+    _show_table(("peer", "run", "round", "path", "rtt ms", "sends, receives", "why"), rows)
+
+
+def _rates(peer: Answer) -> str | None:
+    """How fast payloads went there and came, as far as any were large enough to tell."""
+    rates = peer.get("send_rate"), peer.get("receive_rate")
+    if peer.get("path") is None:
+        return None
+    return ", ".join(bits(rate) or "-" for rate in rates) if any(rates) else "not measured yet"
+
+
+def bits(rate: Any) -> str | None:
+    """Bytes a second as bits a second, as links are sold."""
+    if not isinstance(rate, int | float):
+        return None
+    amount, units = 8.0 * rate, ["bit/s", "kbit/s", "Mbit/s", "Gbit/s"]
+    while amount >= 1000 and len(units) > 1:
+        amount /= 1000
+        units.pop(0)
+    return f"{amount:.{0 if amount >= 10 else 1}f} {units[0]}"
 
 
 def show_run(run: Answer) -> None:

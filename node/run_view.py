@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from shoal.dht.directory import Evidence
 from shoal.node import standing
+from shoal.node.reached import as_reached
 from shoal.node.service import Answer
 from shoal.node.usage import resident_bytes
 from shoal.protocol.ids import PeerId, short
-from shoal.protocol.link import Link
 from shoal.protocol.members import State
 from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.network import Network
 from shoal.protocol.quorum import is_quorum
 from shoal.protocol.traffic import Traffic
 
@@ -113,18 +114,17 @@ def waiting_for(run: Run) -> str | None:
     return f"round {number} waits for {', '.join(map(short, missing))}" if missing else None
 
 
-def peer_rows(run: Run, links: Mapping[PeerId, Link]) -> list[Answer]:
-    """The run's other members in `shoal peers`; `path` and `rtt_ms` are None while there is no connection."""
+def peer_rows(run: Run, reached: Callable[[PeerId], Answer]) -> list[Answer]:
+    """The run's other members in `shoal peers`, with how they are `reached`."""
     rows = []
     for peer in run.member.membership.alive():
-        link, status = links.get(peer), run.member.membership.status(peer)
+        status = run.member.membership.status(peer)
         rows.append(
             {
                 "peer": peer,
                 "run": run.id.hex(),
                 "round": status.round if status is not None else None,
-                "path": link.path if link is not None else None,
-                "rtt_ms": link.rtt_ms if link is not None else None,
+                **reached(peer),
                 "phase": status.phase if status is not None else None,
                 "loss": status.loss if status is not None else None,
             }
@@ -132,14 +132,16 @@ def peer_rows(run: Run, links: Mapping[PeerId, Link]) -> list[Answer]:
     return rows
 
 
-def all_peer_rows(runs: Sequence[Run], links: Sequence[Link]) -> list[Answer]:
+def all_peer_rows(runs: Sequence[Run], network: Network) -> list[Answer]:
     """`shoal peers`: the members of all runs, and after them whoever else is connected."""
-    by_peer = {link.peer: link for link in links}
-    rows = [row for run in runs for row in peer_rows(run, by_peer)]
+
+    def reached(peer: PeerId) -> Answer:
+        return as_reached(network.account(peer))
+
+    rows = [row for run in runs for row in peer_rows(run, reached)]
     in_runs = {row["peer"] for row in rows}
-    none = {"run": None, "round": None}
-    rest = [link for link in links if link.peer not in in_runs]
-    return rows + [{"peer": link.peer, **none, "path": link.path, "rtt_ms": link.rtt_ms} for link in rest]
+    rest = [link.peer for link in network.links() if link.peer not in in_runs]
+    return rows + [{"peer": peer, "run": None, "round": None, **reached(peer)} for peer in rest]
 
 
 def details(run: Run) -> Answer:

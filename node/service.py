@@ -43,7 +43,12 @@ class NodeService(Protocol):
         ...
 
     def peers(self) -> list[Answer]:
-        """[{peer, run, round, path: "direct"|"punched"|"relayed", rtt_ms}]."""
+        """[{peer, run, round, path, reason, reason_code, rtt_ms, send_rate, receive_rate}].
+
+        `path` is "direct", "punched" or "relayed", None without a connection; `reason` says why it is that, in words,
+        `reason_code` for programs (shoal.protocol.account). Rates are those of payloads, in bytes a second, None while
+        none was large enough to be measured.
+        """
         ...
 
     def netcheck(self) -> Answer:

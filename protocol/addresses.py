@@ -37,7 +37,8 @@ async def resolve(address: str) -> tuple[str, ...]:
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(name, None, family=FAMILIES[kind], type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:  # UnicodeError: a name that no name server could know
-        raise TransportError(f"the name {name} cannot be looked up: {getattr(error, 'strerror', error)}") from error
+        why = getattr(error, "strerror", error)
+        raise TransportError(f"the name {name} cannot be looked up: {why}", "unresolved") from error
     hosts = dict.fromkeys((PROTOCOLS[family], where[0]) for family, *_, where in found if family in PROTOCOLS)
     return tuple(f"/{protocol}/{host}/{'/'.join(rest)}" for protocol, host in hosts)
 

@@ -94,6 +94,10 @@ class Dialing:
             self._may_dial_again = False  # until an address is learnt: do not spend OWN_LIMIT again and again
             return None
 
+    async def try_at(self, address: str, limit: float) -> Connection:
+        """A connection by one address and no other."""
+        return await self._dial_one(address, limit)
+
     def _check(self) -> None:
         wait = self._retry_at - asyncio.get_running_loop().time()
         if wait > 0:

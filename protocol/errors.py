@@ -39,7 +39,11 @@ class PayloadError(RemoteError):
 
 
 class TransportError(ShoalError):
-    """The network failed; the same call may work later."""
+    """The network failed; the same call may work later. `code` says how, for programs: those of journal.py."""
+
+    def __init__(self, reason: str, code: str = "failed") -> None:
+        super().__init__(reason)
+        self.code = code
 
 
 def _one_line(reason: str) -> str:

@@ -29,7 +29,7 @@ from multiaddr import Multiaddr
 from shoal.protocol.circuit.book import Book
 from shoal.protocol.circuit.circuits import Circuits
 from shoal.protocol.circuit.holder import Promise
-from shoal.protocol.circuit.punch import goes_by_a_relay
+from shoal.protocol.circuit.punch import OnStep, goes_by_a_relay
 from shoal.protocol.errors import LocalError, TransportError
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId, short
@@ -127,6 +127,7 @@ class TrioHost:
         self._identity, self._protocols = identity, protocols
         self._on_stream, self._on_connection = on_stream, on_connection
         self._in_use = WeakValueDictionary[PeerId, INetConn]()  # the connection on which a peer last spoke to us
+        self.on_step: OnStep = lambda peer, step: None  # what was tried over here, see journal.py
         self.book = book  # of what we do as a relay
         self.addresses: tuple[str, ...] = ()  # as bound, and as several peers say that they see us
 
@@ -192,6 +193,10 @@ class TrioHost:
         """A stream that has a connection for itself, and takes it along when it ends."""
         return RawStream(await self._negotiate(connection, protocol), own_connection=True)
 
+    def is_ours(self, connection: object) -> bool:
+        """Whether we made a connection; from any thread."""
+        return cast(Muxer, cast(INetConn, connection).muxed_conn).is_initiator
+
     async def disconnect(self, peer: PeerId) -> None:
         await close_connections(self._swarm.get_connections(ID.from_string(peer)))
 
@@ -202,6 +207,7 @@ class TrioHost:
         for protocol in self._protocols:
             self._host.set_stream_handler(TProtocol(protocol), partial(self._serve, protocol))
         self._circuits = Circuits(self._swarm, self._negotiate, self.book)
+        self._circuits.puncher.on_step = self.on_step
         for protocol, handler in self._circuits.handlers.items():
             self._host.set_stream_handler(TProtocol(protocol), handler)
         async with self._host.run([Multiaddr(each) for each in listen]), trio.open_nursery() as nursery:
@@ -256,8 +262,8 @@ async def _within(limit: float, connect: Callable[[], Awaitable[T]]) -> T:
         try:
             return await connect()
         except Exception as error:  # whatever libp2p raises: nobody could be reached
-            raise TransportError(why(error)) from error
-    raise TransportError(f"no answer in {limit:g} s")
+            raise why(error) from error
+    raise TransportError(f"no answer in {limit:g} s", "silent")
 
 
 def _unread(connection: INetConn) -> int:

@@ -33,10 +33,17 @@ class Incoming:
     """The frames of `stream`, of at most `limit` bytes each, until it ends or is closed."""
 
     def __init__(
-        self, stream: Stream, limit: int, sender: PeerId, take: Take, complain: Callable[[RemoteError], None]
+        self,
+        stream: Stream,
+        limit: int,
+        sender: PeerId,
+        take: Take,
+        complain: Callable[[RemoteError], None],
+        came: Callable[[int, float], None] = lambda size, seconds: None,
     ) -> None:
         self._stream, self._limit, self._sender = stream, limit, sender
-        self._take, self._complain = take, complain
+        self._take, self._complain, self._frame_came = take, complain, came
+        self._had, self._had_at = 0, 0.0  # of the frame that comes: its first piece, and when that was there
         self._came = bytearray()
         self._taken = 0  # bytes of whole frames
         self._next_size = LENGTH_SIZE  # of the frame that comes, as far as we know
@@ -57,6 +64,8 @@ class Incoming:
 
     def _feed(self, data: bytes) -> None:
         if not self.is_over:
+            if not self._came:
+                self._had, self._had_at = len(data), time.monotonic()
             self._came += data
             self._go_on()
 
@@ -88,12 +97,20 @@ class Incoming:
             return None
         data = bytes(memoryview(self._came)[LENGTH_SIZE : self._next_size])
         del self._came[: self._next_size]
+        self._measure()
         self._taken += self._next_size
         self._next_size = LENGTH_SIZE
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
         return data
+
+    def _measure(self) -> None:
+        """A frame has come, and what is left is the first piece of the next one."""
+        now, size = time.monotonic(), self._next_size - self._had
+        if size > 0:
+            self._frame_came(size, now - self._had_at)
+        self._had, self._had_at = len(self._came), now
 
     def _rest(self, seconds: float, due: float) -> None:
         """As long as that; and let others have a turn, if this one has been long."""

@@ -51,10 +51,12 @@ class Lane:
         limit: int,
         open_stream: Callable[[], Awaitable[Stream]],
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+        wrote: Callable[[float, float, int], None] = lambda begin, end, size: None,
     ) -> None:
         self._limit = limit
         self._open_stream = open_stream
         self._spawn = spawn
+        self._wrote = wrote  # hears when a frame was written, from and to, and of how many bytes
         self._queue: deque[Parcel] = deque()
         self._queued = 0
         self._stream: Stream | None = None
@@ -127,6 +129,7 @@ class Lane:
     async def _write_next(self, stream: Stream) -> None:
         batch = self._take()
         parts = [part for _, packed in batch for part in packed]
+        begin = asyncio.get_running_loop().time()
         if len(batch) > 1:
             parts = [b"".join(parts)]
         try:
@@ -139,6 +142,7 @@ class Lane:
             for parcel, _ in batch:
                 self._lose(parcel, error)
         else:
+            self._wrote(begin, asyncio.get_running_loop().time(), sum(map(len, parts)))
             for parcel, packed in batch:
                 parcel.sent(sum(len(part) for part in packed))
 

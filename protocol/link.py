@@ -26,12 +26,14 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
+from shoal.protocol.account import Link
 from shoal.protocol.allowance import Allowance, Allowances
 from shoal.protocol.calls import Calls, Serve
 from shoal.protocol.clocks import ahead, shown
 from shoal.protocol.dialing import Dialing
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.frames import MAX_HEAD, Frame, Kind, frame_head
+from shoal.protocol.gauge import Gauge
 from shoal.protocol.heartbeat import Heartbeat
 from shoal.protocol.ids import PeerId, RunId, short
 from shoal.protocol.incoming import Incoming
@@ -47,19 +49,6 @@ BUSY_MOST = 0.05  # counted for one word: what it sets off may be work that we o
 OPEN_TRIES = 2  # a connection may end while we open a stream on it, and another one be there
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """How we are connected with a peer, for people to read."""
-
-    peer: PeerId
-    path: str  # of shoal.protocol.ways
-    rtt_ms: float | None
-    bytes_sent: int
-    bytes_received: int
-    addresses: tuple[str, ...]
-    ahead: float | None = None  # seconds that our clock is ahead of its clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +73,14 @@ class Neighbour:
     def __init__(self, peer: PeerId, around: Surroundings) -> None:
         self.peer = peer
         self.dialing = Dialing(peer, around.transport, around.spawn, around.failures)
+        self.gauge = Gauge()
         self._around = around
         self._control = Lane(CONTROL_QUEUE, lambda: self._open_stream(CONTROL), around.spawn)
-        self._bulk = Lane(around.bulk_queue, lambda: self._open_stream(BULK), around.spawn)
+        self._bulk = Lane(around.bulk_queue, lambda: self._open_stream(BULK), around.spawn, self.gauge.wrote)
         self._calls = Calls(peer, self._put, around.spawn, around.on_call)
         self._incoming: dict[str, Incoming] = {}
         self._too_long: set[str] = set()  # kinds of messages that were dropped for it: we say so once
         self._busy = Allowance(*BUSY)
-        self._sent = self._received = 0
         self._heart = Heartbeat()
         self._ahead: float | None = None
 
@@ -115,9 +104,9 @@ class Neighbour:
         return Link(
             peer=self.peer,
             path=self._around.transport.path(self.peer),
-            rtt_ms=None if (rtt := self._heart.round_trip) is None else 1000 * rtt,
-            bytes_sent=self._sent,
-            bytes_received=self._received,
+            rtt_ms=None if self.gauge.rtt is None else 1000 * self.gauge.rtt,
+            bytes_sent=self.gauge.sent,
+            bytes_received=self.gauge.received,
             addresses=self._around.transport.remote_addresses(self.peer),
             ahead=self._ahead,
         )
@@ -134,11 +123,13 @@ class Neighbour:
         """There is a connection without a relay: what follows goes there."""
         self._control.renew()
         self._bulk.renew()
+        self.gauge.anew()
+        self._ping()
 
     def disconnected(self) -> None:
         """The last connection with the peer is lost."""
         self.dialing.is_up = False
-        self._heart.round_trip = None
+        self.gauge.anew()
         reason = TransportError(f"the connection with {short(self.peer)} is lost")
         self._control.clear(reason)
         self._bulk.clear(reason)
@@ -233,7 +224,7 @@ class Neighbour:
         self._bulk.put(Parcel(MAX_HEAD + _payload_size(message), pack, sent, lost))
 
     def _count_sent(self, run: RunId | None, size: int, bulk: bool = False) -> None:
-        self._sent += size
+        self.gauge.sent += size
         self._around.count(run, size, 0, bulk)
 
     # -- in -------------------------------------------------------------------------------------------------
@@ -247,7 +238,8 @@ class Neighbour:
                 self._control.renew()
         limit = MAX_BULK_FRAME if protocol == BULK else MAX_CONTROL_FRAME
         take = partial(self._take, protocol == BULK)
-        self._incoming[protocol] = Incoming(stream, limit, self.peer, take, self._around.complain)
+        incoming = Incoming(stream, limit, self.peer, take, self._around.complain, self.gauge.came)
+        self._incoming[protocol] = incoming
 
     def close(self) -> None:
         """Hear nothing more."""
@@ -256,7 +248,7 @@ class Neighbour:
 
     def _take(self, bulk: bool, frame: Frame, size: int) -> float:
         """Act on a frame, and say how long the sender's next one must wait for it."""
-        self._received += size
+        self.gauge.received += size
         self._heart.heard(_now())
         self._around.count(frame.run, 0, size, bulk)
         begin = time.thread_time()
@@ -291,6 +283,7 @@ class Neighbour:
     def _receive_pong(self, frame: Frame) -> None:
         trip = self._heart.answered(_now(), frame.call)
         if trip is not None:
+            self.gauge.trip(trip)
             self._ahead = ahead(time.time(), trip, frame.body)
 
 

@@ -19,15 +19,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from shoal.protocol.account import Account, Link
 from shoal.protocol.addresses import is_loopback, listening, reachable_at, resolve
 from shoal.protocol.calls import Serve
 from shoal.protocol.circuit.holder import Promise
 from shoal.protocol.complaints import Complaints
 from shoal.protocol.dialing import LIMIT, no_failures
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
+from shoal.protocol.gauge import Gauge
 from shoal.protocol.identity import Identity, public_key
 from shoal.protocol.ids import PeerId, RunId
-from shoal.protocol.link import BULK, CONTROL, Link, Neighbour, Surroundings
+from shoal.protocol.link import BULK, CONTROL, Neighbour, Surroundings
 from shoal.protocol.multiaddrs import place_of, split
 from shoal.protocol.ports import claim_pair
 from shoal.protocol.racing import by_turns, first_answer
@@ -76,7 +78,7 @@ class Network:
             complain=self._complaints.add,
             count=self._count,
             takes=lambda run: self.takes(run),
-            on_message=self._deliver,
+            on_message=lambda peer, run, message: self._guard(self.on_message, peer, run, message),
             on_call=lambda peer, message: self.on_call(peer, message),
             on_left=lambda peer, run, message, sent: self._guard(self.on_left, peer, run, message, sent),
             bulk_queue=bulk_queue,
@@ -170,6 +172,15 @@ class Network:
         """Where our connections with `peer` lead; empty without one."""
         return self._transport.remote_addresses(peer)
 
+    def account(self, peer: PeerId) -> Account:
+        """How `peer` is reached, or not, what was tried, and what was measured."""
+        known = self._neighbours.get(peer)
+        return self._transport.account(peer, known.gauge if known is not None else Gauge())
+
+    async def try_at(self, peer: PeerId, address: str, limit: float) -> None:
+        """Connect with `peer` at one address, and no other."""
+        await self._neighbour(peer).dialing.try_at(address, limit)
+
     async def reserve(self, relay: PeerId) -> Promise:
         """Have a relay connect others with us; TransportError if it does not."""
         await self._neighbour(relay).dialing.reach()
@@ -240,9 +251,6 @@ class Network:
             f"another node runs with a copy of this node's key ({self.peer}) and takes its messages: stop one of the "
             "two, or move its key file away so that it makes a key of its own"
         )
-
-    def _deliver(self, peer: PeerId, run: RunId | None, message: Message) -> None:
-        self._guard(self.on_message, peer, run, message)
 
     def _guard(self, handler: Callable[..., None], *args: Any) -> None:
         """Run a handler of our owner; its mistakes must not end a stream."""

@@ -12,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections import Counter
@@ -42,12 +43,13 @@ from libp2p.transport.upgrader import TransportUpgrader
 from multiaddr import Multiaddr
 
 from shoal.protocol.allowance import Allowances
+from shoal.protocol.errors import TransportError
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId
 from shoal.protocol.multiaddrs import Place, is_relayed, multiaddr
 from shoal.protocol.muxer import MAX_STREAMS, Muxer
 from shoal.protocol.session import Noise, Session
-from shoal.protocol.ways import DIRECT, PUNCHED, RELAYED, Way
+from shoal.protocol.ways import DIRECT, PUNCHED, RELAYED, Route
 
 MAX_CONNECTIONS = 1024
 MAX_FROM_HOST = 256  # made by one address on the network; there may be many peers behind a router
@@ -56,10 +58,18 @@ NEW_FROM_HOST = (128, 16.0)  # connections in a burst, and per second
 MOST_AT_ONCE = 0xFFFF  # bytes: a message of the handshake
 MAX_HOSTS = 4096  # whose rate is remembered
 YAMUX = TProtocol("/yamux/1.0.0")
+CODES = {  # see journal.py
+    errno.ECONNREFUSED: "refused",
+    errno.ECONNRESET: "reset",
+    errno.ETIMEDOUT: "silent",
+    errno.EHOSTUNREACH: "unreachable",
+    errno.ENETUNREACH: "unreachable",
+    errno.EADDRNOTAVAIL: "unreachable",
+}
 
 log = logging.getLogger(__name__)
 
-OnConnection = Callable[[PeerId, object, Way, bool], None]
+OnConnection = Callable[[PeerId, object, Route, bool], None]
 """on_connection(peer, connection, how it goes, whether it is up)."""
 
 
@@ -104,17 +114,17 @@ async def close_connections(connections: Sequence[INetConn]) -> None:
             nursery.start_soon(close, connection)
 
 
-def why(error: BaseException) -> str:
-    """What kept us from a connection, in words: the deepest cause that people know, not libp2p's account of it."""
-    words, cause = str(error) or type(error).__name__, error
+def why(error: BaseException) -> TransportError:
+    """What kept us from a connection: the deepest cause that people know, not libp2p's account of it."""
+    words, code, cause = str(error) or type(error).__name__, getattr(error, "code", "failed"), error
     while True:
         if isinstance(cause, PeerIDMismatchesPubkey):
-            return "somebody else answers there, who has another PeerID"
+            return TransportError("somebody else answers there, who has another PeerID", "other-identity")
         if isinstance(cause, OSError) and cause.errno:
-            words = os.strerror(cause.errno).lower()
+            words, code = os.strerror(cause.errno).lower(), CODES.get(cause.errno, "failed")
         inner = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause.__cause__ or cause.__context__
         if inner is None:
-            return words
+            return TransportError(words, code)
         cause = inner
 
 
@@ -131,26 +141,26 @@ class Keeper(Swarm):
 
     async def notify_connected(self, conn: INetConn) -> None:
         nursery = cast(trio.Nursery, self.background_nursery)
-        nursery.start_soon(self._watch, conn, self._way_of(conn))
+        nursery.start_soon(self._watch, conn, self._route_of(conn))
         surplus = self.connections.get(conn.muxed_conn.peer_id, [])[:-MAX_FROM_PEER]
         if surplus:
             nursery.start_soon(close_connections, surplus)
         await super().notify_connected(conn)
 
-    async def _watch(self, conn: INetConn, way: Way) -> None:
+    async def _watch(self, conn: INetConn, route: Route) -> None:
         """Tell of the end of a connection as it comes; libp2p does so 0.2 s later."""
         peer = PeerId(str(conn.muxed_conn.peer_id))
-        self._on_connection(peer, conn, way, True)
+        self._on_connection(peer, conn, route, True)
         await cast(Muxer, conn.muxed_conn).event_closed.wait()
-        self._on_connection(peer, conn, way, False)
+        self._on_connection(peer, conn, route, False)
 
-    def _way_of(self, conn: INetConn) -> Way:
+    def _route_of(self, conn: INetConn) -> Route:
         """It is punched if it came while both dialled, with just the place that we dial, whoever accepted it."""
         addresses = tuple(str(address) for address in conn.get_transport_addresses())
         if any(map(is_relayed, addresses)):
-            return Way(RELAYED, addresses)
+            return Route(RELAYED, addresses)
         goals = [multiaddr(*place) for place in self.punching.get(conn.muxed_conn.peer_id, ())]
-        return Way(PUNCHED if any(each in goals for each in addresses) else DIRECT, addresses)
+        return Route(PUNCHED if any(each in goals for each in addresses) else DIRECT, addresses)
 
     async def notify_disconnected(self, conn: INetConn) -> None:
         await super().notify_disconnected(conn)

@@ -9,19 +9,26 @@ Rules:
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from shoal.protocol.account import Account, Line
 from shoal.protocol.bridge import Bridge
 from shoal.protocol.circuit.book import LIMITS, Book, Limits
 from shoal.protocol.circuit.holder import Promise
-from shoal.protocol.errors import LocalError
+from shoal.protocol.errors import LocalError, TransportError
+from shoal.protocol.gauge import Gauge
 from shoal.protocol.host import Buffer, RawStream, TrioHost
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId, short
-from shoal.protocol.ways import RELAYED, Way, best_path
+from shoal.protocol.journal import OK, Journal, Step, Way
+from shoal.protocol.multiaddrs import is_relayed
+from shoal.protocol.ways import RELAYED, Route, best_path
 
 STEP = 1 << 17  # bytes: the least that a reader is allowed at a time
 
@@ -93,9 +100,11 @@ class Transport:
             lambda *change: self._bridge.tell(self._change, *change),
             Book(limits),
         )
+        self.journal = Journal()
+        self._host.on_step = lambda *step: self._bridge.tell(self.journal.note, *step)
         self._on_stream, self._on_peer = on_stream, on_peer
         self.on_direct: Callable[[PeerId], None] = lambda peer: None  # a peer is not reached by a relay alone any more
-        self._connections: dict[PeerId, dict[object, Way]] = {}  # and how they go
+        self._connections: dict[PeerId, dict[object, Route]] = {}  # and how they go
 
     async def start(self, *listen: str) -> None:
         """Listen on these multiaddrs; LocalError if that is impossible on the first."""
@@ -109,7 +118,8 @@ class Transport:
 
     async def dial(self, peer: PeerId, address: str, limit: float) -> Connection:
         """A new connection with `peer`, made within `limit` seconds."""
-        return await self._bridge.call(self._host.dial, peer, address, limit)
+        with self._noted(peer, address):
+            return await self._bridge.call(self._host.dial, peer, address, limit)
 
     async def name_at(self, address: str, limit: float) -> PeerId:
         """The peer that answers at an address which names none, within `limit` seconds."""
@@ -164,6 +174,12 @@ class Transport:
         """Where the connections with `peer` lead."""
         return tuple(address for each in self._connections.get(peer, {}).values() for address in each.addresses)
 
+    def account(self, peer: PeerId, gauge: Gauge) -> Account:
+        """How `peer` is reached, and what was tried."""
+        found = self._connections.get(peer, {}).items()
+        lines = tuple(Line(route.addresses, self._host.is_ours(connection)) for connection, route in found)
+        return Account(peer, self.path(peer) if lines else None, lines, self.journal.of(peer), gauge)
+
     def path(self, peer: PeerId) -> str:
         """How the connections with `peer` go: the best path of shoal.protocol.ways."""
         return best_path(self._connections.get(peer, {}).values())
@@ -174,20 +190,45 @@ class Transport:
     def _accept(self, peer: PeerId, protocol: str, raw: RawStream) -> None:
         self._on_stream(peer, protocol, Stream(self._bridge, raw))
 
-    def _change(self, peer: PeerId, connection: object, way: Way, up: bool) -> None:
+    def _change(self, peer: PeerId, connection: object, route: Route, up: bool) -> None:
         """Two peers that dial each other at once have two connections; only the first and the last matter."""
         connections = self._connections.setdefault(peer, {})
         before, was_relayed = bool(connections), self.path(peer) == RELAYED
         if up:
-            connections[connection] = way
+            connections[connection] = route
             if was_relayed and self.path(peer) != RELAYED:
                 self.on_direct(peer)
         else:
             connections.pop(connection, None)
         if not connections:
             del self._connections[peer]
+        self._note_change(peer, connection, route.addresses, before, bool(connections))
         if before != bool(connections):
             self._on_peer(peer, up)
+
+    def _note_change(self, peer: PeerId, connection: object, leads_to: tuple[str, ...], was: bool, is_up: bool) -> None:
+        """That they came, and that nobody is there any more; what we dialled is noted by itself."""
+        where = leads_to[0] if leads_to else ""
+        if is_up and not was and not self._host.is_ours(connection):
+            self.journal.note(peer, Step(time.time(), Way.CAME, where))
+        elif was and not is_up:
+            self.journal.note(peer, Step(time.time(), Way.LOST, where))
+
+    @contextmanager
+    def _noted(self, peer: PeerId, address: str) -> Iterator[None]:
+        """A dial, and what comes of it."""
+        begin, code, words = time.time(), OK, ""
+        try:
+            yield
+        except TransportError as error:
+            code, words = error.code, str(error)
+            raise
+        except asyncio.CancelledError:
+            code = "overtaken"
+            raise
+        finally:
+            way, now = Way.RELAY if is_relayed(address) else Way.DIAL, time.time()
+            self.journal.note(peer, Step(now, way, address, code, words, now - begin))
 
     def _end(self, failure: Exception | None) -> None:
         if failure is not None and not isinstance(failure, LocalError):  # which `start` raises

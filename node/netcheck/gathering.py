@@ -19,9 +19,9 @@ from shoal.node.netcheck.facts import Facts, Portmap
 from shoal.node.netcheck.findings import report
 from shoal.node.relaying import Relaying
 from shoal.node.service import Answer
+from shoal.protocol.account import Link
 from shoal.protocol.addresses import is_loopback
 from shoal.protocol.errors import ShoalError, TransportError
-from shoal.protocol.link import Link
 from shoal.protocol.multiaddrs import host_and_port
 from shoal.protocol.network import Network
 from shoal.protocol.tasks import Tasks

@@ -1,7 +1,7 @@
 // The page of a node: log in, listen, show. Everything shown comes in snapshots, once a second at most.
 
 import { Table, byId, make, setClass, setText, sync } from "./dom.js";
-import { digest, fixed, peerName } from "./format.js";
+import { digest, fixed, peerName, rate } from "./format.js";
 import { Live } from "./live.js";
 import { RunCard } from "./run.js";
 import { codeFromLink, isLoggedIn, logIn, logOut } from "./session.js";
@@ -13,8 +13,11 @@ const PEER_COLUMNS = [
   { title: "Phase", text: ({ phase }) => phase ?? "–", kind: "minor" },
   { title: "Round", text: ({ round }) => String(round ?? "–"), kind: "number" },
   { title: "Loss", text: ({ loss }) => fixed(loss, 3), kind: "number" },
-  { title: "Path", text: ({ path }) => path ?? "no connection" },
+  { title: "Path", text: ({ path }) => path ?? "no connection", hint: ({ reason }) => reason ?? "" },
+  { title: "Why", text: ({ reason }) => reason ?? "–", kind: "minor" },
   { title: "RTT", text: ({ rtt_ms }) => (rtt_ms == null ? "–" : `${fixed(rtt_ms, 1)} ms`), kind: "number" },
+  { title: "Sends", text: ({ send_rate }) => rate(send_rate), kind: "number" },
+  { title: "Receives", text: ({ receive_rate }) => rate(receive_rate), kind: "number" },
 ];
 
 const cards = new Map(); // run id -> RunCard

@@ -25,6 +25,15 @@ export function bytes(value) {
   return `${unit ? value.toFixed(1) : value} ${units[unit]}`;
 }
 
+/** Bytes a second as bits a second, as links are sold. */
+export function rate(value) {
+  if (!isNumber(value)) return DASH;
+  const units = ["bit/s", "kbit/s", "Mbit/s", "Gbit/s"];
+  let unit = 0;
+  for (value *= 8; value >= 1000 && unit < units.length - 1; unit++) value /= 1000;
+  return `${value.toFixed(value < 10 ? 1 : 0)} ${units[unit]}`;
+}
+
 /** A length of time. */
 export function seconds(value) {
   if (!isNumber(value)) return DASH;

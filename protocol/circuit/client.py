@@ -35,6 +35,7 @@ from shoal.protocol.circuit.relay import ASK_LIMIT, OpenStream
 from shoal.protocol.circuit.speech import HOP, drop, hear, say, status_of, stop_answer
 from shoal.protocol.errors import TransportError
 from shoal.protocol.ids import PeerId, short
+from shoal.protocol.journal import Way
 from shoal.protocol.multiaddrs import CIRCUIT, is_relayed, place_of
 from shoal.protocol.muxed import MuxedStream
 from shoal.protocol.muxer import Muxer
@@ -115,17 +116,22 @@ class Client:
         """Get a direct connection instead, now or later; what is on its way on this one has time to arrive."""
         for pause in PAUSES:
             for connection in self._swarm.get_connections(relayed.peer_id):
-                if connection.muxed_conn is relayed and await self._is_met(connection):
+                if connection.muxed_conn is relayed and await self._is_met(connection, pause):
                     await trio.sleep(LINGER)
                     await connection.close()
                     return
             await trio.sleep(pause)
 
-    async def _is_met(self, relayed: INetConn) -> bool:
+    async def _is_met(self, relayed: INetConn, pause: float) -> bool:
+        begin = time.time()
         try:
             await self._puncher.begin(relayed)
+        except Refused as refusal:  # there is a direct one already, or it was tried too often
+            log.debug("no direct connection with %s is tried: %s", relayed.muxed_conn.peer_id, refusal)
+            return False
         except Exception as error:  # whatever it was, the connection by the relay is still there
             log.debug("no direct connection with %s yet: %s", relayed.muxed_conn.peer_id, error)
+            self._puncher.note(relayed.muxed_conn, Way.MEET, begin, error, pause=pause)
             return False
         return True
 
@@ -170,7 +176,7 @@ async def _ask(stream: INetStream, question: HopMessage, relay: PeerId) -> HopMe
             raise Refused(status)
         except Refused as refusal:
             raise TransportError(f"the relay {short(relay)} says: {refusal}") from refusal
-    raise TransportError(f"the relay {short(relay)} gives no answer in {ASK_LIMIT:g} s")
+    raise TransportError(f"the relay {short(relay)} gives no answer in {ASK_LIMIT:g} s", "silent")
 
 
 def _places(addresses: Iterable[bytes]) -> Iterator[str]:

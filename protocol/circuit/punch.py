@@ -14,11 +14,12 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import trio
-from libp2p.abc import INetConn, INetStream
+from libp2p.abc import IMuxedConn, INetConn, INetStream
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.peer.id import ID
 from libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
@@ -30,8 +31,10 @@ from shoal.protocol.circuit.relay import OpenStream
 from shoal.protocol.circuit.sockets import family_of, first_of, listening_ports
 from shoal.protocol.circuit.speech import drop, hear, say
 from shoal.protocol.errors import TransportError
-from shoal.protocol.multiaddrs import Place, host_and_port, is_public, is_relayed, multiaddr
-from shoal.protocol.swarm import Keeper, Raw, Tcp
+from shoal.protocol.ids import PeerId
+from shoal.protocol.journal import OK, Step, Way
+from shoal.protocol.multiaddrs import Place, host_and_port, is_public, is_relayed, multiaddr, relay_of
+from shoal.protocol.swarm import Keeper, Raw, Tcp, why
 
 DCUTR = "/libp2p/dcutr"
 MAX_PLACES = 2
@@ -42,10 +45,17 @@ DIAL_LIMIT = 2.5  # seconds; a SYN is repeated after one
 LEAST_LIMIT = 0.3  # seconds for a plain dial
 PAUSE = 0.02  # seconds after a dial that was refused
 TRIES = 3
+SETTLED = 1.0  # seconds after which a connection that the other one has made is there
+
+OnStep = Callable[[PeerId, Step], None]
 
 
 class NowhereToMeet(TransportError):
-    """To try again would be of no use."""
+    """To try again would be of no use: who it is that is seen elsewhere by each."""
+
+    def __init__(self, here: bool, there: bool) -> None:
+        whose = "both" if here and there else "here" if here else "there"
+        super().__init__("one of the two is seen elsewhere by each whom it dials", f"no-place-{whose}")
 
 
 class Puncher:
@@ -53,6 +63,7 @@ class Puncher:
 
     def __init__(self, swarm: Keeper, open_stream: OpenStream) -> None:
         self.addresses: tuple[str, ...] = ()
+        self.on_step: OnStep = lambda peer, step: None
         self._swarm, self._open_stream = swarm, open_stream
         self._for_one = Allowances[ID](*PER_PEER, MAX_PEERS)
         self._for_all = Allowance(*IN_ALL)
@@ -61,21 +72,21 @@ class Puncher:
         """A direct connection with the other end of one by a relay; TransportError if there is none to be had."""
         peer = relayed.muxed_conn.peer_id
         self._check(peer)
-        reasons = ""
+        failure = TransportError("nothing was tried")
         for number in range(TRIES):
             try:
                 return await self._try(relayed, peer, number == 0)
-            except NowhereToMeet as error:
-                raise TransportError(str(error)) from error
+            except NowhereToMeet:
+                raise
             except Exception as error:  # whatever libp2p raises: two that have met by half make sense of nothing
                 if (direct := direct_connection(self._swarm, peer)) is not None:
                     return direct
-                reasons = str(error)
-        raise TransportError(reasons)
+                failure = why(error)
+        raise failure
 
     async def serve(self, stream: INetStream) -> None:
         """Somebody else begins."""
-        peer = stream.muxed_conn.peer_id
+        peer, places, begin = stream.muxed_conn.peer_id, list[Place](), time.time()
         try:
             self._check(peer)
             with trio.fail_after(ASK_LIMIT):
@@ -84,10 +95,32 @@ class Puncher:
                 await hear(stream, HolePunch)
             if places:
                 await self._dial(peer, places, as_client=True)
-        except (TransportError, Refused, trio.TooSlowError):
-            pass  # the one that has begun knows as much
+                self.note(stream.muxed_conn, Way.MEET, begin)
+        except Refused:
+            pass  # there is a direct connection, or we were asked too often
+        except Exception as error:  # whatever libp2p raises; the one that has begun knows as much, and may try again
+            await trio.sleep(SETTLED)
+            if direct_connection(self._swarm, peer) is None:
+                nowhere = None if places and self.addresses else NowhereToMeet(not self.addresses, not places)
+                self.note(stream.muxed_conn, Way.MEET, begin, nowhere or error)
         finally:
             await drop(stream)
+
+    def note(
+        self,
+        relayed: IMuxedConn,
+        way: Way,
+        begin: float,
+        error: Exception | None = None,
+        at: str = "",
+        pause: float = 0.0,
+    ) -> None:
+        """Have the journal say what came of a try that began then; the next one follows after a pause."""
+        now, failure = time.time(), why(error) if error is not None else None
+        where = at or relay_of(str(relayed.get_transport_addresses()[0]))[1]
+        code, words = (failure.code, str(failure)) if failure is not None else (OK, "")
+        step = Step(now, way, where, code, words, now - begin, now + pause if pause else 0.0)
+        self.on_step(PeerId(str(relayed.peer_id)), step)
 
     def _check(self, peer: ID) -> None:
         """Refused if somebody has us dial too often, or is connected with us as well as can be."""
@@ -105,25 +138,36 @@ class Puncher:
                 await say(stream, self._hello())
                 places = _places(await hear(stream, HolePunch))
                 trip = trio.current_time() - asked
-                if places and is_first and (direct := await self._dial_plainly(peer, places[0], trip)) is not None:
+                if places and is_first and (direct := await self._dial_plainly(relayed, places[0], trip)) is not None:
                     return direct
                 if not places or not self.addresses:
-                    raise NowhereToMeet("one of the two is seen elsewhere by each whom it dials")
+                    raise NowhereToMeet(not self.addresses, not places)
+                begin = time.time()
                 await say(stream, HolePunch(type=HolePunch.SYNC))
                 await trio.sleep(trip / 2)
-                return await self._dial(peer, places, as_client=False)
-            raise TransportError(f"no answer in {ASK_LIMIT:g} s")
+                met = await self._dial(peer, places, as_client=False)
+                self.note(relayed.muxed_conn, Way.MEET, begin)
+                return met
+            raise TransportError(f"no answer in {ASK_LIMIT:g} s", "silent")
         finally:
             await drop(stream)
 
-    async def _dial_plainly(self, peer: ID, place: Place, trip: float) -> INetConn | None:
+    async def _dial_plainly(self, relayed: INetConn, place: Place, trip: float) -> INetConn | None:
         """Who has called us may be one that everybody can dial: then its machine answers within a trip."""
-        line = None
-        with trio.move_on_after(max(LEAST_LIMIT, 2 * trip)), suppress(Exception):  # it is not
-            line = await Tcp().dial(Multiaddr(multiaddr(*place)))
-        if line is not None:
-            with trio.move_on_after(DIAL_LIMIT), suppress(Exception):  # it is, and another one answers there
-                return await self._upgrade(line, peer, as_client=True)
+        begin, limit, address = time.time(), max(LEAST_LIMIT, 2 * trip), multiaddr(*place)
+        failure: Exception = TransportError(f"no answer in {limit:.1f} s", "silent")
+        try:
+            line = None
+            with trio.move_on_after(limit):
+                line = await Tcp().dial(Multiaddr(address))
+            if line is not None:
+                with trio.move_on_after(DIAL_LIMIT):
+                    direct = await self._upgrade(line, relayed.muxed_conn.peer_id, as_client=True)
+                    self.note(relayed.muxed_conn, Way.REVERSAL, begin, at=address)
+                    return direct
+        except Exception as error:  # whatever libp2p raises: it is not, or somebody else answers there
+            failure = error
+        self.note(relayed.muxed_conn, Way.REVERSAL, begin, failure, at=address)
         return None
 
     def _hello(self) -> HolePunch:
@@ -140,7 +184,7 @@ class Puncher:
             with trio.move_on_after(DIAL_LIMIT):
                 line = await first_of(source, goals, PAUSE)
                 return await self._upgrade(Raw(line, as_client), peer, as_client)
-            raise TransportError(f"neither has reached the other in {DIAL_LIMIT:g} s")
+            raise TransportError(f"neither has reached the other in {DIAL_LIMIT:g} s", "silent")
         finally:
             del self._swarm.punching[peer]
 

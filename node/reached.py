@@ -1,0 +1,25 @@
+"""How a peer is reached, as the API shows it: path, reason, round trip, rates."""
+
+from __future__ import annotations
+
+import time
+
+from shoal.node.service import Answer
+from shoal.protocol.account import Account
+
+UNREACHED: Answer = dict.fromkeys(("path", "reason", "reason_code", "rtt_ms", "send_rate", "receive_rate"))
+
+
+def as_reached(account: Account) -> Answer:
+    """{path, reason, reason_code, rtt_ms, send_rate, receive_rate}; bytes a second, None: not measured yet."""
+    if account.path is None:
+        return dict(UNREACHED)
+    reason, gauge = account.reason(time.time()), account.gauge
+    return {
+        "path": account.path,
+        "reason": reason.words,
+        "reason_code": reason.code,
+        "rtt_ms": 1000 * gauge.rtt if gauge.rtt is not None else None,
+        "send_rate": gauge.going.rate.value,
+        "receive_rate": gauge.coming.value,
+    }

@@ -1,0 +1,87 @@
+"""What is measured of a peer in passing: the round trip, and how fast payloads go there and come. Pure.
+
+Rules:
+- Nothing is sent for it: round trips are those of the pings that keep the connection, rates those of real payloads.
+- A rate counts only the time in which bytes were on their way: who waits for somebody's training is not slow.
+- What comes is measured between the first piece of a frame and its end; what goes, as long as writing it takes. What
+  was written last may still be in buffers on the way: IN_BUFFERS of each burst are not counted.
+- Newer measurements weigh more: what lies MEMORY bytes back counts half.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+KEEP = 0.75  # of the smoothed round trip, at each new one
+ENOUGH = 256 << 10  # bytes, until a rate is worth showing
+MEMORY = 16 << 20  # bytes
+IN_BUFFERS = 512 << 10  # bytes
+LEAST = 4 * IN_BUFFERS  # bytes of a burst that is counted
+PAUSE = 0.05  # seconds between two writes, and they are two bursts
+
+
+@dataclass(slots=True)
+class Rate:
+    """Bytes a second, forgetting."""
+
+    _bytes: float = 0.0
+    _seconds: float = 0.0
+
+    def note(self, size: float, seconds: float) -> None:
+        """So many bytes took so long."""
+        if size > 0 and seconds > 0:
+            keep = 0.5 ** (size / MEMORY)
+            self._bytes, self._seconds = keep * self._bytes + size, keep * self._seconds + seconds
+
+    @property
+    def value(self) -> float | None:
+        """Bytes a second; None if not enough were seen."""
+        return self._bytes / self._seconds if self._bytes >= ENOUGH else None
+
+
+@dataclass(slots=True)
+class Burst:
+    """Writes that follow each other without a pause."""
+
+    rate: Rate = field(default_factory=Rate)
+    _bytes: int = 0
+    _seconds: float = 0.0
+    _ended: float = 0.0
+
+    def wrote(self, begin: float, end: float, size: int) -> None:
+        """`size` bytes were written from `begin` to `end`."""
+        if begin - self._ended > PAUSE:
+            self._bytes, self._seconds = 0, 0.0
+        is_counted = self._bytes >= LEAST
+        self._bytes, self._seconds, self._ended = self._bytes + size, self._seconds + end - begin, end
+        if is_counted:
+            self.rate.note(size, end - begin)
+        elif self._bytes >= LEAST:
+            self.rate.note(self._bytes - IN_BUFFERS, self._seconds)
+
+
+@dataclass(slots=True)
+class Gauge:
+    """Of one peer."""
+
+    rtt: float | None = None  # seconds, smoothed
+    sent: int = 0  # bytes since we first met
+    received: int = 0
+    going: Burst = field(default_factory=Burst)
+    coming: Rate = field(default_factory=Rate)
+
+    def trip(self, seconds: float) -> None:
+        """A ping was answered."""
+        self.rtt = seconds if self.rtt is None else KEEP * self.rtt + (1 - KEEP) * seconds
+
+    def wrote(self, begin: float, end: float, size: int) -> None:
+        """A payload of `size` bytes was written from `begin` to `end`."""
+        self.going.wrote(begin, end, size)
+
+    def came(self, size: int, seconds: float) -> None:
+        """So much of a frame has come after its first piece, in so many seconds."""
+        self.coming.note(size, seconds)
+
+    def anew(self) -> None:
+        """The path is another now: what was measured is of the old one."""
+        self.rtt, self.going, self.coming = None, Burst(), Rate()
