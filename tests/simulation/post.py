@@ -31,8 +31,8 @@ class Post(Generic[N]):
         if not message.bulk:
             self._travel(sender, to, parcel)
         elif (detour := self._network.detour(sender.peer, to)) is not None:
-            seconds = detour.enter(now, len(data))
-            self._later(seconds, None, lambda: self._leave(now + seconds, sender, parcel) if sender.alive else None)
+            held = detour.enter(now, len(data))
+            self._later(held, None, lambda: self._leave(now + held, sender, parcel) if sender.alive else None)
         elif sender.uplink is None:
             self._leave(now, sender, parcel)
         elif (seconds := sender.uplink.put(parcel)) is not None:
