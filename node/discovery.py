@@ -244,6 +244,7 @@ class Discovery:
 
     def _settle(self, verdict: Verdict) -> None:
         """Others find us where we were found; until then, nobody is to count on us."""
+        self._network.reachability = verdict.reachability
         addresses = verdict.addresses or self._network.own_addresses()
         self._carry_out(self._core.set_contact(self.now(), addresses, verdict.serves))
 

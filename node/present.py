@@ -61,6 +61,8 @@ def show_runs(runs: list[Answer]) -> None:
             print(f"{clean(label(run))} has failed on this node: {clean(run['failure'])}")
         elif run.get("waiting_for"):
             print(f"{clean(label(run))}: {clean(run['waiting_for'])}")
+        for warning in run.get("warnings") or ():
+            print(f"{clean(label(run))}: {clean(warning['words'])} ({clean(warning['code'])})")
 
 
 def show_public_runs(runs: list[Answer]) -> None:

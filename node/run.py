@@ -17,6 +17,7 @@ from pathlib import Path
 
 from shoal.node.checkpoint.lineage import check_fits
 from shoal.node.checkpoint.read import Checkpoint
+from shoal.node.detours import Detours
 from shoal.node.disk import Disk
 from shoal.node.driver import Driver
 from shoal.node.lanes import newcomer_lane
@@ -26,6 +27,7 @@ from shoal.node.meters import Meters
 from shoal.node.outer import OuterState, StateStore
 from shoal.node.outgoing import Outgoing
 from shoal.node.outgrown import unless_outgrown
+from shoal.node.reach import own_standing
 from shoal.node.records import CommitLog
 from shoal.node.resting import Rested, rest_on
 from shoal.node.run_facts import last_vote, run_facts, samples_before
@@ -41,7 +43,7 @@ from shoal.protocol.errors import ShoalError
 from shoal.protocol.ids import PeerId, short
 from shoal.protocol.member import Member
 from shoal.protocol.members import NamesakeSeen, PeerUp
-from shoal.protocol.milestones import Aborted, Committed, HandIn, Waiting
+from shoal.protocol.milestones import Aborted, Begun, Committed, HandIn, Waiting
 from shoal.protocol.network import Network
 from shoal.protocol.parting import Parted
 from shoal.protocol.roster import Offer
@@ -85,6 +87,7 @@ class Run:
         self.rest = rest_on(self.outer.root, rested)  # what we kept of it in an earlier life
         self.commits = CommitLog()
         self.meters = Meters()
+        self.detours = Detours(manifest.name)
         self.outgoing = Outgoing(signer.peer, self.commits, settings.fault)
         self.training: Training | None = None  # None: we keep state and vote, and contribute nothing
         self.samples = samples_before(manifest, checkpoint)  # tokens behind the committed state
@@ -184,6 +187,8 @@ class Run:
                 self._network.remember(peer, addresses)
             case NamesakeSeen():
                 self._network.meet_namesake()
+            case Begun(plan):
+                self.detours.begun(plan)
             case Waiting(reason):
                 self.obstacle = reason  # often for some milliseconds only: `_report` says what lasts
             case Aborted(round, attempt, reason):
@@ -239,7 +244,8 @@ class Run:
         """We are ready for the round: `vector` is our pseudo-gradient, and stays as it is until the next one."""
         loss = self.training.last_loss if self.training is not None else None
         self.commits.submitted(self.driver.now(), tokens, loss if tokens else None)
-        offer = Offer(min(tokens, self.manifest.rounds.max_weight), bandwidth=0, reachable=True)
+        reached = own_standing(self._network, self.member.membership)
+        offer = Offer(min(tokens, self.manifest.rounds.max_weight), bandwidth=0, standing=reached)
         contribution = self.outer.encoder(vector) if vector is not None else None
         self.driver.command(lambda now: self.member.submit(now, offer, contribution))
 
@@ -264,7 +270,8 @@ class Run:
         training = self.training
         step = training.progress.step if training is not None and training.progress is not None else 0
         loss = training.loss if training is not None else None
-        return self.member.report(now, step=step, samples=self.samples, loss=loss, bandwidth=0)
+        word = self._network.reachability
+        return self.member.report(now, step=step, samples=self.samples, loss=loss, bandwidth=0, reachability=word)
 
     # -- read side ------------------------------------------------------------------------------------------
 

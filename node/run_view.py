@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from shoal.dht.directory import Evidence
@@ -39,7 +40,7 @@ ROW = (  # the keys of a run in `shoal status`
         "is_resting",
     ),
     *("device", "worker_memory", "device_memory", "tokens_per_second", "failure", "waiting_for"),
-    *("bytes_sent", "bytes_received", "last", "checkpoint"),
+    *("bytes_sent", "bytes_received", "bulk", "warnings", "last", "checkpoint"),
 )
 
 
@@ -69,6 +70,8 @@ def row(run: Run, traffic: Traffic) -> Answer:
         "waiting_for": waiting_for(run),
         "bytes_sent": traffic.sent,
         "bytes_received": traffic.received,
+        "bulk": by_path(traffic),
+        "warnings": run.detours.warnings(),
         "last": run.manifest.rounds.last,
         "checkpoint": run.saving.keeper.newest or None,
     }
@@ -172,10 +175,16 @@ def meters(run: Run, traffic: Traffic) -> Answer:
         "last_commit": run.commits.last_commit,
         "active": not run.is_finished,
         "bytes": {
-            "control": {"sent": traffic.control_sent, "received": traffic.control_received},
+            "control": asdict(traffic.control),
             "bulk": {"sent": traffic.bulk_sent, "received": traffic.bulk_received},
         },
+        "bulk": by_path(traffic),
     }
+
+
+def by_path(traffic: Traffic) -> Answer:
+    """The bytes of payloads, by the path that they took: {path: {sent, received}}."""
+    return {path: asdict(count) for path, count in traffic.bulk.items()}
 
 
 def is_resting(run: Run) -> bool:

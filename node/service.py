@@ -37,8 +37,10 @@ class NodeService(Protocol):
         Each of `runs`: {run, name, round, members, digest, loss, step, samples}, and what else is known:
         phase ("failed" if the run has ended on this node, "finished" after its last round), failure (why it failed),
         waiting_for (a sentence: what holds it up), root, trains, is_creator, tokens_per_second, bytes_sent,
-        bytes_received, last, checkpoint (the round of the newest one on this node's disk); of the worker: device (in
-        words), worker_memory and device_memory (bytes).
+        bytes_received, bulk (of these, the bytes of payloads by the path that they took: {"direct"|"punched"|"relayed":
+        {sent, received}}), warnings ([{code, words}]: what is not as it should be), last, checkpoint
+        (the round of the newest one on this node's disk); of the worker: device (in words), worker_memory and
+        device_memory (bytes).
         """
         ...
 

@@ -55,6 +55,7 @@ class RawStream:
         self._raw = cast(NetStream, raw)
         self._own_connection = own_connection
         self._muxed = cast(MuxedStream, self._raw.muxed_stream)
+        self.is_relayed = any(is_relayed(str(each)) for each in raw.muxed_conn.get_transport_addresses())
         self._released = trio.Event()
         self._allowed, self._has_room = 0, trio.Event()
 

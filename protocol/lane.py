@@ -62,6 +62,7 @@ class Lane:
         self._stream: Stream | None = None
         self._writer: asyncio.Task[None] | None = None
         self._left_at = 0.0  # when a frame last left within `put`
+        self.is_relayed = False  # whether what left last went by a relay
         self.dropped = 0
 
     @property
@@ -124,6 +125,7 @@ class Lane:
         if self._stream is None or not self._stream.is_open:
             self._stream = None
             self._stream = await self._open_stream()
+            self.is_relayed = self._stream.is_relayed
         return self._stream
 
     async def _write_next(self, stream: Stream) -> None:

@@ -39,6 +39,7 @@ from shoal.protocol.ids import PeerId, RunId, short
 from shoal.protocol.incoming import Incoming
 from shoal.protocol.lane import Lane, Parcel
 from shoal.protocol.transport import Stream, Transport
+from shoal.protocol.ways import DIRECT, RELAYED
 from shoal.protocol.wire import MAX_BULK_FRAME, MAX_CONTROL_FRAME, RUN_TAGS, Message, decode, encode
 
 CONTROL = "/shoal/control/1"
@@ -60,7 +61,7 @@ class Surroundings:
     bulk_queue: int
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
     complain: Callable[[RemoteError], None]
-    count: Callable[[RunId | None, int, int, bool], None]  # (run, bytes sent, bytes received, in bulk)
+    count: Callable[[RunId | None, int, int, str | None], None]  # (run, bytes sent, bytes received, path if in bulk)
     takes: Callable[[RunId | None], bool]
     on_message: Callable[[PeerId, RunId | None, Message], None]
     on_call: Serve
@@ -215,7 +216,7 @@ class Neighbour:
             return [frame_head(Kind.MESSAGE, 0, run, len(body)), body]
 
         def sent(size: int) -> None:
-            self._count_sent(run, size, bulk=True)
+            self._count_sent(run, size, self._path(self._bulk.is_relayed))
             self._around.on_left(self.peer, run, message, True)
 
         def lost(reason: TransportError) -> None:
@@ -223,9 +224,14 @@ class Neighbour:
 
         self._bulk.put(Parcel(MAX_HEAD + _payload_size(message), pack, sent, lost))
 
-    def _count_sent(self, run: RunId | None, size: int, bulk: bool = False) -> None:
+    def _count_sent(self, run: RunId | None, size: int, bulk: str | None = None) -> None:
         self.gauge.sent += size
         self._around.count(run, size, 0, bulk)
+
+    def _path(self, is_relayed: bool) -> str:
+        """That of a stream: two that come together may use both connections for a moment."""
+        path = self._around.transport.path(self.peer)
+        return RELAYED if is_relayed else DIRECT if path == RELAYED else path
 
     # -- in -------------------------------------------------------------------------------------------------
 
@@ -237,7 +243,7 @@ class Neighbour:
             if protocol == CONTROL:
                 self._control.renew()
         limit = MAX_BULK_FRAME if protocol == BULK else MAX_CONTROL_FRAME
-        take = partial(self._take, protocol == BULK)
+        take = partial(self._take, protocol == BULK, stream.is_relayed)
         incoming = Incoming(stream, limit, self.peer, take, self._around.complain, self.gauge.came)
         self._incoming[protocol] = incoming
 
@@ -246,11 +252,11 @@ class Neighbour:
         for each in self._incoming.values():
             each.close()
 
-    def _take(self, bulk: bool, frame: Frame, size: int) -> float:
+    def _take(self, bulk: bool, is_relayed: bool, frame: Frame, size: int) -> float:
         """Act on a frame, and say how long the sender's next one must wait for it."""
         self.gauge.received += size
         self._heart.heard(_now())
-        self._around.count(frame.run, 0, size, bulk)
+        self._around.count(frame.run, 0, size, self._path(is_relayed) if bulk else None)
         begin = time.thread_time()
         if self._receive(frame, bulk) and bulk:
             return 0.0

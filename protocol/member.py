@@ -73,7 +73,6 @@ class Member:
         *,
         rest: Rest | None = None,
         trains: bool = True,
-        reachability: str = "unknown",
     ) -> None:
         """`disk` and `rest` are what an earlier life of ours has left; with `rest`, `store` holds its state."""
         self.me = me
@@ -90,7 +89,7 @@ class Member:
             loss=None,
             trains=trains,
             bandwidth=0,
-            reachability=reachability,
+            reachability="unknown",
         )
         record = disk.get(f"vote-{PART}")
         restored = record if isinstance(record, VoteRecord) else None
@@ -122,9 +121,13 @@ class Member:
         """The state that we were told of is installed."""
         return self._digest(now, self.rounds.open(now, base))
 
-    def report(self, now: float, *, step: int, samples: int, loss: float | None, bandwidth: int) -> list[Effect]:
-        """How the training goes; gossiped with our status."""
-        self._status = dataclasses.replace(self._status, step=step, samples=samples, loss=loss, bandwidth=bandwidth)
+    def report(
+        self, now: float, *, step: int, samples: int, loss: float | None, bandwidth: int, reachability: str
+    ) -> list[Effect]:
+        """How the training goes, and whether others can dial us; gossiped with our status."""
+        self._status = dataclasses.replace(
+            self._status, step=step, samples=samples, loss=loss, bandwidth=bandwidth, reachability=reachability
+        )
         return self._digest(now, [])
 
     def leave(self, now: float) -> list[Effect]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from shoal.protocol.effects import Event
 from shoal.protocol.failure import Failure
 from shoal.protocol.ids import PeerId
+from shoal.protocol.roster import Plan
 from shoal.protocol.shelf import Decision
 
 
@@ -33,6 +34,13 @@ class Behind(Event):
 
     peer: PeerId
     round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Begun(Event):
+    """We are in a group that is at work."""
+
+    plan: Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,7 @@ class Network:
         self.on_link: Callable[[PeerId, bool], None] = lambda peer, up: None
         self.on_left: Callable[[PeerId, RunId, Message, bool], None] = lambda peer, run, message, sent: None
         self.relayed_addresses: tuple[str, ...] = ()  # where relays connect others with us
+        self.reachability = "unknown"  # whether others can dial us: "public" | "nat" | "unknown"
         self._listen_host, self._port = host, port
         self._transport = Transport(identity, (CONTROL, BULK), self._accept, self._change)
         self.large_ones_pass = self._transport.large_ones_pass  # to a peer: see there
@@ -292,7 +293,7 @@ class Network:
             if oldest is not None:
                 del self._neighbours[oldest]
 
-    def _count(self, run: RunId | None, sent: int, received: int, bulk: bool) -> None:
+    def _count(self, run: RunId | None, sent: int, received: int, bulk: str | None) -> None:
         if run is not None and run in self._traffic:
             self._traffic[run].count(sent, received, bulk)
 

@@ -23,6 +23,7 @@ class Ownership:
     def __init__(self, plan: Plan) -> None:
         self._members = plan.members
         self._first = plan.owners
+        self._ways = plan.ways
         self._owners = list(plan.owners)
         self._epochs: list[Epoch] = [(0, 0)] * len(plan.owners)
 
@@ -50,9 +51,9 @@ class Ownership:
         return before
 
     def moves(self, chunks: Sequence[int], lost: Collection[PeerId], epoch: Epoch) -> tuple[Assignment, ...]:
-        """A leader's move of `chunks`: those of the lost go to the live owners in turn, the others stay."""
+        """A leader's move of `chunks`: those of the lost go to the fittest of the live in turn, owners first."""
         live = [peer for peer in self._members if peer not in lost]
-        heirs = [peer for peer in live if peer in self._first] or live
+        heirs = self._ways.fittest([peer for peer in live if peer in self._first] or live, live)
         places = [self._owners[chunk] for chunk in chunks]
         owners = [heirs[turn % len(heirs)] if owner in lost else owner for turn, owner in enumerate(places)]
         return tuple(Assignment(chunk, owner, epoch) for chunk, owner in zip(chunks, owners, strict=True))

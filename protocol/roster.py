@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from shoal.protocol.apart import MAX_APART, OPEN, Standing, Ways, ways_between
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import Digest, PeerId, digest
 from shoal.protocol.messages.rounds import Ballot, Join, PreparedValue, Proposal, Roster
@@ -25,7 +26,7 @@ class Offer:
 
     weight: int
     bandwidth: int
-    reachable: bool
+    standing: Standing = OPEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,8 @@ def check_join(join: Join, policy: Policy, signer: Signer) -> None:
     """RemoteError, naming the author, for a JOIN that no honest peer sends. Ages and bases are not judged."""
     if join.weight > policy.max_weight:
         raise RemoteError(f"weight {join.weight} is over the run's cap of {policy.max_weight}", join.peer)
+    if len(join.apart) > MAX_APART:
+        raise RemoteError(f"names {len(join.apart)} members that it is apart from, more than {MAX_APART}", join.peer)
     check_signature(join, join.peer, signer)
 
 
@@ -145,6 +148,7 @@ class Plan:
     weights: tuple[int, ...]
     owners: tuple[PeerId, ...]  # of each chunk, at epoch (0, 0)
     left: tuple[PeerId, ...]  # voters that signed off
+    ways: Ways
 
     def contributors(self) -> list[PeerId]:
         """Members with something to add, in roster order."""
@@ -153,6 +157,7 @@ class Plan:
 
 def make_plan(roster: Roster, policy: Policy) -> Plan:
     """The plan that every member derives from the same roster."""
+    ways = ways_between(roster.joins)
     return Plan(
         roster.round,
         roster.part,
@@ -160,18 +165,20 @@ def make_plan(roster: Roster, policy: Policy) -> Plan:
         roster.leader,
         tuple(join.peer for join in roster.joins),
         tuple(join.weight for join in roster.joins),
-        share_chunks(roster.joins, policy),
+        share_chunks(roster.joins, policy, ways),
         tuple(leave.peer for leave in roster.leaves),
+        ways,
     )
 
 
-def share_chunks(joins: Sequence[Join], policy: Policy) -> tuple[PeerId, ...]:
-    """The owner of each chunk: shares proportional to bandwidth, by largest remainder, among reachable members.
+def share_chunks(joins: Sequence[Join], policy: Policy, ways: Ways) -> tuple[PeerId, ...]:
+    """The owner of each chunk: shares proportional to bandwidth, by largest remainder, among those fit for it.
 
-    A member without a measured bandwidth counts with the mean of the measured ones. If nobody is reachable,
-    everybody owns, and the transport falls back to relays.
+    A member without a measured bandwidth counts with the mean of the measured ones.
     """
-    eligible = [join for join in joins if join.reachable] or list(joins)
+    peers = [join.peer for join in joins]
+    fit = frozenset(ways.fittest(peers, peers))
+    eligible = [join for join in joins if join.peer in fit]
     measured = [join.bandwidth for join in eligible if join.bandwidth]
     typical = sum(measured) // len(measured) if measured else 1
     speeds = {join.peer: join.bandwidth or typical for join in eligible}

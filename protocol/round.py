@@ -28,6 +28,7 @@ from shoal.protocol.latecomers import Latecomers
 from shoal.protocol.mailbox import Mailbox, replayed
 from shoal.protocol.matchmaking import Astray, GroupFormed, Matchmaking
 from shoal.protocol.messages import rounds as wire
+from shoal.protocol.milestones import Begun
 from shoal.protocol.outcome import Outcome
 from shoal.protocol.reducer import Reducer
 from shoal.protocol.roster import Base, Offer, check_roster
@@ -232,7 +233,7 @@ class Round:
         context = Context(self._means, self.base, self.vote, self._matching.candidates.leaves)
         attempt = self.attempt = Attempt(context, roster, self._reducer, self._contribution, self._fetching, now)
         self._contributed_to.append(roster.attempt)
-        effects += attempt.start(now)
+        effects += [Tell(Begun(attempt.plan)), *attempt.start(now)]
         for sender, message in self._early.empty():
             if attempt_of(message) == roster.attempt:
                 effects += replayed(attempt.receive, now, sender, message)

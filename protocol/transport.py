@@ -51,6 +51,11 @@ class Stream:
         """Whether a write has a chance; costs nothing, and False is final."""
         return self._raw.is_open
 
+    @property
+    def is_relayed(self) -> bool:
+        """Whether it lies on a connection by a relay."""
+        return self._raw.is_relayed
+
     def listen(self, feed: Callable[[bytes], None], ended: Callable[[BaseException], None]) -> None:
         """Have `feed` called with what comes, as far as that is allowed; `ended` follows once, with the reason."""
         self._bridge.follow(ended, self._raw.pump, partial(self._bridge.tell, feed))

@@ -84,6 +84,7 @@ export class RunCard {
     this.waiting = make("span", "waiting minor");
     this.phase = make("span", "badge");
     this.notice = make("p", "notice");
+    this.warnings = make("p", "notice");
     this.tiles = make("dl", "tiles");
     const charts = make("div", "charts");
     const table = make("table", "rounds");
@@ -91,7 +92,7 @@ export class RunCard {
     scroll.tabIndex = 0;
     scroll.setAttribute("role", "region");
     scroll.setAttribute("aria-label", "Last rounds");
-    this.card = make("section", "card run", make("div", "title", this.name, this.id, this.waiting, this.phase), this.notice);
+    this.card = make("section", "card run", make("div", "title", this.name, this.id, this.waiting, this.phase), this.notice, this.warnings);
     this.card.append(this.tiles, charts, scroll);
     parent.append(this.card);
     const loss = (value) => fixed(value, 2);
@@ -114,6 +115,7 @@ export class RunCard {
     this.waiting.title = this.waiting.textContent;
     setText(this.notice, row.failure ? `It has failed on this node: ${row.failure}` : quiet ? "" : waiting);
     setClass(this.notice, row.failure ? "notice bad" : "notice");
+    setText(this.warnings, (row.warnings ?? []).map((each) => each.words).join("; "));
     const tile = () => make("div", "", make("dt"), make("dd"));
     sync(this.tiles, tiles(row), tile, (node, [name, value]) => {
       setText(node.children[0], name);

@@ -135,13 +135,19 @@ def _bytes(meters: list[Answer]) -> Iterator[Metric]:
     traffic = CounterMetricFamily("shoal_network_bytes", "Bytes on the network, framing included.", labels=labels)
     help = "Bytes of model and optimizer state, to joiners and from donors."
     sync = CounterMetricFamily("shoal_state_sync_bytes", help, labels=["run", "direction"])
+    help = "Bytes of payloads, by the path that they took."
+    paths = CounterMetricFamily("shoal_network_bulk_bytes", help, labels=["run", "direction", "path"])
     for each in meters:
+        for path, directions in each["bulk"].items():
+            for direction, count in directions.items():
+                paths.add_metric([each["run"], direction, path], count)
         for kind, directions in each["bytes"].items():
             for direction, count in directions.items():
                 traffic.add_metric([each["run"], direction, kind], count)
         for direction, count in each["sync"].items():
             sync.add_metric([each["run"], direction], count)
     yield traffic
+    yield paths
     yield sync
 
 

@@ -53,7 +53,8 @@ class Join(Message):
     base_root: Digest
     weight: int  # tokens behind the contribution
     bandwidth: int  # bytes per second, 0 = not measured
-    reachable: bool  # can own chunks: others can send to it
+    reachable: bool  # others can send to it without a relay, but for those whom it names:
+    apart: tuple[PeerId, ...]  # members that it reaches by relays alone
     votes: bool  # False: its author has signed off from this round, is back, and only contributes
     prepared: PreparedValue | None
     signature: bytes

@@ -19,4 +19,4 @@ class RunStatus:
     loss: float | None  # training loss, mean over the last few inner steps
     trains: bool  # False: a member of weight 0 that keeps state and votes
     bandwidth: int  # bytes per second this member can send, 0 = not measured yet
-    reachability: str  # "public" | "nat" | "symmetric" | "unknown"
+    reachability: str  # "public" | "nat" | "unknown"

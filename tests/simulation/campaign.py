@@ -6,9 +6,9 @@ import random
 import sys
 import traceback
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from tests.simulation.churn import Churn, draw_shape
+from tests.simulation.churn import Churn, draw_apart, draw_shape
 from tests.simulation.faults import During, Fault, FaultPlan
 from tests.simulation.links import Link
 from tests.simulation.oracle import Oracle
@@ -69,7 +69,7 @@ def run_seed(seed: int, sizes: tuple[int, ...] = SIZES) -> Report:
     )
     names = peers_named(count)
     newcomers = peers_named(count + rng.choice((0, 0, 1, 2)))[count:]
-    shape = draw_shape(rng, names)
+    shape = replace(draw_shape(rng, names), apart=draw_apart(random.Random(f"apart {seed}"), names))
     world, oracle = build(seed, count, link, shape, unnoticed=rng.choice((0.0, 0.5)), newcomers=len(newcomers))
     plan = _draw_plan(seed, rng, count)
     plan.arm(world)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from functools import partial
+from itertools import combinations
 
 from shoal.protocol.ids import PeerId
 from tests.simulation.faults import start_again
@@ -26,6 +27,15 @@ def draw_shape(rng: random.Random, names: list[PeerId]) -> Shape:
         unreachable=tuple(unreachable),
         keepers=tuple(keepers),
     )
+
+
+def draw_apart(rng: random.Random, names: list[PeerId]) -> tuple[tuple[PeerId, PeerId], ...]:
+    """In some swarms some cannot meet each other, or one of them nobody."""
+    if rng.random() < 0.6:
+        return ()
+    some = rng.sample(names, rng.randint(1, len(names)))
+    pairs = combinations(some, 2) if rng.random() < 0.5 else ((some[0], other) for other in names if other != some[0])
+    return tuple(pairs)
 
 
 class Churn:

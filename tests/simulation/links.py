@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from shoal.protocol.ids import PeerId
-from tests.simulation.uplink import Uplink
+from tests.simulation.uplink import Detour, Uplink
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,7 @@ class Network:
         self._cut: set[tuple[PeerId, PeerId]] = set()
         self._loss: float | None = None
         self._rates: dict[PeerId, float] = {}
+        self._detours: dict[tuple[PeerId, PeerId], Detour] = {}
 
     def set_link(self, a: PeerId, b: PeerId, link: Link) -> None:
         """Use `link` in both directions between two peers."""
@@ -50,6 +51,19 @@ class Network:
     def uplink(self, peer: PeerId) -> Uplink | None:
         """The way out for a process of `peer`; None if the size of its payloads does not matter."""
         return Uplink(self._rates[peer]) if peer in self._rates else None
+
+    def set_detour(self, a: PeerId, b: PeerId, rate: float) -> None:
+        """Have the payloads between two peers take a relay, which carries so much in each direction."""
+        self._detours[a, b], self._detours[b, a] = Detour(rate), Detour(rate)
+
+    def detour(self, sender: PeerId, to: PeerId) -> Detour | None:
+        """The relay between two peers, if they need one."""
+        return self._detours.get((sender, to))
+
+    @property
+    def relayed(self) -> int:
+        """Payloads that took a relay."""
+        return sum(each.carried for each in self._detours.values())
 
     def cut(self, sender: PeerId, to: PeerId) -> None:
         """Lose everything that `sender` sends to `to`, in this direction only."""

@@ -13,7 +13,7 @@ from tests.simulation.process import Process
 from tests.simulation.uplink import Parcel
 
 N = TypeVar("N", bound=Node)
-Later = Callable[[float, Process[N], Any], None]  # (seconds from now, process, input)
+Later = Callable[[float, Process[N] | None, Any], None]  # (seconds from now, process, input); or what to do
 
 
 class Post(Generic[N]):
@@ -30,6 +30,9 @@ class Post(Generic[N]):
         parcel = Parcel(to, message, data)
         if not message.bulk:
             self._travel(sender, to, parcel)
+        elif (detour := self._network.detour(sender.peer, to)) is not None:
+            held = detour.enter(now, len(data))
+            self._later(held, None, lambda: self._leave(now + held, sender, parcel) if sender.alive else None)
         elif sender.uplink is None:
             self._leave(now, sender, parcel)
         elif (seconds := sender.uplink.put(parcel)) is not None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import msgpack
 
 from shoal.protocol.allreduce import Blamed
+from shoal.protocol.apart import Standing
 from shoal.protocol.attempt import Attempt
 from shoal.protocol.certificate import genesis
 from shoal.protocol.donor import state_root
@@ -110,8 +111,14 @@ class Shape:
     start_members: int = 1
     last: int = 1_000_000
     unreachable: tuple[PeerId, ...] = ()  # dial out only, and own no chunks
+    apart: tuple[tuple[PeerId, PeerId], ...] = ()  # pairs between which payloads take a relay; both know
     keepers: tuple[PeerId, ...] = ()  # keep state and vote, with weight 0
     slack: float = 0.0
+
+    def standing(self, peer: PeerId) -> Standing:
+        """How others reach `peer`."""
+        others = tuple(b if a == peer else a for a, b in self.apart if peer in (a, b))
+        return Standing(peer not in self.unreachable, others)
 
 
 class Peer(Node):
@@ -272,8 +279,8 @@ class Peer(Node):
         ]
         self._oracle.offered(self.me, base.round + 1, weight, self._offered)
         self._oracle.begins(base.round + 1)
-        reachable = self.me not in self.shape.unreachable
-        return self.member.submit(now, Offer(weight, 0, reachable), payloads.__getitem__ if weight else None)
+        offer = Offer(weight, 0, self.shape.standing(self.me))
+        return self.member.submit(now, offer, payloads.__getitem__ if weight else None)
 
     def _apply(self, now: float) -> list[Effect]:
         decision, self._decision = self._decision, None

@@ -1,4 +1,5 @@
-"""A peer's way out to the network: its payloads leave one after the other, at so many bytes a second.
+"""A peer's way out to the network: its payloads leave one after the other, at so many bytes a second. So they do at a
+relay.
 
 Words pass by: in production they have a connection of their own. A payload counts as `PAYLOAD` bytes more than it is
 long here, so that a round weighs as much as a real one and costs the simulation no more than it did.
@@ -51,3 +52,18 @@ class Uplink:
 
     def _seconds(self) -> float:
         return (PAYLOAD + len(self._queue[0].data)) / self.rate
+
+
+class Detour:
+    """A relay between two, in one direction: payloads wait for each other, and their sender for it."""
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._free = 0.0
+        self.carried = 0  # payloads
+
+    def enter(self, now: float, size: int) -> float:
+        """How long a payload takes that comes now."""
+        self._free = max(now, self._free) + (PAYLOAD + size) / self._rate
+        self.carried += 1
+        return self._free - now

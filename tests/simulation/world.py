@@ -204,7 +204,7 @@ class World(Generic[N]):
         self._sequence += 1
         heapq.heappush(self._heap, (time, self._sequence, process, item))
 
-    def _push_later(self, seconds: float, process: Process[N], item: Any) -> None:
+    def _push_later(self, seconds: float, process: Process[N] | None, item: Any) -> None:
         self._push(self.now + seconds, process, item)
 
     def _next(self) -> None:

@@ -53,7 +53,7 @@ from tests.unit.rounds_kit import (
     value,
 )
 
-OFFER = Offer(10, 0, True)
+OFFER = Offer(10, 0)
 LEADER = rank(BASE, 1, PEERS)[0]
 NEXT = dataclasses.replace(BASE, round=ROUND)
 PREPARED = value(Ballot(2, 0, B))

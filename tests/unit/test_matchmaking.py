@@ -46,7 +46,7 @@ from tests.unit.rounds_kit import (
 )
 
 LEADER, SECOND, THIRD = rank(BASE, 1, PEERS)
-OFFER = Offer(10, 0, True)
+OFFER = Offer(10, 0)
 
 
 class _View:

@@ -6,9 +6,10 @@ import dataclasses
 
 import pytest
 
+from shoal.protocol.apart import MAX_APART, ways_between
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import NO_DIGEST, PeerId
-from shoal.protocol.messages.rounds import Ballot
+from shoal.protocol.messages.rounds import Ballot, Join
 from shoal.protocol.roster import (
     MAX_MEMBERS,
     Policy,
@@ -92,14 +93,30 @@ def test_the_rank_changes_with_the_attempt_and_not_with_the_order_of_the_names()
 
 def test_shares_follow_bandwidth_and_go_to_the_reachable() -> None:
     policy = dataclasses.replace(POLICY, chunks=8)
-    joins = [join(A, A, bandwidth=300), join(B, A, bandwidth=100), join(C, A, reachable=False)]
-    owners = share_chunks(joins, policy)
+    owners = _shares([join(A, A, bandwidth=300), join(B, A, bandwidth=100), join(C, A, reachable=False)], policy)
     assert (owners.count(A), owners.count(B), owners.count(C)) == (6, 2, 0)
 
 
 def test_the_unmeasured_count_with_the_mean_and_nobody_reachable_means_everybody() -> None:
-    assert share_chunks([join(A, A, bandwidth=100), join(B, A)], Policy(1, 1, 64, 1, 4)).count(B) == 2
-    assert set(share_chunks([join(A, A, reachable=False), join(B, A, reachable=False)], POLICY)) == {A, B}
+    assert _shares([join(A, A, bandwidth=100), join(B, A)], Policy(1, 1, 64, 1, 4)).count(B) == 2
+    assert set(_shares([join(A, A, reachable=False), join(B, A, reachable=False)], POLICY)) == {A, B}
+
+
+def test_whoever_is_apart_from_somebody_owns_nothing_whichever_of_the_two_says_so() -> None:
+    assert set(_shares([join(A, A), join(B, A, apart=(C,)), join(C, A)], POLICY)) == {A}
+    assert set(_shares([join(A, A), join(B, A), join(C, A, apart=(B,))], POLICY)) == {A}
+    assert set(_shares([join(A, A), join(B, A, apart=(STRANGER,)), join(C, A)], POLICY)) == {A, B, C}
+
+
+def _shares(joins: list[Join], policy: Policy) -> tuple[PeerId, ...]:
+    return share_chunks(joins, policy, ways_between(joins))
+
+
+def test_a_join_that_names_too_many_is_refused() -> None:
+    check_join(join(B, A, apart=(C,) * MAX_APART), POLICY, SIGNER)
+    with pytest.raises(RemoteError, match="apart from") as caught:
+        check_join(join(B, A, apart=(C,) * (MAX_APART + 1)), POLICY, SIGNER)
+    assert caught.value.peer == B
 
 
 def test_max_group_bounds_the_owners_and_not_the_members() -> None:

@@ -1,0 +1,50 @@
+"""Whether a run's payloads take relays, and that people hear of it: nobody should wonder why rounds are slow.
+
+It is said when it begins, and when it is over; what is said in between stands in `shoal status` and on the page.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from shoal.node.logs import warn
+from shoal.node.service import Answer
+from shoal.protocol.circuit.book import LIMITS, MIB
+from shoal.protocol.roster import Plan
+
+CODE = "bulk-relayed"
+REMEDY = "forward TCP port 4101 to the machine of one member, and they are as fast as its line"
+
+log = logging.getLogger("shoal.run")
+
+
+class Detours:
+    """Of the last group of one run."""
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self._words = ""
+
+    def begun(self, plan: Plan) -> None:
+        """A group is at work."""
+        said, self._words = self._words, words(plan)
+        if self._words and not said:
+            warn(log, CODE, f"{self._run}: {self._words}")
+        elif said and not self._words:
+            log.info("%s: no payload takes a relay any more", self._run)
+
+    def warnings(self) -> list[Answer]:
+        """For `status`."""
+        return [{"code": CODE, "words": self._words}] if self._words else []
+
+
+def words(plan: Plan) -> str:
+    """Why the rounds of a group are slow; empty if no payload of it takes a relay."""
+    by_relay = len(plan.ways.by_relay(plan.owners, plan.members))
+    if not by_relay:
+        return ""
+    rate = round(LIMITS.rate_of_peer[1] / MIB)
+    return (
+        f"rounds are slow, because payloads of {by_relay} of {len(plan.members)} members take relays, which pass on "
+        f"about {rate} MiB/s for each: no member can be reached by all others; {REMEDY}"
+    )
