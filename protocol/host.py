@@ -51,9 +51,10 @@ T = TypeVar("T")
 class RawStream:
     """One libp2p stream, for one reader and one writer."""
 
-    def __init__(self, raw: INetStream, own_connection: bool = False) -> None:
+    def __init__(self, raw: INetStream, own_connection: bool = False, is_relayed: bool = False) -> None:
         self._raw = cast(NetStream, raw)
         self._own_connection = own_connection
+        self.is_relayed = is_relayed
         self._muxed = cast(MuxedStream, self._raw.muxed_stream)
         self._released = trio.Event()
         self._allowed, self._has_room = 0, trio.Event()
@@ -94,6 +95,11 @@ class RawStream:
         """All parts, at the pace of the peer's windows."""
         for part in parts:
             await self._muxed.write(part)
+
+    async def finish(self) -> None:
+        """Nothing follows; what was written arrives."""
+        with suppress(Exception):  # the connection has ended, and the stream with it
+            await self._muxed.close()
 
     async def reset(self) -> None:
         self._released.set()
@@ -216,7 +222,8 @@ class TrioHost:
             raise LocalError(f"cannot listen on {listen[0]}")
 
     async def _serve(self, protocol: str, raw: INetStream) -> None:
-        peer, stream, connection = PeerId(str(raw.muxed_conn.peer_id)), RawStream(raw), cast(NetStream, raw).swarm_conn
+        peer, connection = PeerId(str(raw.muxed_conn.peer_id)), cast(NetStream, raw).swarm_conn
+        stream = RawStream(raw, is_relayed=connection is not None and goes_by_a_relay(connection))
         if protocol == self._protocols[0] and connection is not None:
             self._in_use[peer] = connection
         self._on_stream(peer, protocol, stream)

@@ -9,6 +9,7 @@ Rules:
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,7 +18,7 @@ from typing import Any
 from shoal.protocol.bridge import Bridge
 from shoal.protocol.circuit.book import LIMITS, Book, Limits
 from shoal.protocol.circuit.holder import Promise
-from shoal.protocol.errors import LocalError
+from shoal.protocol.errors import LocalError, TransportError
 from shoal.protocol.host import Buffer, RawStream, TrioHost
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId, short
@@ -38,6 +39,12 @@ class Stream:
         self._raw = raw
         self._allowed = 0  # bytes since the stream was opened
         self._under_way = 0  # writes that may not have come to their end
+        self._writing: asyncio.Future[None] | None = None  # the last of them
+
+    @property
+    def is_relayed(self) -> bool:
+        """Whether it goes by a relay; of streams that a peer opens."""
+        return self._raw.is_relayed
 
     @property
     def is_open(self) -> bool:
@@ -59,16 +66,25 @@ class Stream:
     async def write(self, *parts: Buffer) -> None:
         """Put all bytes on the connection, as fast as the peer reads."""
         self._under_way += 1  # for ever, if we are cancelled: then it goes on over there
-        await self._bridge.call(self._raw.write, parts)
+        self._writing = self._bridge.begin(self._raw.write, parts)
+        await self._writing
         self._under_way -= 1
 
     def write_now(self, data: bytes) -> bool:
         """Whether `data` was taken, all of it and without waiting, behind all that was written before."""
         return not self._under_way and self._raw.write_now(data)
 
+    def finish(self) -> None:
+        """Nothing follows what was written, which arrives; not while a `write` is under way."""
+        self._bridge.spawn(self._raw.finish)
+
     def reset(self) -> None:
-        """Drop the stream in both directions, now; may be called again."""
+        """Drop the stream in both directions, now; may be called again. A write that waits fails, even if the socket
+        under it takes nothing more and does not say so.
+        """
         self._bridge.spawn(self._raw.reset)
+        if self._writing is not None and not self._writing.done():
+            self._writing.set_exception(TransportError("the stream was reset"))
 
 
 class Transport:

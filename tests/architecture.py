@@ -25,7 +25,7 @@ VALUES = {"errors", "estimate", "ids", "effects", "messages", "signing", "wire"}
 SHELLS = {
     *("host", "swarm", "session", "muxer", "muxed", "bridge", "transport"),  # libp2p, and asyncio's view of it
     "circuit",  # relays
-    *("incoming", "dialing", "racing", "tasks", "ports", "addresses"),  # who is where
+    *("incoming", "arrivals", "dialing", "racing", "tasks", "ports", "addresses"),  # who is where
     *("network", "link", "lane", "calls", "complaints"),  # frames to peers by name
     "identity",  # the key file
 }
