@@ -103,5 +103,5 @@ benchmarks/.hivemind/.installed: constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) benchmarks/.hivemind build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) benchmarks/.hivemind benchmarks/.p2pd build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -51,15 +51,17 @@ class Bridge:
 
     async def call(self, function: Callable[..., Awaitable[T]], *args: object) -> T:
         """The result of `await function(*args)` in the other loop."""
+        return await self.begin(function, *args)
+
+    def begin(self, function: Callable[..., Awaitable[T]], *args: object) -> asyncio.Future[T]:
+        """The same, for who may end the wait before: whatever it is given, the outcome is what came first."""
         outcome: asyncio.Future[T] = self._loop.create_future()
         if self._ended.is_set():
             raise TransportError("the network host has stopped")
         self._calls.add(outcome)
-        try:
-            self.post(self._launch, outcome, function, args)
-            return await outcome
-        finally:
-            self._calls.discard(outcome)
+        outcome.add_done_callback(self._calls.discard)
+        self.post(self._launch, outcome, function, args)
+        return outcome
 
     def follow(
         self, ended: Callable[[BaseException], None], function: Callable[..., Awaitable[None]], *args: object

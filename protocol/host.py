@@ -96,6 +96,11 @@ class RawStream:
         for part in parts:
             await self._muxed.write(part)
 
+    async def finish(self) -> None:
+        """Nothing follows; what was written arrives."""
+        with suppress(Exception):  # the connection has ended, and the stream with it
+            await self._muxed.close()
+
     async def reset(self) -> None:
         self._released.set()
         self._has_room.set()  # for `pump`, which finds the stream ended
@@ -227,7 +232,8 @@ class TrioHost:
             raise LocalError(f"cannot listen on {listen[0]}")
 
     async def _serve(self, protocol: str, raw: INetStream) -> None:
-        peer, stream, connection = PeerId(str(raw.muxed_conn.peer_id)), RawStream(raw), cast(NetStream, raw).swarm_conn
+        peer, connection = PeerId(str(raw.muxed_conn.peer_id)), cast(NetStream, raw).swarm_conn
+        stream = RawStream(raw)
         if protocol == self._protocols[0] and connection is not None:
             self._in_use[peer] = connection
         self._on_stream(peer, protocol, stream)

@@ -5,6 +5,7 @@ Rules:
   seconds nothing more is to be taken; what comes meanwhile waits here, about AHEAD bytes, and beyond that at the peer.
 - Bad framing, and a frame that does not come to its end in time, end the stream, and are complained of.
 - When the stream has ended, what came whole before is still handed on.
+- A stream that follows another waits for the end of that one, for a while, so that nothing overtakes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from shoal.protocol.transport import Stream
 AHEAD = 1 << 18  # bytes that are fetched before anybody asks for them
 TURN = 0.005  # seconds of the loop at a time
 FRAME_LIMIT = 120.0  # seconds for one frame: nobody makes us keep half of one for ever
+FOLLOW_LIMIT = 2.0  # seconds: by then the end of a stream has come, or will never come
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +52,25 @@ class Incoming:
         self._pause: asyncio.Handle | None = None
         self._patience: asyncio.TimerHandle | None = None  # with the frame that comes
         self.has_ended = self.is_over = False  # the peer says no more; we take no more
+        self._when_over: Callable[[], None] = lambda: None
         stream.listen(self._feed, self._end)
         stream.allow(AHEAD)
+
+    @property
+    def is_relayed(self) -> bool:
+        """Whether it comes by a relay."""
+        return self._stream.is_relayed
+
+    def follow(self, last: Incoming) -> None:
+        """Take nothing before the end of `last`, on which the peer spoke before, unless that end does not come."""
+        hold = self._pause = asyncio.get_running_loop().call_later(FOLLOW_LIMIT, self._has_rested)
+
+        def go_on() -> None:
+            if self._pause is hold:
+                hold.cancel()
+                self._has_rested()
+
+        last._when_over = go_on
 
     def close(self) -> None:
         """Take nothing more, and drop the stream."""
@@ -61,6 +80,7 @@ class Incoming:
                 timer.cancel()
         self._came.clear()
         self._stream.reset()
+        self._when_over()
 
     def _feed(self, data: bytes) -> None:
         if not self.is_over:

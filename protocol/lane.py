@@ -6,8 +6,9 @@ Rules:
   just now, it is one of many: these leave together a moment later, as to write each on its own would cost more.
 - Each peer writes only to streams that it opened itself. So two peers that dial each other at once have nothing
   to agree on: whichever connection a stream lies on, frames are neither doubled nor reordered.
-- A stream is replaced between frames, never within one. When the connection is lost, so is all that is queued:
-  the protocols above repair what still matters, and late words are often worse than none.
+- A stream is replaced between frames, never within one. Who moves to a better connection loses nothing: the old stream
+  serves until the new one is open, and is then ended, not dropped. When the connection is lost, so is all that is
+  queued: the protocols above repair what still matters, and late words are often worse than none.
 - A payload is encoded when its turn comes, so that it is not copied while it waits; until then it must not change.
 """
 
@@ -60,7 +61,10 @@ class Lane:
         self._queue: deque[Parcel] = deque()
         self._queued = 0
         self._stream: Stream | None = None
+        self._writing: Stream | None = None  # that is in the middle of a frame
         self._writer: asyncio.Task[None] | None = None
+        self._mover: asyncio.Task[None] | None = None
+        self._ways = 0  # how often there was a better one
         self._left_at = 0.0  # when a frame last left within `put`
         self.is_relayed = False  # whether what left last went by a relay
         self.dropped = 0
@@ -92,10 +96,30 @@ class Lane:
             self._lose(parcel, reason)
 
     def renew(self) -> None:
-        """Write what follows to a new stream."""
+        """Write what follows to a new stream; what is on the old one may be lost."""
         if self._stream is not None:
             self._stream.reset()
             self._stream = None
+
+    def move(self) -> None:
+        """There is a better connection: write what follows there, as soon as it has a stream for us."""
+        self._ways += 1
+        if self._stream is not None and self._mover is None:
+            self._mover = self._spawn(self._move(self._stream))
+
+    async def _move(self, old: Stream) -> None:
+        try:
+            new = await self._open_stream()
+        except TransportError:
+            return  # the old one serves on
+        finally:
+            self._mover = None
+        if self._stream is not old:  # it was given up meanwhile, and with it whatever was opened then
+            new.reset()
+            return
+        self._stream = new
+        if self._writing is not old:  # else it is ended after its frame
+            old.finish()
 
     def _leaves_at_once(self, parcel: Parcel) -> bool:
         now = asyncio.get_running_loop().time()
@@ -122,10 +146,14 @@ class Lane:
             self._writer = None
 
     async def _usable_stream(self) -> Stream:
-        if self._stream is None or not self._stream.is_open:
-            self._stream = None
+        while self._stream is None or not self._stream.is_open:
+            if self._mover is not None:  # of two streams that are opened at once, the peer would end one
+                await asyncio.wait([self._mover])
+                continue
+            self._stream, ways = None, self._ways
             self._stream = await self._open_stream()
-            self.is_relayed = self._stream.is_relayed
+            if ways != self._ways:
+                self.move()
         return self._stream
 
     async def _write_next(self, stream: Stream) -> None:
@@ -134,9 +162,12 @@ class Lane:
         begin = asyncio.get_running_loop().time()
         if len(batch) > 1:
             parts = [b"".join(parts)]
+        self._writing = stream
         try:
             if len(parts) != 1 or not stream.write_now(parts[0]):
                 await stream.write(*parts)
+            if stream is not self._stream:
+                stream.finish()
         except TransportError as error:
             stream.reset()
             if self._stream is stream:
@@ -145,8 +176,11 @@ class Lane:
                 self._lose(parcel, error)
         else:
             self._wrote(begin, asyncio.get_running_loop().time(), sum(map(len, parts)))
+            self.is_relayed = stream.is_relayed
             for parcel, packed in batch:
                 parcel.sent(sum(len(part) for part in packed))
+        finally:
+            self._writing = None
 
     def _take(self) -> list[tuple[Parcel, list[bytes]]]:
         """The next frame, with as many small ones behind it as go into one write."""

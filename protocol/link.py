@@ -6,8 +6,7 @@ Rules:
 - A message that is too long is dropped, like any that is lost; a call that is, is our caller's mistake.
 - A bad frame or message costs its sender that frame and a line in our log; bad framing costs it the stream.
 - A message of a run that we are not in is dropped unread: decoding it would cost us more than sending it cost.
-- The peer may have one stream of each protocol: a new one replaces the old. If the old one had not ended, the peer
-  has lost a connection that looks alive here, and our own words must not go there any more.
+- Where the peer has lost a connection that looks alive here, our own words must not go there any more.
 - A peer may keep us busy with its words, and with malformed payloads, for a share of the time (BUSY); beyond that it
   is read more slowly, and its own connection tells it so. So a flood, of signatures to check or of anything else,
   costs its sender most.
@@ -28,6 +27,7 @@ from typing import Any
 
 from shoal.protocol.account import Link
 from shoal.protocol.allowance import Allowance, Allowances
+from shoal.protocol.arrivals import Arrivals
 from shoal.protocol.calls import Calls, Serve
 from shoal.protocol.clocks import ahead, shown
 from shoal.protocol.dialing import Dialing
@@ -79,7 +79,7 @@ class Neighbour:
         self._control = Lane(CONTROL_QUEUE, lambda: self._open_stream(CONTROL), around.spawn)
         self._bulk = Lane(around.bulk_queue, lambda: self._open_stream(BULK), around.spawn, self.gauge.wrote)
         self._calls = Calls(peer, self._put, around.spawn, around.on_call)
-        self._incoming: dict[str, Incoming] = {}
+        self._arrivals = Arrivals(self._read, self._was_lost)
         self._too_long: set[str] = set()  # kinds of messages that were dropped for it: we say so once
         self._busy = Allowance(*BUSY)
         self._heart = Heartbeat()
@@ -122,8 +122,8 @@ class Neighbour:
 
     def has_direct(self) -> None:
         """There is a connection without a relay: what follows goes there."""
-        self._control.renew()
-        self._bulk.renew()
+        self._control.move()
+        self._bulk.move()
         self.gauge.anew()
         self._ping()
 
@@ -237,20 +237,20 @@ class Neighbour:
 
     def accept(self, protocol: str, stream: Stream) -> None:
         """Read a stream that the peer opened."""
-        last = self._incoming.get(protocol)
-        if last is not None and not (last.is_over or last.has_ended):
-            last.close()
-            if protocol == CONTROL:
-                self._control.renew()
+        self._arrivals.accept(protocol, stream)
+
+    def _read(self, protocol: str, stream: Stream) -> Incoming:
         limit = MAX_BULK_FRAME if protocol == BULK else MAX_CONTROL_FRAME
         take = partial(self._take, protocol == BULK, stream.is_relayed)
-        incoming = Incoming(stream, limit, self.peer, take, self._around.complain, self.gauge.came)
-        self._incoming[protocol] = incoming
+        return Incoming(stream, limit, self.peer, take, self._around.complain, self.gauge.came)
+
+    def _was_lost(self, protocol: str) -> None:
+        if protocol == CONTROL:
+            self._control.renew()
 
     def close(self) -> None:
         """Hear nothing more."""
-        for each in self._incoming.values():
-            each.close()
+        self._arrivals.close()
 
     def _take(self, bulk: bool, is_relayed: bool, frame: Frame, size: int) -> float:
         """Act on a frame, and say how long the sender's next one must wait for it."""

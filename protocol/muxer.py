@@ -129,6 +129,11 @@ class Muxer(IMuxedConn):
         return self.event_closed.is_set()
 
     @property
+    def has_streams(self) -> bool:
+        """Whether any is open, in either direction."""
+        return bool(self._streams)
+
+    @property
     def unread(self) -> int:
         """Bytes that came and wait for readers."""
         return self.secured_conn.held + sum(stream.unread for stream in self._streams.values())

@@ -45,6 +45,7 @@ class Stream:
         self._raw = raw
         self._allowed = 0  # bytes since the stream was opened
         self._under_way = 0  # writes that may not have come to their end
+        self._writing: asyncio.Future[None] | None = None  # the last of them
 
     @property
     def is_open(self) -> bool:
@@ -71,16 +72,25 @@ class Stream:
     async def write(self, *parts: Buffer) -> None:
         """Put all bytes on the connection, as fast as the peer reads."""
         self._under_way += 1  # for ever, if we are cancelled: then it goes on over there
-        await self._bridge.call(self._raw.write, parts)
+        self._writing = self._bridge.begin(self._raw.write, parts)
+        await self._writing
         self._under_way -= 1
 
     def write_now(self, data: bytes) -> bool:
         """Whether `data` was taken, all of it and without waiting, behind all that was written before."""
         return not self._under_way and self._raw.write_now(data)
 
+    def finish(self) -> None:
+        """Nothing follows what was written, which arrives; not while a `write` is under way."""
+        self._bridge.spawn(self._raw.finish)
+
     def reset(self) -> None:
-        """Drop the stream in both directions, now; may be called again."""
+        """Drop the stream in both directions, now; may be called again. A write that waits fails, even if the socket
+        under it takes nothing more and does not say so.
+        """
         self._bridge.spawn(self._raw.reset)
+        if self._writing is not None and not self._writing.done():
+            self._writing.set_exception(TransportError("the stream was reset"))
 
 
 class Transport:

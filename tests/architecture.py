@@ -26,7 +26,7 @@ SHELLS = {
     *("host", "swarm", "session", "muxer", "muxed", "packets"),  # libp2p
     *("bridge", "transport"),  # and asyncio's view of it
     "circuit",  # relays
-    *("incoming", "dialing", "racing", "tasks", "ports", "addresses"),  # who is where
+    *("incoming", "arrivals", "dialing", "racing", "tasks", "ports", "addresses"),  # who is where
     *("network", "link", "lane", "calls", "complaints"),  # frames to peers by name
     "identity",  # the key file
 }

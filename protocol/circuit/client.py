@@ -42,7 +42,7 @@ from shoal.protocol.muxer import Muxer
 from shoal.protocol.swarm import Raw
 
 MAX_ADDRESSES = 8  # of a relay's own
-LINGER = 2.0  # seconds
+LINGER, LONGEST_LINGER = 2.0, 30.0  # seconds that a circuit stays when it is needed no more
 SHORTEST, LONGEST = 60.0, 7200.0  # seconds for which a reservation is believed
 CALLS = (32, 1.0)  # handshakes that a relay may have us do, in a burst and per second
 MAX_RELAYS = 64
@@ -113,11 +113,12 @@ class Client:
             await drop(stream)
 
     async def _improve(self, relayed: Muxer) -> None:
-        """Get a direct connection instead, now or later; what is on its way on this one has time to arrive."""
+        """Get a direct connection instead, now or later; what is on its way on this one arrives before it is closed."""
         for pause in PAUSES:
             for connection in self._swarm.get_connections(relayed.peer_id):
                 if connection.muxed_conn is relayed and await self._is_met(connection, pause):
-                    await trio.sleep(LINGER)
+                    with trio.move_on_after(LONGEST_LINGER):
+                        await _idle(relayed)
                     await connection.close()
                     return
             await trio.sleep(pause)
@@ -160,6 +161,13 @@ class _Carried(ReadWriteCloser):
 
     def get_remote_address(self) -> tuple[str, int] | None:
         return self._stream.get_remote_address()
+
+
+async def _idle(connection: Muxer) -> None:
+    """Both ends have had the time to move, and have ended all streams."""
+    await trio.sleep(LINGER)
+    while connection.has_streams:
+        await trio.sleep(LINGER)
 
 
 def _raw(stream: INetStream, is_initiator: bool, address: str) -> Raw:

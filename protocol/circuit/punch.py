@@ -71,6 +71,8 @@ class Puncher:
     async def begin(self, relayed: INetConn) -> INetConn:
         """A direct connection with the other end of one by a relay; TransportError if there is none to be had."""
         peer = relayed.muxed_conn.peer_id
+        if (direct := direct_connection(self._swarm, peer)) is not None:  # the other was faster
+            return direct
         self._check(peer)
         failure = TransportError("nothing was tried")
         for number in range(TRIES):

@@ -41,6 +41,8 @@ class Receiver:
 
     # -- as a stream
 
+    is_relayed = False
+
     def listen(self, feed: Callable[[bytes], None], ended: Callable[[BaseException], None]) -> None:
         self.feed, self.ended = feed, ended
 
@@ -142,3 +144,33 @@ async def test_once_closed_it_hears_nothing() -> None:
     assert receiver.bodies == [b"first"]
     assert not receiver.complaints
     assert receiver.was_reset == 1
+
+
+@pytest.mark.asyncio
+async def test_what_follows_a_stream_waits_for_its_end() -> None:
+    old, new = Receiver(), Receiver()
+    new.incoming.follow(old.incoming)
+    new.feed(framed(b"3"))
+    old.feed(framed(b"1"))
+    old.feed(framed(b"2"))
+    assert (old.bodies, new.bodies) == ([b"1", b"2"], [])
+    old.ended(TransportError("it has ended"))
+    assert new.bodies == [b"3"]
+    new.feed(framed(b"4"))
+    assert new.bodies == [b"3", b"4"]
+
+
+@pytest.mark.asyncio
+async def test_it_does_not_wait_for_an_end_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incoming, "FOLLOW_LIMIT", 0.05)
+    old, new = Receiver(), Receiver()
+    new.incoming.follow(old.incoming)
+    new.feed(framed(b"2"))
+    await until(lambda: new.bodies == [b"2"])
+    new.rest = 3600.0
+    new.feed(framed(b"3"))
+    new.feed(framed(b"4"))
+    old.feed(framed(b"1"))
+    old.ended(TransportError("it has ended"))
+    assert (old.bodies, new.bodies) == ([b"1"], [b"2", b"3"]), "both are heard, and who must rest goes on resting"
+    new.incoming.close()

@@ -20,7 +20,7 @@ class Wire:
 
     def __init__(self) -> None:
         self.data = b""
-        self.is_open, self.slow, self.fails = True, False, False
+        self.is_open, self.slow, self.fails, self.is_finished = True, False, False, False
         self.may_leave = asyncio.Event()
         self.pieces: list[bytes] = []  # that were taken at once
 
@@ -38,6 +38,9 @@ class Wire:
             raise TransportError("it is broken")
         self.data += b"".join(parts)
 
+    def finish(self) -> None:
+        self.is_finished = True
+
     def reset(self) -> None:
         self.is_open = False
 
@@ -47,11 +50,14 @@ class Sender:
 
     def __init__(self) -> None:
         self.wires: list[Wire] = []
+        self.fails_to_open = False
         self.told: list[str] = []
         self.lane = Lane(LIMIT, self.open, asyncio.create_task)
 
     async def open(self) -> Any:
         await asyncio.sleep(0)
+        if self.fails_to_open:
+            raise TransportError("nobody answers")
         self.wires.append(Wire())
         return self.wires[-1]
 
@@ -65,6 +71,12 @@ class Sender:
         async with asyncio.timeout(10):
             while not self.lane.is_idle:
                 await asyncio.sleep(0)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0)
 
 
 async def ready() -> tuple[Sender, Wire]:
@@ -164,3 +176,69 @@ async def test_what_is_too_much_is_dropped_ready_or_not() -> None:
     await sender.idle()
     assert wire.data == b"ab" + b"y" * (LIMIT - 1)
     assert [each.split()[1] for each in sender.told] == ["sent", "lost", "lost", "sent", "sent"]
+
+
+@pytest.mark.asyncio
+async def test_who_moves_loses_nothing_and_speaks_on_the_old_stream_until_the_new_one_is_open() -> None:
+    sender, wire = await ready()
+    sender.lane.move()
+    sender.put(b"b")
+    assert wire.data == b"ab"
+    await until(lambda: wire.is_finished)
+    sender.put(b"c")
+    await sender.idle()
+    assert [each.data for each in sender.wires] == [b"ab", b"c"]
+    assert wire.is_open, "ended, not dropped"
+    assert sender.told == ["a sent", "b sent", "c sent"]
+
+
+@pytest.mark.asyncio
+async def test_a_frame_under_way_is_written_to_its_end_before_its_stream_is_ended() -> None:
+    sender, wire = await ready()
+    wire.slow = True
+    sender.put(b"b")
+    await asyncio.sleep(0)
+    sender.lane.move()
+    sender.put(b"c")
+    await until(lambda: len(sender.wires) == 2)
+    assert not wire.is_finished
+    wire.may_leave.set()
+    await sender.idle()
+    assert [each.data for each in sender.wires] == [b"ab", b"c"]
+    assert wire.is_finished
+
+
+@pytest.mark.asyncio
+async def test_a_stream_that_is_opened_while_there_comes_a_better_way_is_moved_too() -> None:
+    sender = Sender()
+    sender.put(b"a")
+    await asyncio.sleep(0)
+    assert not sender.wires, "it is about to be opened"
+    sender.lane.move()
+    await until(lambda: len(sender.wires) == 2)
+    await until(lambda: sender.wires[0].is_finished)
+    sender.put(b"b")
+    await sender.idle()
+    assert [each.data for each in sender.wires] == [b"a", b"b"]
+
+
+@pytest.mark.asyncio
+async def test_who_loses_the_old_stream_while_moving_opens_no_two_at_once() -> None:
+    sender, wire = await ready()
+    sender.lane.move()
+    sender.lane.renew()
+    sender.put(b"b")
+    await sender.idle()
+    assert not wire.is_open
+    assert [(each.data, each.is_open) for each in sender.wires] == [(b"a", False), (b"", False), (b"b", True)]
+
+
+@pytest.mark.asyncio
+async def test_who_finds_no_better_way_stays() -> None:
+    sender, wire = await ready()
+    sender.fails_to_open = True
+    sender.lane.move()
+    await asyncio.sleep(0.01)
+    sender.put(b"b")
+    await sender.idle()
+    assert (wire.data, wire.is_finished) == (b"ab", False)

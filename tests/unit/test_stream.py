@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from shoal.protocol.errors import TransportError
 from shoal.protocol.transport import STEP, Stream
 
 
@@ -21,9 +22,15 @@ class Raw:
         self.data, self.allowed = b"", 0
         self.may_write = asyncio.Event()
 
-    async def call(self, function: Callable[..., Awaitable[None]], *args: object) -> None:
+    def begin(self, function: Callable[..., Awaitable[None]], *args: object) -> asyncio.Future[None]:
         """Like the real one, it does not stop what it has begun."""
-        await asyncio.shield(asyncio.ensure_future(function(*args)))
+        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        begun = asyncio.ensure_future(function(*args))
+        begun.add_done_callback(lambda _: outcome.done() or outcome.set_result(None))
+        return outcome
+
+    def spawn(self, function: Callable[..., Awaitable[None]], *args: object) -> None:
+        asyncio.ensure_future(function(*args))  # noqa: RUF006
 
     def post(self, function: Callable[..., object], *args: object) -> None:
         function(*args)
@@ -38,6 +45,9 @@ class Raw:
 
     def allow(self, more: int) -> None:
         self.allowed += more
+
+    async def reset(self) -> None:
+        self.is_open = False
 
 
 def a_stream(raw: Any) -> Stream:
@@ -79,3 +89,17 @@ def test_small_steps_are_not_passed_on() -> None:
     for upto in (STEP, STEP + 1, 2 * STEP - 1, 2 * STEP, 2 * STEP + 5):
         stream.allow(upto)
         assert raw.allowed == upto // STEP * STEP
+
+
+@pytest.mark.asyncio
+async def test_a_reset_ends_a_write_that_would_wait_for_ever() -> None:
+    """The socket of a dead machine takes nothing more, and says so after minutes."""
+    raw = Raw()
+    stream = a_stream(raw)
+    slow = asyncio.create_task(stream.write(b"a"))
+    await asyncio.sleep(0)
+    stream.reset()
+    with pytest.raises(TransportError, match="reset"):
+        async with asyncio.timeout(10):
+            await slow
+    assert not raw.is_open

@@ -1,0 +1,146 @@
+"""Two that speak by a relay move to a direct connection in the middle of it: no word is lost, doubled or late.
+
+The way to the relay is slow, so that there is always something on it; the direct one is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from shoal.protocol.circuit import client
+from shoal.protocol.ids import PeerId, RunId
+from shoal.protocol.messages.node import GetManifest, Refused
+from shoal.protocol.wire import Message
+from tests.integration.test_network import Load, Node, Word, eventually, running
+
+RUN = RunId(b"r" * 32)
+DELAY = 0.1  # seconds, each way
+RATE = 200  # calls a second
+MOST_LATE = 2 * 2 * DELAY  # seconds over the usual for an answer: two round trips
+LIMIT = 30.0
+PROMPT = 1.0
+
+
+@asynccontextmanager
+async def slow_way(address: str) -> AsyncIterator[str]:
+    """Another address of the same: what goes by it takes DELAY, each way."""
+    _, _, host, _, port = address.split("/")
+    lines = set[asyncio.Task[None]]()
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(1 << 16):
+                asyncio.get_running_loop().call_later(DELAY, writer.write, data)
+        finally:
+            asyncio.get_running_loop().call_later(2 * DELAY, writer.close)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there = await asyncio.open_connection(host, int(port))
+        for pair in ((reader, there[1]), (there[0], writer)):
+            lines.add(asyncio.create_task(carry(*pair)))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"/ip4/127.0.0.1/tcp/{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for each in lines:
+            each.cancel()
+        await asyncio.gather(*lines, return_exceptions=True)
+        await asyncio.sleep(3 * DELAY)  # until what was on its way is there, and each line is closed
+
+
+@dataclass
+class Pair:
+    """Two that are connected by a relay alone."""
+
+    caller: Node
+    called: Node
+
+    async def move(self) -> None:
+        """Make them a direct connection, as punching would."""
+        await self.caller._transport.dial(self.called.peer, self.called.own_addresses()[0], LIMIT)
+        await eventually(lambda: self.path(self.caller) == self.path(self.called) == "direct")
+
+    def path(self, one: Node) -> str:
+        other = self.called if one is self.caller else self.caller
+        return one._transport.path(other.peer)
+
+
+@asynccontextmanager
+async def a_pair() -> AsyncIterator[Pair]:
+    relay, caller, called = Node(), Node(), Node()
+    async with running(relay, caller, called), slow_way(relay.own_addresses()[0]) as way:
+        relay.be_relay(relay.own_addresses())
+        called.remember(relay.peer, (way,))
+        caller.remember(called.peer, (await called.reserve(relay.peer)).addresses)
+        called.on_call = answer
+        await caller.call(called.peer, GetManifest("1234"))
+        pair = Pair(caller, called)
+        assert pair.path(caller) == pair.path(called) == "relayed"
+        yield pair
+
+
+def answer(peer: PeerId, message: Message) -> Message:
+    assert isinstance(message, GetManifest)
+    return Refused(message.run_prefix)
+
+
+async def took(pair: Pair, number: int) -> float:
+    begin, prefix = time.monotonic(), f"{number:08x}"
+    assert await pair.caller.call(pair.called.peer, GetManifest(prefix), LIMIT) == Refused(prefix)
+    return time.monotonic() - begin
+
+
+@pytest.mark.asyncio
+async def test_of_200_calls_a_second_none_is_lost_and_none_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "PAUSES", (0.3,) * 10)  # until the circuit is found to be needed no more
+    async with asyncio.timeout(LIMIT), a_pair() as pair:
+        usual = sorted([await took(pair, number) for number in range(20)])[-1]
+        calls = list[asyncio.Task[float]]()
+        moving = None
+        for number in range(4 * RATE):
+            calls.append(asyncio.create_task(took(pair, number)))
+            await asyncio.sleep(1 / RATE)
+            if number == RATE:
+                moving = asyncio.create_task(pair.move())
+        assert moving is not None
+        await moving
+        times = await asyncio.gather(*calls)
+        late = max(times) - usual
+        after = sorted(times[-RATE:])[RATE // 2]
+        print(f"usual {usual * 1e3:.0f} ms, slowest {late * 1e3:+.0f} ms, then {after * 1e3:.1f} ms")
+        assert late < MOST_LATE
+        assert after < DELAY, "they did move"
+        await eventually(lambda: len(pair.caller._transport.remote_addresses(pair.called.peer)) == 1)
+        assert await took(pair, 0) < PROMPT, "the circuit is closed, and missed by nobody"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("seed", range(3))
+async def test_words_and_payloads_arrive_once_and_in_order(seed: int) -> None:
+    draw = random.Random(seed)
+    async with asyncio.timeout(LIMIT), a_pair() as pair:
+        moving = None
+        for number in range(300):
+            for here, there in ((pair.caller, pair.called), (pair.called, pair.caller)):
+                here.send(there.peer, RUN, Word(number))
+                if number % 10 == 0:
+                    here.send(there.peer, RUN, Load(number, draw.randbytes(draw.randrange(1 << 17))))
+            await asyncio.sleep(draw.random() * 0.004)
+            if number == 100:
+                moving = asyncio.create_task(pair.move())
+        assert moving is not None
+        await moving
+        for each in (pair.caller, pair.called):
+            await eventually(lambda each=each: len(each.words) >= 300 and len(each.loads) >= 30)  # type: ignore[misc]
+            assert each.words == list(range(300))
+            assert each.loads == list(range(0, 300, 10))
+            assert each.dropped == 0
