@@ -26,7 +26,12 @@ class Raw:
         """Like the real one, it does not stop what it has begun."""
         outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         begun = asyncio.ensure_future(function(*args))
-        begun.add_done_callback(lambda _: outcome.done() or outcome.set_result(None))
+
+        def over(_: object) -> None:
+            if not outcome.done():
+                outcome.set_result(None)
+
+        begun.add_done_callback(over)
         return outcome
 
     def spawn(self, function: Callable[..., Awaitable[None]], *args: object) -> None:

@@ -28,6 +28,7 @@ CIRCUIT = f"/ip4/192.0.2.1/tcp/4101/p2p/{BERT.peer}/p2p-circuit"
         ("/ip4/203.0.113.7/tcp/4101", [], DIRECT),
         (CIRCUIT, [THERE], RELAYED),  # another circuit, while both dial
     ],
+    ids=["to where we dial", "from elsewhere", "nobody dials", "circuit"],
 )
 def test_a_connection_is_punched_if_both_dialled_and_it_leads_where_we_dialled(
     address: str, goals: list[Place], path: str
