@@ -111,8 +111,10 @@ class Reachability:
         }
 
     def failed(self, now: float, peer: PeerId, scope: Scope) -> None:
-        """A peer did not try, or did not say what it found."""
-        self._heard(peer, Opinion(scope, None, now + RETRY))
+        """A peer did not try, or did not say what it found; what it said before still counts."""
+        before = self._opinions.get(peer)
+        has_said = before is not None and before.reached is not None
+        self._heard(peer, before if before and has_said else Opinion(scope, None, now + RETRY))
 
     def verdict(self) -> Verdict:
         """What follows from all that was said."""

@@ -29,7 +29,7 @@ def show_netcheck(answer: Answer) -> None:
     for each in answer["findings"]:
         print(f"{_marked(each['level'])}  {clean(each['code'])}")
         print(f"{'':{WIDTH}}  {clean(each['sentence'])}")
-        if each["action"]:
+        if each["action"] not in ("", said["action"]):
             print(f"{'':{WIDTH}}  -> {clean(each['action'])}")
     print()
     print("With a peer " + "; ".join(f"{words}: {clean(answer['forecast'][kind])}" for kind, words in OTHERS.items()))

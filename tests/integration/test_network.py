@@ -123,6 +123,9 @@ async def test_messages_payloads_and_calls_arrive() -> None:
         assert (seen.peer, seen.path) == (b.peer, "direct")
         assert seen.bytes_sent > MIB
         await eventually(lambda: a.links()[0].rtt_ms is not None)
+        ahead = a.links()[0].ahead
+        assert ahead is not None
+        assert abs(ahead) < 1.0, "both have this machine's clock"
         assert a.changes == b.changes == [True]
 
 

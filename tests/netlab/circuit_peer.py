@@ -1,8 +1,12 @@
 """A bare transport in a process of its own, driven by lines of JSON: a relay, or one of two that meet by relays.
 
-{"relays": [[peer, address], ...]}           dial these, reserve with each, learn where they see us; how we can be met
-{"reach": [peer, address, ...]}              dial a peer at the first address that answers, then say a word
+{"lend": [address]}                          be a relay
+{"relays": [[peer, address], ...]}           dial these, reserve with each, learn where they see us; what follows of it
+{"find": [peer, address]}                    whether the peer is there, dialled anew
+{"reach": [peer, address, ...]}              dial a peer as nodes do, its addresses side by side, then say a word
 {"path": peer}                               how we are connected with it
+{"say": [peer, bytes]}                       have it say so much back to us
+{"leave": peer}                              end all connections with it
 """
 
 from __future__ import annotations
@@ -14,17 +18,18 @@ import sys
 import time
 from typing import Any
 
-from shoal.protocol.addresses import reachable_at
+from shoal.protocol.addresses import is_loopback, reachable_at
 from shoal.protocol.circuit.mapping import Mapping
 from shoal.protocol.dialing import host_of
 from shoal.protocol.errors import TransportError
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId
-from shoal.protocol.transport import Stream, Transport
+from shoal.protocol.racing import first_answer
+from shoal.protocol.transport import Connection, Stream, Transport
 
 WORDS = "/test/words/1"
-LIMIT = 10.0
-DIRECT_LIMIT = 0.7  # seconds for one direct address before the next way
+TRY = 2.0  # seconds for who may not be there
+LIMIT = 10.0  # seconds for one address
 
 
 class Peer:
@@ -42,7 +47,7 @@ class Peer:
         reader = reading(stream)
         try:
             while True:
-                await stream.write(await reader.readexactly(5))
+                await stream.write(await reader.read(1 << 16))
         except TransportError:
             stream.reset()
 
@@ -55,26 +60,37 @@ class Peer:
             seen, _ = await self.transport.seen_by(PeerId(peer))
             mapping.note(PeerId(peer), host_of(address), seen)
         self.transport.meet_at(mapping.places)
+        own = reachable_at(self.transport.addresses())
         return {
             "circuits": circuits,
-            "kind": mapping.kind(reachable_at(self.transport.addresses())),
-            "places": mapping.places,
+            "own": [each for each in own if not is_loopback(each)],
+            "mapping": mapping.kind(own),
+            "seen": mapping.seen,
         }
 
     async def reach(self, peer: PeerId, addresses: list[str]) -> dict[str, Any]:
         begin = time.monotonic()
-        for address in addresses:
-            try:
-                await self.transport.dial(peer, address, LIMIT if "p2p-circuit" in address else DIRECT_LIMIT)
-                break
-            except TransportError as error:
-                print(address, error, file=sys.stderr)
-        connected = time.monotonic() - begin
+
+        async def dial(address: str) -> Connection:
+            return await self.transport.dial(peer, address, LIMIT)
+
+        await first_answer(lambda: addresses, dial)
+        await self.say(peer, 1)
+        return {"first_byte": time.monotonic() - begin}
+
+    async def say(self, peer: PeerId, size: int) -> dict[str, Any]:
         stream = await self.transport.open_stream(peer, WORDS)
         reader = reading(stream)
-        await stream.write(b"hello")
-        await reader.readexactly(5)
-        return {"connected": connected, "first_byte": time.monotonic() - begin, "path": self.transport.path(peer)}
+        await stream.write(bytes(size))
+        await reader.readexactly(size)
+        stream.reset()
+        return {}
+
+    async def find(self, peer: PeerId, address: str) -> dict[str, Any]:
+        try:
+            return {"found": await self.transport.name_at(address, TRY) == peer}
+        except TransportError:
+            return {"found": False}
 
     async def answer(self, question: dict[str, Any]) -> dict[str, Any]:
         if "relays" in question:
@@ -82,6 +98,12 @@ class Peer:
         if "reach" in question:
             peer, *addresses = question["reach"]
             return await self.reach(PeerId(peer), addresses)
+        if "find" in question:
+            peer, address = question["find"]
+            return await self.find(PeerId(peer), address)
+        if "say" in question:
+            peer, size = question["say"]
+            return await self.say(PeerId(peer), size)
         if "lend" in question:
             self.transport.be_relay(tuple(question["lend"]))
             return {}

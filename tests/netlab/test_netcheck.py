@@ -63,6 +63,31 @@ def test_four_places(lab: Lab, children: Children, tmp_path: Path) -> None:
     assert "behind a symmetric router: relayed" in shown
 
 
+def test_what_a_way_swallows(lab: Lab, children: Children, tmp_path: Path) -> None:
+    """A link that drops large packets and tells nobody; and peers that have IPv6."""
+    hosts = [
+        lab.internet.host("server", link=FAR, ipv6="2001:db8::1"),
+        lab.internet.host("tunnel", link=Link(delay=0.01, mtu=1400)),
+        lab.internet.host("modern", link=FAR, ipv6="2001:db8::2"),
+    ]
+    server, tunnel, modern = (LabNode(host, tmp_path / host.label) for host in hosts)
+    server.start(children)
+    until(server.status, "the server", words([server]), LONG)
+    tunnel.start(children, bootstrap=(server.door,))
+    modern.start(children, bootstrap=("/ip6/2001:db8::1/tcp/4101",))
+    until(lambda: tunnel.status() and modern.status(), "nodes", words([tunnel, modern]), LONG)
+    asked = {node: ask(node, "--json") for node in (tunnel, modern)}
+    levels = {}
+    for node, process in asked.items():
+        answer = json.loads(process.communicate(timeout=2 * LIMIT)[0])
+        levels[node] = {each["code"]: each["level"] for each in answer["findings"]}
+        assert process.returncode == answer["verdict"]["exit_code"], answer
+    assert levels[tunnel]["NET-MTU-LOST"] == "bad"
+    assert asked[tunnel].returncode == Exit.NETWORK_TROUBLE
+    assert levels[modern]["NET-MTU-OK"] == levels[modern]["NET-IPV6-OK"] == "ok"
+    assert asked[modern].returncode == Exit.OK
+
+
 def check(place: str, answer: dict[str, Any], code: int) -> None:
     print(f"\n{place}: {answer['verdict']['sentence']} {answer['verdict']['action']}")
     assert answer["settled"], answer

@@ -153,7 +153,15 @@ def test_a_wrong_command_line_is_2(shoal: Shoal, command: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [["status"], ["peers", "--json"], ["run", "ls"], ["run", "show", RUN], ["run", "leave", RUN], ["node", "stop"]],
+    [
+        ["status"],
+        ["netcheck"],
+        ["peers", "--json"],
+        ["run", "ls"],
+        ["run", "show", RUN],
+        ["run", "leave", RUN],
+        ["node", "stop"],
+    ],
 )
 def test_without_a_node_it_is_3_and_says_what_to_do(shoal: Shoal, command: list[str]) -> None:
     code, out, err = shoal(*command)
@@ -210,6 +218,28 @@ def test_only_a_terminal_gets_the_link_that_logs_in(
         assert find_home().token() not in out
     monkeypatch.setattr(present, "is_terminal", lambda: True)
     assert "#login=" not in "".join(shoal("status", "--json")[1].split())
+
+
+def test_netcheck_says_what_is_in_the_way_and_ends_with_its_code(shoal: Shoal, node: FakeService) -> None:
+    code, out, err = shoal("netcheck", "--json")
+    assert (code, json.loads(out)["verdict"]["exit_code"], err) == (Exit.OK, 0, "")
+    node.facts = replace(node.facts, reachability="nat", found_at=(), own=("/ip4/192.168.1.7/tcp/4101",), port=4101)
+    code, out, _ = shoal("netcheck")
+    assert code == Exit.UNREACHABLE
+    assert "forward TCP 4101 and 4102 to this machine (192.168.1.7)" in out
+    assert "bad   NET-RELAY-NONE" in out
+
+
+def test_netcheck_waits_for_what_is_not_known_yet_and_says_so(shoal: Shoal, node: FakeService) -> None:
+    known = node.facts
+    node.facts = replace(known, pending=("relays",))
+    threading.Timer(0.7, lambda: setattr(node, "facts", known)).start()
+    code, out, err = shoal("netcheck")
+    assert (code, err) == (Exit.OK, "finding out: relays\n")
+    assert "Not known yet" not in out
+    node.facts = replace(known, pending=("relays",))
+    code, out, _ = shoal("netcheck", "--limit", "0")
+    assert "Not known yet: relays." in out
 
 
 def test_a_lonely_node_says_so(shoal: Shoal, node: FakeService) -> None:

@@ -80,6 +80,52 @@ def test_the_widest_address_comes_first() -> None:
     assert us.verdict().addresses == (OWN, LAN)
 
 
+def test_who_wants_to_know_it_afresh_has_them_asked_again() -> None:
+    us = listening()
+    linked = [(peer, WEB) for peer in PEERS[:3]]
+    for peer in us.whom_to_ask(0.0, linked):
+        us.answered(0.0, peer, WEB, [])
+    assert us.whom_to_ask(1.0, linked) == []
+    us.renew()
+    assert us.verdict().reachability == "nat", "until somebody has said otherwise"
+    assert us.whom_to_ask(2.0, linked) == PEERS[:3]
+    assert not us.is_settled
+    for peer in PEERS[:3]:  # a port was opened meanwhile
+        us.answered(3.0, peer, WEB, [OWN])
+    assert us.is_settled
+    assert us.verdict().reachability == "public"
+    assert us.whom_to_ask(4.0, linked) == []
+
+
+def test_the_word_of_those_who_are_gone_counts_until_others_have_said() -> None:
+    us = listening()
+    for peer in us.whom_to_ask(0.0, [(peer, WEB) for peer in PEERS[:3]]):
+        us.answered(0.0, peer, WEB, [])
+    us.renew()
+    assert us.whom_to_ask(1.0, [(PEERS[5], WEB)]) == [PEERS[5]]
+    assert us.verdict().reachability == "nat"
+    us.answered(2.0, PEERS[5], WEB, [OWN])
+    assert us.verdict().reachability == "public"
+
+
+def test_who_does_not_want_to_be_asked_again_has_said_what_it_said() -> None:
+    us = listening()
+    [peer] = us.whom_to_ask(0.0, [(PEERS[0], WEB)])
+    us.answered(0.0, peer, WEB, [OWN])
+    us.renew()
+    assert us.whom_to_ask(1.0, [(peer, WEB)]) == [peer]
+    us.failed(1.0, peer, WEB)
+    assert us.verdict().reachability == "public"
+    assert us.whom_to_ask(ASK_AGAIN + 1.0, [(peer, WEB)]) == [peer]
+
+
+def test_who_is_asked_and_does_not_answer_is_not_waited_for() -> None:
+    us = listening()
+    [peer] = us.whom_to_ask(0.0, [(PEERS[0], WEB)])
+    us.failed(5.0, peer, WEB)
+    assert us.is_settled
+
+
 def test_with_other_addresses_nothing_said_before_counts() -> None:
     us = listening()
     us.answered(0.0, PEERS[0], WEB, [OWN])

@@ -1,0 +1,150 @@
+"""What netcheck makes of facts: codes, levels, what to do, and the exit code; and how it is shown."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from shoal.node.exits import Exit
+from shoal.node.netcheck.facts import Facts, Portmap
+from shoal.node.netcheck.findings import LEVELS, Finding, exit_code, findings, nat_kind, report, verdict
+from shoal.node.netcheck.showing import show_netcheck
+from shoal.protocol.ids import PeerId
+
+OWN, HOME = "/ip4/203.0.113.9/tcp/4101", "/ip4/192.168.1.7/tcp/4101"
+OUTSIDE, ELSEWHERE = "/ip4/198.51.100.2/tcp/4101", "/ip4/198.51.100.2/tcp/31000"
+RELAYS = ((PeerId("12D3KooWrelayAAAAAA"), 48.0), (PeerId("12D3KooWrelayBBBBBB"), None))
+MET = Facts(port=4101, peers=3, internet_peers=3)
+PUBLIC = dataclasses.replace(MET, own=(OWN,), found_at=(OWN,), reachability="public", lends=True)
+FORWARDED = dataclasses.replace(MET, own=(HOME,), found_at=(OUTSIDE,), reachability="public", lends=True)
+HIDDEN = dataclasses.replace(MET, own=(HOME,), reachability="nat", relays=RELAYS)
+FIREWALL = dataclasses.replace(HIDDEN, own=(OWN,), seen_at=(OWN,), mapping="public")
+KEEPING = dataclasses.replace(HIDDEN, seen_at=(OUTSIDE,), mapping="keeping")
+SYMMETRIC = dataclasses.replace(HIDDEN, seen_at=(OUTSIDE, ELSEWHERE), mapping="symmetric")
+CARRIER = dataclasses.replace(KEEPING, own=("/ip4/100.64.0.7/tcp/4101",))
+SHUT_OFF = dataclasses.replace(KEEPING, relays=())
+LOCAL = dataclasses.replace(MET, internet_peers=0, own=(HOME,), found_at=(HOME,))
+UNTRIED = dataclasses.replace(MET, own=(HOME,), pending=("whether others can dial this node",))
+SOLO = Facts(port=4101, own=(HOME,), pending=("other peers",))
+
+ALL = {
+    "public": (PUBLIC, "public", ["NET-DIAL-OK", "NET-NAT-NONE", "NET-RELAY-LENT"], Exit.OK),
+    "forwarded": (FORWARDED, "forwarded", ["NET-DIAL-OK", "NET-NAT-FORWARDED", "NET-RELAY-LENT"], Exit.OK),
+    "firewall": (FIREWALL, "firewall", ["NET-DIAL-NO", "NET-NAT-FIREWALL", "NET-RELAY-OK"], Exit.OK),
+    "keeping": (KEEPING, "keeping", ["NET-DIAL-NO", "NET-NAT-KEEPING", "NET-RELAY-OK"], Exit.OK),
+    "symmetric": (SYMMETRIC, "symmetric", ["NET-DIAL-NO", "NET-NAT-SYMMETRIC", "NET-RELAY-OK"], Exit.OK),
+    "one relay": (HIDDEN, "unknown", ["NET-DIAL-NO", "NET-NAT-UNKNOWN", "NET-RELAY-OK"], Exit.OK),
+    "carrier": (CARRIER, "keeping", ["NET-DIAL-NO", "NET-NAT-KEEPING", "NET-NAT-CARRIER", "NET-RELAY-OK"], Exit.OK),
+    "shut off": (SHUT_OFF, "keeping", ["NET-DIAL-NO", "NET-NAT-KEEPING", "NET-RELAY-NONE"], Exit.UNREACHABLE),
+    "local": (LOCAL, "local", ["NET-DIAL-LOCAL", "NET-NAT-LOCAL", "NET-RELAY-UNNEEDED"], Exit.OK),
+    "untried": (UNTRIED, "unknown", ["NET-DIAL-UNKNOWN", "NET-NAT-UNKNOWN", "NET-RELAY-UNNEEDED"], Exit.OK),
+    "solo": (SOLO, "unknown", ["NET-SOLO"], Exit.ALONE),
+}
+BESIDE = ("NET-PORTMAP", "NET-IPV6", "NET-CLOCK", "NET-MTU")
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_where_a_node_stands(name: str) -> None:
+    facts, kind, codes, code = ALL[name]
+    found = list(findings(facts))
+    assert nat_kind(facts) == kind
+    assert [each.code for each in found if not each.code.startswith(BESIDE)] == codes
+    assert exit_code(facts, found) == code
+    assert {each.level for each in found} <= set(LEVELS)
+    assert all(each.sentence.endswith(".") and not each.action.endswith(".") for each in found)
+
+
+@pytest.mark.parametrize(
+    ("facts", "action"),
+    [
+        (PUBLIC, ""),
+        (FORWARDED, ""),
+        (LOCAL, ""),
+        (KEEPING, "forward TCP 4101 and 4102 to this machine (192.168.1.7)"),
+        (SYMMETRIC, "forward TCP 4101 and 4102 to this machine (192.168.1.7)"),
+        (dataclasses.replace(KEEPING, port=4201), "forward TCP 4201 and 4202"),
+        (FIREWALL, "allow incoming TCP 4101 and 4102"),
+        (CARRIER, "ask the provider for a public address"),
+        (dataclasses.replace(KEEPING, portmap=Portmap(behind_another_nat=True)), "ask the provider"),
+        (UNTRIED, "run `shoal netcheck` again"),
+        (SOLO, "start it with --bootstrap"),
+    ],
+)
+def test_the_verdict_says_what_to_do(facts: Facts, action: str) -> None:
+    sentence, said = verdict(facts)
+    assert sentence.endswith(".")
+    assert said.startswith(action)
+    assert bool(said) == bool(action)
+
+
+GLOBAL = "/ip6/2001:db8::9/tcp/4101"
+MAPPED = Portmap("upnp", "198.51.100.2:4101", None, False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "level"),
+    [
+        ({}, "NET-IPV6-NONE", "info"),
+        ({"own": (HOME, "/ip6/fd00::9/tcp/4101")}, "NET-IPV6-NONE", "info"),  # good at home only
+        ({"own": (HOME, GLOBAL)}, "NET-IPV6-UNTRIED", "info"),
+        ({"own": (HOME, GLOBAL), "ipv6_answers": True}, "NET-IPV6-OK", "ok"),
+        ({"own": (HOME, GLOBAL), "ipv6_answers": False}, "NET-IPV6-SILENT", "warn"),
+        ({}, "NET-CLOCK-UNKNOWN", "info"),
+        ({"clocks": (0.2,)}, "NET-CLOCK-OK", "ok"),
+        ({"clocks": (0.1, -0.2, 86_400.0)}, "NET-CLOCK-OK", "ok"),  # one liar moves nothing
+        ({"clocks": (-2.5, -2.4, -2.6)}, "NET-CLOCK-OFF", "warn"),
+        ({"clocks": (300.0, 301.0)}, "NET-CLOCK-OFF", "bad"),
+        ({}, "NET-MTU-UNTRIED", "info"),
+        ({"large_packets": (True, True)}, "NET-MTU-OK", "ok"),
+        ({"large_packets": (True, False)}, "NET-MTU-LOST", "warn"),
+        ({"large_packets": (False, False)}, "NET-MTU-LOST", "bad"),
+        ({}, "NET-PORTMAP-UNTRIED", "info"),
+        ({"portmap": MAPPED}, "NET-PORTMAP-OK", "ok"),
+        ({"portmap": Portmap(error="no gateway answers")}, "NET-PORTMAP-NONE", "info"),
+        ({"portmap": dataclasses.replace(MAPPED, behind_another_nat=True)}, "NET-PORTMAP-INSIDE", "warn"),
+    ],
+)
+def test_what_else_is_found(changes: dict[str, object], code: str, level: str) -> None:
+    facts = dataclasses.replace(KEEPING, **changes)  # type: ignore[arg-type]
+    family = code.rpartition("-")[0]
+    [found] = [each for each in findings(facts) if each.code.startswith(family) and "CARRIER" not in each.code]
+    assert (found.code, found.level) == (code, level)
+    assert exit_code(facts, [found]) == (Exit.NETWORK_TROUBLE if level == "bad" else Exit.OK)
+
+
+def test_a_clock_that_is_off_says_by_how_much_and_which_way() -> None:
+    facts = dataclasses.replace(PUBLIC, clocks=(-2.5,))
+    [off] = [each for each in findings(facts) if each.code == "NET-CLOCK-OFF"]
+    assert off == Finding(
+        "NET-CLOCK-OFF",
+        "warn",
+        "This machine's clock is 2.5 s behind the others' (1 peer).",
+        "set the clock, best by NTP",
+    )
+
+
+def test_the_report_of_a_node_is_plain_data() -> None:
+    answer = report(dataclasses.replace(SYMMETRIC, pending=("clocks",)))
+    assert answer["settled"] is False
+    assert answer["self"] == {"dialable": False, "mapping": "symmetric", "has_relay": True}
+    assert answer["forecast"] == dict.fromkeys(("firewalled", "keeping", "symmetric"), "relayed") | {"public": "direct"}
+    assert answer["relays"][0] == {"peer": RELAYS[0][0], "rtt_ms": 48.0}
+    assert answer["verdict"]["exit_code"] == 0
+
+
+def test_it_is_shown_with_the_verdict_first(capsys: pytest.CaptureFixture[str]) -> None:
+    show_netcheck(report(dataclasses.replace(KEEPING, pending=("clocks", "IPv6"), clocks=(9.0,))))
+    first, second, *rest = capsys.readouterr().out.splitlines()
+    assert first.startswith("Others cannot dial this node, but it meets most of them directly")
+    assert second.startswith("What to do: forward TCP 4101 and 4102 to this machine (192.168.1.7)")
+    assert "seen by others  /ip4/198.51.100.2/tcp/4101" in rest
+    assert "warn  NET-CLOCK-OFF" in rest
+    assert "      -> set the clock, best by NTP" in rest
+    assert sum("forward TCP" in line for line in rest) == 0, "said once is enough"
+    assert rest[-1] == "Not known yet: clocks, IPv6."
+
+
+def test_what_a_peer_says_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    show_netcheck(report(dataclasses.replace(KEEPING, portmap=Portmap(error="no\x1b[2J way"))))
+    assert "\x1b" not in capsys.readouterr().out
