@@ -115,7 +115,7 @@ class JsonLine(logging.Formatter):
             "logger": record.name,
             "message": _message(record),
         }
-        if record.levelno >= logging.WARNING:
+        if hasattr(record, "code") or record.levelno >= logging.WARNING:
             line["code"] = getattr(record, "code", record.name.partition(".")[0])
         if stack := _stack(self, record):
             line["stack"] = stack
