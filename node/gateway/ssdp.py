@@ -6,6 +6,7 @@ device sends us to another, to ourselves, or to the internet.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from ipaddress import IPv4Network, ip_address
 from urllib.parse import SplitResult, urljoin, urlsplit
 
@@ -50,10 +51,11 @@ def location(said: bytes, source: str, network: IPv4Network) -> str | None:
 def within(url: str, path: str) -> str:
     """Where a path in the description at `url` leads; GatewayError if that is not the same device."""
     source = _parts(url)
-    there = urljoin(url, path)
-    if source is None or source.hostname is None or not _is_at(there, source.hostname):
-        raise GatewayError(f"the router at {source.hostname if source else url} names another place than itself")
-    return there
+    host = source.hostname if source is not None else None
+    with suppress(ValueError):  # of brackets
+        if host and _is_at(there := urljoin(url, path), host):
+            return there
+    raise GatewayError(f"the router at {host or url} names another place than itself")
 
 
 def _is_at(url: str, host: str) -> bool:
