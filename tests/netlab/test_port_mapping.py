@@ -16,7 +16,7 @@ from tests.netlab.gates import KEEPS_PORTS
 from tests.netlab.lab import Lab
 from tests.netlab.mappers import ADDRESSES, Mapper
 from tests.netlab.nodes import LabNode
-from tests.netlab.places import CARRIER
+from tests.netlab.places import CARRIER, MAPPING, settle
 
 PROTOCOLS = ("upnp", "nat-pmp")
 
@@ -133,6 +133,14 @@ def test_a_node_that_was_told_not_to_asks_nobody(lab: Lab, children: Children, t
     until(lambda: home[1].status().get("reachability") == "nat", "the other", words(server, *home))
     assert mapper.mappings() == {4101: f"{home[0].host.address}:4101"}
     assert mapping(home[1]) == dict.fromkeys(("protocol", "external", "error", "behind_another_nat"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", MAPPING)
+def test_in_such_a_place_a_node_is_public(lab: Lab, children: Children, tmp_path: Path, place: str) -> None:
+    server = LabNode(lab.internet.host("server"), tmp_path / "server").start(children)
+    node = LabNode(settle(lab.internet, place, "a"), tmp_path / "a").start(children, bootstrap=(server.door,))
+    until(lambda: is_public(node), "the node to be public", words(server, node))
 
 
 def is_public(node: LabNode) -> bool:
