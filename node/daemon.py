@@ -26,6 +26,7 @@ from shoal.node.logs import warn
 from shoal.node.nearby import Nearby, may_be_near
 from shoal.node.netcheck.gathering import NetCheck
 from shoal.node.options import NodeSettings
+from shoal.node.port_mapping import PortMapping
 from shoal.node.reaching import Reaching
 from shoal.node.relaying import Relaying
 from shoal.node.remembered import PeerCache
@@ -81,6 +82,7 @@ class Daemon:
         self._discovery = Discovery(identity, self._network, self._sight.is_in_a_run)
         self._relaying = Relaying(self._network, self._discovery, self._runs.move)
         self.netcheck = NetCheck(self._network, self._discovery, self._relaying, self.status).answer
+        self._port_mapping = PortMapping(settings, self._network, self._discovery, self._relaying, self._runs.move)
         self._directory = Directory(self._discovery, self._network, lambda: self._runs.open)
         self._runs.providers = lambda run: providers(self._discovery, run)
         self._was_in_runs = bool(self._runs.restoring)
@@ -112,7 +114,7 @@ class Daemon:
 
     async def _live(self) -> None:
         """Until asked to stop, or homeless."""
-        finding = [self._reaching.run, self._directory.run, self._relaying.run]
+        finding = [self._reaching.run, self._directory.run, self._relaying.run, self._port_mapping.run]
         if may_be_near(self._settings):
             finding.append(self._nearby.run)
         watching = [self._look_at_home, self._note_peers, Transitions(self.status).run, self._keep_in_touch]
@@ -231,8 +233,8 @@ class Daemon:
             "peers": len(self._network.links()),
             "obstacle": self._obstacle(),
             "reachability": self._discovery.verdict.reachability,
-            "relays": self._relaying.relays,
-            "nat": self._relaying.nat,
+            **self._relaying.as_json(),
+            "port_mapping": self._port_mapping.as_json(),
             "dht": self._discovery.as_json(),
             "addresses": list(self._network.addresses()),
             "memory": resident_bytes(),

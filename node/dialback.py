@@ -45,7 +45,7 @@ class DialBack:
         return self._reachability.is_settled and not self._somebody_came.is_set()
 
     def link(self) -> None:
-        """Somebody is connected now, whom we may ask."""
+        """Somebody is connected now, whom we may ask, or we are elsewhere."""
         self._somebody_came.set()
 
     async def first_verdict(self) -> None:
@@ -59,7 +59,7 @@ class DialBack:
         """For good: ask whoever is connected, while we want to know more."""
         while True:
             self._somebody_came.clear()
-            self._reachability.set_addresses(self._network.own_addresses())
+            self._reachability.set_addresses(self._named())
             direct = [link for link in self._network.links() if link.path == "direct"]
             linked = [(link.peer, scope_between(link.addresses)) for link in direct]
             chosen = self._reachability.whom_to_ask(_now(), linked)
@@ -86,9 +86,8 @@ class DialBack:
             return False
 
     async def _ask(self, peer: PeerId, scope: Scope) -> None:
-        own = self._network.own_addresses()[:MAX_NAMED]
         try:
-            answer = await self._network.call(peer, TryMe(own), CALL_LIMIT)
+            answer = await self._network.call(peer, TryMe(self._named()), CALL_LIMIT)
         except (TransportError, RemoteError):
             answer = None
         if isinstance(answer, Reached):
@@ -97,6 +96,10 @@ class DialBack:
             self._was_tried.set()
         else:
             self._reachability.failed(_now(), peer, scope)
+
+    def _named(self) -> tuple[str, ...]:
+        """Where we may be."""
+        return (*self._network.mapped_addresses, *self._network.own_addresses())[:MAX_NAMED]
 
     def _look_at_verdict(self) -> None:
         if (verdict := self._reachability.verdict()) != self.verdict:

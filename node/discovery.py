@@ -125,6 +125,10 @@ class Discovery:
             self._dial_back.link()
         self._carry_out(self._core.link(self.now(), peer, up))
 
+    def moved(self) -> None:
+        """Our addresses have changed: whoever is connected may try them."""
+        self._dial_back.link()
+
     def handles(self, message: Message) -> bool:
         """Whether a call is for us."""
         return isinstance(message, (*SERVED, TryMe))

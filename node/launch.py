@@ -115,6 +115,8 @@ def foreground_argv(settings: NodeSettings) -> list[str]:
         argv += ["--join", run]
     if not settings.mdns:
         argv.append("--no-mdns")
+    if not settings.port_mapping:
+        argv.append("--no-port-mapping")
     return argv if settings.train else [*argv, "--no-train"]
 
 

@@ -76,6 +76,7 @@ class NodeSettings:
     checkpoint_every: int = CHECKPOINT_EVERY  # rounds; 0: never
     checkpoint_keep: int = CHECKPOINT_KEEP
     mdns: bool = True  # find others on the local network, and be found; never on the loopback alone
+    port_mapping: bool = True  # have the home router let others in
     data_limit: float = DATA_LIMIT  # GiB of a run's data that this node is willing to download; 0: nothing
     share_data: bool = True  # give the data of its runs to members that lack them
 

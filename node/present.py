@@ -35,6 +35,7 @@ def show_status(status: Answer, page: str) -> None:
             ("state", status.get("state")),
             ("memory", size(status.get("memory"))),
             ("reachability", status.get("reachability")),
+            *_mapping(status.get("port_mapping") or {}),
             ("dht", _dht(status.get("dht") or {})),
             ("addresses", ", ".join(map(str, status.get("addresses", [])))),
             ("version", status.get("version")),
@@ -48,6 +49,13 @@ def show_status(status: Answer, page: str) -> None:
         print()
         show_runs(runs)
         _show_workers([run for run in runs if run.get("worker_memory") or run.get("device")])
+
+
+def _mapping(mapping: Answer) -> list[tuple[str, str]]:
+    """What the home router lets in, or why it does not; nothing where nobody was asked."""
+    if mapping.get("external") and not mapping.get("behind_another_nat"):
+        return [("port mapping", f"{mapping['external']} by {mapping['protocol']}")]
+    return [("port mapping", f"none: {mapping['error']}")] if mapping.get("error") else []
 
 
 def show_runs(runs: list[Answer]) -> None:

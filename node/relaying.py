@@ -21,6 +21,7 @@ from dataclasses import replace
 
 from shoal.dht.scope import Scope, scope_between, scope_of
 from shoal.node.discovery import Discovery
+from shoal.node.service import Answer
 from shoal.protocol.circuit.holder import Holder, Promise
 from shoal.protocol.circuit.mapping import Mapping
 from shoal.protocol.dialing import host_of
@@ -64,6 +65,15 @@ class Relaying:
     def lends(self) -> bool:
         """Whether we are a relay for others."""
         return bool(self._lent)
+
+    @property
+    def seen_at(self) -> frozenset[str]:
+        """The hosts at which our relays see us."""
+        return self._mapping.hosts
+
+    def as_json(self) -> Answer:
+        """For `status`."""
+        return {"relays": self.relays, "nat": self.nat}
 
     def link(self, peer: PeerId, up: bool) -> None:
         """A connection was made or lost."""

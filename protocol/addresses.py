@@ -101,6 +101,11 @@ def _interface(found: ifaddr.IP) -> Interface:
     return ip_interface(f"{host.partition('%')[0]}/{found.network_prefix}")
 
 
+def way_out() -> str:
+    """Our IPv4 address on the way to the internet; empty if there is no way."""
+    return _way_out(ROUTES[0])
+
+
 def _way_out(route: tuple[socket.AddressFamily, str]) -> str:
     """Our address on the way to the internet; empty if there is no way."""
     family, somebody = route

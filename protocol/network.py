@@ -61,6 +61,7 @@ class Network:
         self.on_left: Callable[[PeerId, RunId, Message, bool], None] = lambda peer, run, message, sent: None
         self.relayed_addresses: tuple[str, ...] = ()  # where relays connect others with us
         self.reachability = "unknown"  # whether others can dial us: "public" | "nat" | "unknown"
+        self.mapped_addresses: tuple[str, ...] = ()  # where our router lets others in
         self._listen_host, self._port = host, port
         self._transport = Transport(identity, (CONTROL, BULK), self._accept, self._change)
         self.large_ones_pass = self._transport.large_ones_pass  # to a peer: see there
@@ -116,7 +117,7 @@ class Network:
     def addresses(self) -> tuple[str, ...]:
         """Where peers may reach us: multiaddrs that end in our PeerID. Those of this machine alone come last."""
         own = self.own_addresses()
-        lasting = [*(each for each in own if not is_loopback(each)), *self.relayed_addresses]
+        lasting = [*(each for each in own if not is_loopback(each)), *self.mapped_addresses, *self.relayed_addresses]
         return tuple(f"{address}/p2p/{self.peer}" for address in dict.fromkeys([*lasting, *own]))
 
     def own_addresses(self) -> tuple[str, ...]:
@@ -151,7 +152,7 @@ class Network:
         return await first_answer(lambda: in_turns, lambda address: self._transport.name_at(address, LIMIT))
 
     def _are_ours(self, addresses: tuple[str, ...]) -> bool:
-        return any(own in addresses for own in self.own_addresses())
+        return any(own in addresses for own in (*self.mapped_addresses, *self.own_addresses()))
 
     def send(self, to: PeerId, run: RunId, message: Message) -> None:
         """Queue `message`; it may be lost. A payload in it must not change before it was sent."""

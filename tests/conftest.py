@@ -22,9 +22,10 @@ hypothesis.settings.load_profile("repeatable")
 
 @pytest.fixture(autouse=True)
 def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test reads or writes the user's own node, and no node of a test shows itself on the machine's network."""
+    """No test reads or writes the user's own node, and no node of a test is seen on the machine's network."""
     monkeypatch.setenv("SHOAL_HOME", str(tmp_path / "shoal-home"))
     monkeypatch.setenv("SHOAL_NO_MDNS", "1")
+    monkeypatch.setenv("SHOAL_NO_PORT_MAPPING", "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

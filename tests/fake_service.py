@@ -69,6 +69,12 @@ class FakeService:
             "peers": 1,
             "obstacle": self.obstacle,
             "reachability": "public",
+            "port_mapping": {
+                "protocol": "upnp",
+                "external": "203.0.113.7:4101",
+                "error": None,
+                "behind_another_nat": False,
+            },
             "dht": {"servers": 12, "serves": True, "records": 30},
             "addresses": [ADDRESS],
             "memory": 64 << 20,

@@ -46,6 +46,14 @@ def start(
             "--no-mdns", envvar="SHOAL_NO_MDNS", help="Neither look for nodes on the local network nor be found there."
         ),
     ] = False,
+    no_port_mapping: Annotated[
+        bool,
+        typer.Option(
+            "--no-port-mapping",
+            envvar="SHOAL_NO_PORT_MAPPING",
+            help="Do not ask the home router, by NAT-PMP or UPnP, to let others in.",
+        ),
+    ] = False,
     threads: Annotated[
         int | None,
         typer.Option(envvar="SHOAL_THREADS", help="Threads of a training process.", show_default="1 on up to 4 cores"),
@@ -108,6 +116,7 @@ def start(
         admin_port=admin_port,
         bootstrap=tuple(bootstrap or ()),
         mdns=not no_mdns,
+        port_mapping=not no_port_mapping,
         threads=options.default_threads() if threads is None else threads,
         device=device,
         data=tuple(path.absolute() for path in data or ()),

@@ -53,6 +53,11 @@ class Mapping:
         return tuple(dict.fromkeys(seen for _, seen in self._seen.values()))
 
     @property
+    def hosts(self) -> frozenset[str]:
+        """The addresses under which others see us, whatever the port."""
+        return frozenset(str(place[0]) for _, seen in self._seen.values() if (place := host_and_port(seen)) is not None)
+
+    @property
     def places(self) -> tuple[str, ...]:
         """Where others can meet us who dial us when we dial them: nowhere, if each sees us elsewhere."""
         return self.seen if len(self.seen) == 1 else ()

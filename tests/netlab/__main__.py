@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from tests.netlab.lab import network, what_is_missing
 from tests.netlab.links import Link
 from tests.netlab.namespaces import Namespace
-from tests.netlab.places import PLACES, build, plan
+from tests.netlab.places import ALL, build, plan
 from tests.netlab.segments import Host, Router, Segment
 
 LIST = """Topologies for `python -m tests.netlab shell TOPOLOGY`. Each has a public machine, `server`, and `a` with
@@ -80,7 +80,7 @@ def enter(host: Host) -> int:
 def main() -> int:
     asked = arguments().parse_args()
     if asked.command == "list":
-        print(LIST.format(places="\n".join(f"  {name:<16}{place.words}" for name, place in PLACES.items())))
+        print(LIST.format(places="\n".join(f"  {name:<16}{place.words}" for name, place in ALL.items())))
         return 0
     if missing := what_is_missing():
         print(f"No lab here: {missing}.", file=sys.stderr)

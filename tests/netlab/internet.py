@@ -65,10 +65,12 @@ class Internet:
         self._attach(host, Gate(host, policy), link or Link(), address, ipv6)
         return host
 
-    def router(self, label: str, policy: Policy, link: Link | None = None, network: str = "192.168.1") -> Router:
+    def router(
+        self, label: str, policy: Policy, link: Link | None = None, network: str = "192.168.1", address: str = ""
+    ) -> Router:
         """A router with a public address; all homes number their networks alike, unless told otherwise."""
         router = Router(self._lab, label, policy, network)
-        self._attach(router, router.gate, link or Link())
+        self._attach(router, router.gate, link or Link(), address)
         return router
 
     def lay(self, machine: Outside, link: Link) -> None:

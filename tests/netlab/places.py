@@ -8,6 +8,7 @@ from tests.netlab.gates import BLOCKED, KEEPS_PORTS, KEEPS_PORTS_REJECTS, PUBLIC
 from tests.netlab.internet import Internet
 from tests.netlab.lab import Lab
 from tests.netlab.links import Link
+from tests.netlab.mappers import ADDRESSES, Mapper
 from tests.netlab.segments import Host
 
 CARRIER = "100.64.0"  # the network between a carrier's translation and its customers' routers (RFC 6598)
@@ -20,6 +21,7 @@ class Place:
     words: str
     firewall: Policy = PUBLIC
     routers: tuple[Policy, ...] = ()
+    maps: str = ""  # the protocol by which the router maps ports when it is asked
 
 
 PLACES = {
@@ -31,24 +33,34 @@ PLACES = {
     "home-double": Place("a home router behind its carrier's translation", routers=(KEEPS_PORTS, KEEPS_PORTS)),
 }
 
+MAPPING = {  # places that need a miniupnpd
+    "home-upnp": Place("a home router that lets others in when UPnP asks", routers=(KEEPS_PORTS,), maps="upnp"),
+    "home-natpmp": Place("the same, for NAT-PMP", routers=(KEEPS_PORTS,), maps="nat-pmp"),
+}
+ALL = PLACES | MAPPING
+
 
 def settle(internet: Internet, place: str, label: str, link: Link | None = None) -> Host:
     """A new machine in such a place; the link is that of the outermost thing there."""
-    match PLACES[place].routers:
-        case (policy,):
+    match ALL[place].routers, ALL[place].maps:
+        case (policy,), "":
             return internet.router(f"{label}-router", policy, link).host(label)
-        case (outer, inner):
+        case (policy,), protocol:
+            router = internet.router(f"{label}-router", policy, link, address=next(ADDRESSES))
+            Mapper(router, protocol)
+            return router.host(label)
+        case (outer, inner), _:
             carrier = internet.router(f"{label}-carrier", outer, link, CARRIER)
             return carrier.router(f"{label}-router", inner).host(label)
         case _:
-            return internet.host(label, PLACES[place].firewall, link)
+            return internet.host(label, ALL[place].firewall, link)
 
 
 def plan(topology: str) -> dict[str, str]:
     """The places of a public `server`, and of `a`, `b`, ... as the topology says; ValueError for an unknown place."""
     places = topology.split("+")
-    if unknown := [place for place in places if place not in PLACES]:
-        raise ValueError(f"there is no place {unknown[0]!r}; the places are {', '.join(PLACES)}")
+    if unknown := [place for place in places if place not in ALL]:
+        raise ValueError(f"there is no place {unknown[0]!r}; the places are {', '.join(ALL)}")
     return {"server": "public"} | {chr(ord("a") + number): place for number, place in enumerate(places)}
 
 

@@ -431,11 +431,12 @@ def test_the_childs_command_line_says_the_same(shoal: Shoal, monkeypatch: pytest
     seen: list[NodeSettings] = []
     monkeypatch.setattr(launch, "run_here", seen.append)
     monkeypatch.delenv("SHOAL_NO_MDNS")
+    monkeypatch.delenv("SHOAL_NO_PORT_MAPPING")
     data = (Path("/"), FAKE_DAEMON)
     runs = (RUN, LINK, str(FAKE_DAEMON))
     node = (find_home().root, 1234, "127.0.0.1", "::1", 0, (ADDRESS,), 3, "cuda:1")
     asked = NodeSettings(*node, data, FAKE_DAEMON, runs, train=False, data_limit=0.5, share_data=False)
-    for each in (asked, replace(asked, mdns=False)):
+    for each in (asked, replace(asked, mdns=False), replace(asked, port_mapping=False)):
         argv = launch.foreground_argv(each)
         assert shoal(*argv[argv.index("shoal.node") + 1 :])[0] == Exit.OK
         assert seen.pop() == each

@@ -1,0 +1,57 @@
+"""What a router's outside address is worth: is it the internet's, or is there another router behind it? Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
+
+from shoal.protocol.multiaddrs import is_public
+
+CARRIERS = IPv4Network("100.64.0.0/10")  # RFC 6598: between a carrier's translation and its customers
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Whether the router is behind another one, None where nobody can tell yet, and what kind it is, in words."""
+
+    is_behind: bool | None = None
+    words: str | None = None
+
+
+def judge(host: str | None, seen_at: Collection[str], is_online: bool, is_confirmed: bool) -> Judgement:
+    """`host` is what the router says (empty: none, None: there is no router), `seen_at` where others see us.
+
+    `is_confirmed`: somebody has dialled us there.
+    """
+    if host is None:
+        return Judgement()
+    if host == "":
+        return (
+            Judgement(
+                True,
+                "the router has no public address of its own: there is another router, or the "
+                "carrier's address translation (CGNAT), between it and the internet",
+            )
+            if is_online
+            else Judgement()
+        )
+    address = IPv4Address(host)
+    if address in CARRIERS:
+        return Judgement(
+            True,
+            f"the router's outside, {host}, is an address of its carrier's own network: the carrier "
+            "translates addresses (CGNAT)",
+        )
+    if not is_public(address):
+        return Judgement(True, f"the router's outside, {host}, is a private address: it is behind another router")
+    if is_confirmed or host in seen_at:
+        return Judgement(False)
+    if seen_at:
+        others = ", ".join(sorted(seen_at))
+        return Judgement(
+            True,
+            f"others see this node at {others}, not at the router's outside, {host}: something "
+            "between the two translates addresses",
+        )
+    return Judgement()

@@ -1,0 +1,140 @@
+"""What to do next so that our ports lead to us from the router's outside: find it, look at it, map. Pure.
+
+Rules:
+- A lease is renewed at half its time. The router is looked at every LOOK seconds: if its outside has another address,
+  or a mapping is gone, it has been restarted, and is asked anew at once.
+- A router that is silent is asked MISSES times in all, soon; then another is looked for. Where none is, and where one
+  says nothing or declines, pauses double up to PAUSES[1].
+- A port that another machine has outside is asked for under other numbers, TAKEN times.
+- When our network changes all begins anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from shoal.node.gateway.values import Lease, Seen
+
+LIFETIME = 3600  # seconds that a mapping is asked for
+SHORTEST = 20.0  # seconds that one is counted as, however short the router makes it
+LOOK = 30.0  # seconds
+SOON = 5.0  # seconds after a look in vain
+MISSES = 3
+PAUSES = (30.0, 1800.0)  # seconds: the first and the longest
+TAKEN = 4
+OTHER_PORTS = (20_000, 60_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Find:
+    """Look for a router."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Ask it where its outside is, and whether it holds our leases."""
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """Ask it for a mapping."""
+
+    port: int
+    external: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Nothing is to be done for so many seconds."""
+
+    seconds: float
+
+
+Step = Find | Look | Map | Rest
+
+
+class Pause:
+    """Doubles."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+
+    def next(self) -> float:
+        first, longest = PAUSES
+        self._seconds = min(longest, max(first, 2 * self._seconds))
+        return self._seconds
+
+
+class Upkeep:
+    """`ports` are ours. Whatever is done is told: `found`, `saw`, `mapped`, or that it was in vain."""
+
+    def __init__(self, ports: Sequence[int], random: Random) -> None:
+        self._ports, self._random = tuple(ports), random
+        self.moved(0.0)
+
+    def moved(self, now: float) -> None:
+        """We are in another network: nothing is known of it."""
+        self._searches = Pause()
+        self._forget(now)
+
+    def _forget(self, now: float) -> None:
+        self.host: str | None = None  # the router's outside; None while there is no router
+        self.leases: dict[int, Lease] = {}
+        self.has_router = False
+        self._look_at, self._misses = now, 0
+        self._due = dict.fromkeys(self._ports, now)
+        self._refusals = {port: Pause() for port in self._ports}
+        self._taken = dict.fromkeys(self._ports, 0)
+        self._other = dict[int, int]()  # external ports to ask for, if not the same
+
+    def next(self, now: float) -> Step:
+        """What to do now."""
+        if now >= self._look_at:
+            return Look() if self.has_router else Find()
+        due = min(self._ports, key=self._due.__getitem__) if self.has_router else None
+        if due is not None and now >= self._due[due]:
+            held = self.leases.get(due)
+            return Map(due, held.external if held else self._other.get(due, due))
+        return Rest(min(self._look_at, self._due[due] if due is not None else self._look_at) - now)
+
+    def found(self, now: float) -> None:
+        """A router is there."""
+        self.has_router, self._look_at = True, now
+
+    def failed(self, now: float) -> None:
+        """None was found, or it is silent."""
+        if not self.has_router:
+            self._look_at = now + self._searches.next()
+        elif self._misses + 1 < MISSES:
+            self._misses += 1
+            self._look_at = now + SOON
+        else:
+            never_spoke = self.host is None
+            self._forget(now)
+            if never_spoke:
+                self._look_at = now + self._searches.next()
+
+    def saw(self, now: float, seen: Seen) -> None:
+        """The router has answered."""
+        self._misses, self._look_at, self._searches = 0, now + LOOK, Pause()
+        lost = self._ports if self.host not in (None, seen.host) else seen.lost
+        for port in lost:
+            self._due[port] = now
+        self.host = seen.host
+
+    def mapped(self, now: float, lease: Lease) -> None:
+        """A port leads to us."""
+        self.leases[lease.port] = lease
+        self._due[lease.port] = now + max(SHORTEST, lease.lifetime) / 2
+        self._refusals[lease.port], self._taken[lease.port] = Pause(), 0
+
+    def declined(self, now: float, port: int, is_taken: bool) -> None:
+        """A port does not."""
+        self.leases.pop(port, None)
+        if is_taken and self._taken[port] < TAKEN:
+            self._taken[port] += 1
+            self._other[port] = self._random.randint(*OTHER_PORTS)
+        else:
+            self._due[port] = now + self._refusals[port].next()

@@ -1,0 +1,146 @@
+"""When a router is looked for, looked at and asked: in virtual time, against routers that are a few lines each."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+from shoal.node.gateway.upkeep import LIFETIME, LOOK, MISSES, PAUSES, SOON, TAKEN, Find, Look, Map, Rest, Upkeep
+from shoal.node.gateway.values import Lease, Seen
+
+HOST, ELSEWHERE = "203.0.113.7", "203.0.113.8"
+
+
+def upkeep(*ports: int) -> Upkeep:
+    return Upkeep(ports or (4101,), Random(7))
+
+
+def mapped(now: float = 0.0, lifetime: float = LIFETIME) -> Upkeep:
+    """With a router that has given us 4101."""
+    us = upkeep()
+    us.found(now)
+    us.saw(now, Seen(HOST))
+    us.mapped(now, Lease(4101, 4101, lifetime))
+    return us
+
+
+def test_it_finds_looks_maps_and_rests() -> None:
+    us = upkeep(4101, 4102)
+    assert us.next(0.0) == Find()
+    us.found(1.0)
+    assert us.next(1.0) == Look()
+    us.saw(1.0, Seen(HOST))
+    assert us.next(1.0) == Map(4101, 4101)
+    us.mapped(1.0, Lease(4101, 4101, LIFETIME))
+    assert us.next(1.0) == Map(4102, 4102)
+    us.mapped(1.0, Lease(4102, 9000, LIFETIME))
+    assert us.next(1.0) == Rest(LOOK)
+    assert (us.host, us.leases[4102].external) == (HOST, 9000)
+
+
+def test_searches_in_vain_become_rare() -> None:
+    us, now, pauses = upkeep(), 0.0, []
+    for _ in range(10):
+        assert us.next(now) == Find()
+        us.failed(now)
+        step = us.next(now)
+        assert isinstance(step, Rest)
+        pauses.append(step.seconds)
+        now += step.seconds
+    assert pauses[:3] == [30.0, 60.0, 120.0]
+    assert pauses[-1] == PAUSES[1]
+    us.moved(now)
+    assert us.next(now) == Find()
+
+
+def test_a_lease_is_renewed_at_half_its_time_under_the_number_that_it_has() -> None:
+    us = upkeep()
+    us.found(0.0)
+    us.saw(0.0, Seen(HOST))
+    us.mapped(0.0, Lease(4101, 5555, LIFETIME))
+    now = 0.0
+    while not isinstance(step := us.next(now), Map):
+        if isinstance(step, Look):
+            us.saw(now, Seen(HOST))
+        else:
+            assert isinstance(step, Rest)
+            now += step.seconds
+    assert (now, step) == (LIFETIME / 2, Map(4101, 5555))
+
+
+def test_a_lease_without_an_end_is_only_looked_at() -> None:
+    us = mapped(lifetime=math.inf)
+    assert us.next(0.0) == Rest(LOOK)
+
+
+def test_a_lost_mapping_is_made_anew_at_once() -> None:
+    us = mapped()
+    assert us.next(LOOK) == Look()
+    us.saw(LOOK, Seen(HOST, lost=(4101,)))
+    assert us.next(LOOK) == Map(4101, 4101)
+
+
+def test_so_is_one_whose_router_has_another_outside() -> None:
+    us = mapped()
+    us.saw(LOOK, Seen(ELSEWHERE))
+    assert us.next(LOOK) == Map(4101, 4101)
+    assert us.host == ELSEWHERE
+
+
+def test_a_router_that_falls_silent_is_looked_for_anew() -> None:
+    us, now = mapped(), LOOK
+    for _ in range(MISSES - 1):
+        assert us.next(now) == Look()
+        us.failed(now)
+        assert us.next(now) == Rest(SOON)
+        now += SOON
+    assert us.leases
+    us.failed(now)
+    assert (us.host, us.leases, us.has_router) == (None, {}, False)
+    assert us.next(now) == Find()
+
+
+def test_a_router_that_is_found_and_never_speaks_is_asked_ever_more_rarely() -> None:
+    us, now, searches = upkeep(), 0.0, list[float]()
+    while now < 10_000:
+        step = us.next(now)
+        if isinstance(step, Rest):
+            now += step.seconds
+        elif isinstance(step, Find):
+            searches.append(now)
+            us.found(now)
+        else:
+            now += 4.0
+            us.failed(now)
+    assert len(searches) < 12
+
+
+def test_a_taken_port_is_asked_for_under_other_numbers_and_then_later() -> None:
+    us = mapped()
+    us.saw(LOOK, Seen(HOST, lost=(4101,)))
+    asked = []
+    for _ in range(TAKEN + 1):
+        step = us.next(LOOK)
+        assert isinstance(step, Map)
+        asked.append(step.external)
+        us.declined(LOOK, 4101, is_taken=True)
+    assert asked[0] == 4101
+    assert len(set(asked)) == TAKEN + 1
+    assert us.leases == {}
+    assert us.next(LOOK) == Rest(PAUSES[0])
+
+
+def test_a_refusal_is_asked_again_ever_more_rarely() -> None:
+    us = upkeep()
+    us.found(0.0)
+    now, asked = 0.0, list[float]()
+    while now < 1000:
+        step = us.next(now)
+        if isinstance(step, Rest):
+            now += step.seconds
+        elif isinstance(step, Look):
+            us.saw(now, Seen(HOST))
+        else:
+            asked.append(now)
+            us.declined(now, 4101, is_taken=False)
+    assert asked == [0.0, 30.0, 90.0, 210.0, 450.0, 930.0]
