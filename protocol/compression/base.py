@@ -1,10 +1,13 @@
 """What a codec is: fp32 values to bytes and back, chunk by chunk.
 
 - Sizes are known beforehand: `bytes_for(n)` is exact, so a payload of another size is refused unread.
-- `decode` is total: it returns finite values or raises PayloadError, whatever the bytes are.
+- `peak` is total: whatever the bytes are, it refuses them with PayloadError, or `decode` and `add` will take them,
+  and give finite values. So a sum can be checked before it is touched.
 - `decode` gives the same bits on every machine: single multiplications in a fixed order, and no denormal
-  results of its own making, which some processors and libraries flush to zero.
+  results of its own making, which some processors and libraries flush to zero. `encode` need not: a value near the
+  middle between two codes may become one on this machine and the other on that.
 - `encode` returns its own copy: the payload is kept under its hash while the vector it came from changes.
+- No codec keeps anything between two calls; each may be used by several threads at once.
 """
 
 from __future__ import annotations
@@ -37,11 +40,19 @@ class Codec(Protocol):
         ...
 
     def encode(self, values: Tensor) -> bytes:
-        """The payload of a vector of finite fp32 values; LocalError if one is NaN or infinite."""
+        """The payload of a contiguous vector of finite fp32 values; LocalError if one is NaN or infinite."""
+        ...
+
+    def peak(self, payload: Payload, n: int) -> float:
+        """A bound on the magnitudes in the payload of `n` values; PayloadError if it is not one."""
         ...
 
     def decode(self, payload: Payload, n: int) -> Tensor:
         """The `n` values of a payload, as a new fp32 vector; PayloadError if it is not one."""
+        ...
+
+    def add(self, total: Tensor, payload: Payload, weight: float = 1.0) -> None:
+        """Add `weight` times its values to `total`, of the same length; `peak` has found nothing wrong with it."""
         ...
 
 
@@ -53,10 +64,9 @@ def is_finite(values: Tensor) -> bool:
     return isfinite(low.item()) and isfinite(high.item())
 
 
-def require_finite(values: Tensor) -> None:
-    """LocalError if our own values must not leave this machine."""
-    if not is_finite(values):
-        raise LocalError("the vector to send holds NaN or Inf; training has diverged on this machine")
+def diverged() -> LocalError:
+    """Our own values must not leave this machine."""
+    return LocalError("the vector to send holds NaN or Inf; training has diverged on this machine")
 
 
 def require_size(codec: Codec, payload: Payload, n: int) -> None:

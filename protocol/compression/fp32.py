@@ -1,18 +1,21 @@
-"""The lossless codec: IEEE 754 single precision, little endian."""
+"""The lossless codec: IEEE 754 single precision, little endian. Denormals pass as they are."""
 
 from __future__ import annotations
 
+from math import isfinite
+
 import numpy as np
-import torch
 from torch import Tensor
 
-from shoal.protocol.compression.base import Payload, is_finite, require_finite, require_size
+from shoal.protocol.compression.base import Payload, diverged, is_finite, require_size
+from shoal.protocol.compression.blocks import Floats, Slab
+from shoal.protocol.compression.dense import Dense
 from shoal.protocol.errors import PayloadError
 
 WIRE = np.dtype("<f4")
 
 
-class Fp32:
+class Fp32(Dense):
     """Four bytes per value."""
 
     name = "fp32"
@@ -24,13 +27,32 @@ class Fp32:
 
     def encode(self, values: Tensor) -> bytes:
         """The values as they are."""
-        require_finite(values)
-        return values.numpy().astype(WIRE, copy=False).tobytes()
-
-    def decode(self, payload: Payload, n: int) -> Tensor:
-        """The values as they were."""
-        require_size(self, payload, n)
-        values = torch.from_numpy(np.frombuffer(payload, WIRE).astype(np.float32))  # the one copy
         if not is_finite(values):
+            raise diverged()
+        return values.cpu().numpy().astype(WIRE, copy=False).tobytes()
+
+    def peak(self, payload: Payload, n: int) -> float:
+        """The largest magnitude."""
+        require_size(self, payload, n)
+        values = _values(payload)
+        with np.errstate(invalid="ignore"):  # NaN wins min and max, and says so
+            low, high = float(values.min(initial=0)), float(values.max(initial=0))
+        if not (isfinite(low) and isfinite(high)):
             raise PayloadError("fp32 payload holds NaN or Inf")
-        return values
+        return max(-low, high)
+
+    def read(self, payload: Payload, n: int, slab: Slab, out: Tensor) -> None:
+        """The values as they were."""
+        np.copyto(out.numpy(), _values(payload)[slab.values])
+
+    def add(self, total: Tensor, payload: Payload, weight: float = 1.0) -> None:
+        """In one pass over the payload itself, where nothing is to be multiplied."""
+        if weight != 1:
+            super().add(total, payload, weight)
+        else:
+            with np.errstate(over="ignore"):  # whether a sum stays finite is its owner's question
+                np.add(total.numpy(), _values(payload), out=total.numpy())
+
+
+def _values(payload: Payload) -> Floats:
+    return np.frombuffer(payload, WIRE)

@@ -1,33 +1,48 @@
 """Blockwise int8: each block of 1,024 values is scaled by its largest magnitude (8.03 bits per value).
 
 A payload is the blocks' magnitudes in fp32, little endian, then one signed byte per value. With m the
-magnitude of its block, x becomes the code round(127 (x / m)), half to even, and comes back as (code / 127) m:
+magnitude of its block, x becomes the code round(x (127 / m)), half to even, and comes back as (code / 127) m:
 
-    |x' - x| <= m / 254 * (1 + 2**-14)        half a step, and the roundings of the arithmetic itself
+    |x' - x| <= m / 254 * (1 + 2**-13)        half a step, and the roundings of the arithmetic itself
 
 The values m, -m and 0 come back exactly, so constant blocks and blocks of one value are lossless. A block
 with m < 2**-119 is sent as zeros (its error is at most m), because above that bound no result is denormal.
-Nothing overflows: no intermediate exceeds max(m, 127). The code -128 and other magnitudes are never sent, and
-refused.
+Nothing overflows: no intermediate exceeds max(m, 2**24). The code -128 and other magnitudes are never sent, and
+refused. `add` multiplies once, by a step that it rounds beforehand: its values keep the bound, and may differ from
+those of `decode` in the last place.
 """
 
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from shoal.protocol.compression.base import Payload, require_finite, require_size
+from shoal.protocol.compression.base import Payload, require_size
+from shoal.protocol.compression.blocks import (
+    BLOCK,
+    SLAB,
+    Floats,
+    Slab,
+    are_scales,
+    blocks,
+    column,
+    magnitudes,
+    rows,
+    slabs,
+    slabs_of,
+)
+from shoal.protocol.compression.dense import Dense
 from shoal.protocol.errors import PayloadError
 
-BLOCK = 1024
-SLAB = 256 * BLOCK  # values worked on at a time, so that the temporaries stay in the cache
 LEVELS = 127
-STEP = 1 / LEVELS  # rounds to fp32 such that 127 * STEP is 1
+STEP = np.float32(1 / LEVELS)  # such that 127 * STEP is 1
 SMALLEST = 2.0**-119  # > LEVELS * 2**-126, the smallest normal number
+ROUNDING = 1.5 * 2.0**23  # added to a small number, it leaves the nearest integer in the sum's lowest bits
 
 
-class Int8:
+class Int8(Dense):
     """One byte per value and four per block."""
 
     name = "int8"
@@ -39,60 +54,55 @@ class Int8:
 
     def encode(self, values: Tensor) -> bytes:
         """The blocks' magnitudes, then the codes."""
-        require_finite(values)
         n = len(values)
-        magnitudes = np.empty(blocks(n), "<f4")
-        codes = np.empty(n, np.int8)
-        for start in range(0, n, SLAB):
-            stop = min(start + SLAB, n)
-            scale, code = quantize(values[start:stop])
-            magnitudes[start // BLOCK : blocks(stop)] = scale.numpy()
-            codes[start:stop] = code.numpy()
-        return magnitudes.tobytes() + codes.tobytes()
+        payload = np.empty(self.bytes_for(n), np.uint8)
+        scales, codes = _parts(payload, n)
+        written = torch.from_numpy(codes)
+        for slab, x, room in slabs_of(values):
+            scale = magnitudes(x, room)
+            scale[scale < SMALLEST] = 0
+            scales[slab.blocks] = scale
+            rows(written[slab.values]).copy_(quantize(x, scale, room))
+        return payload.tobytes()
 
-    def decode(self, payload: Payload, n: int) -> Tensor:
-        """The values, each within the bound above."""
+    def peak(self, payload: Payload, n: int) -> float:
+        """The largest of the magnitudes."""
         require_size(self, payload, n)
-        head = 4 * blocks(n)
-        view = memoryview(payload)
-        magnitudes = torch.from_numpy(np.frombuffer(view[:head], "<f4").astype(np.float32))
-        codes = torch.from_numpy(np.frombuffer(view[head:], np.int8).copy())
-        require_canonical(magnitudes, codes)
-        values = torch.empty(n)
-        for start in range(0, n, SLAB):
-            stop = min(start + SLAB, n)
-            scale = magnitudes[start // BLOCK : blocks(stop)]
-            values[start:stop] = dequantize(scale, codes[start:stop])
-        return values
+        scales, codes = _parts(payload, n)
+        if not are_scales(scales, SMALLEST):
+            raise PayloadError("int8 payload with a magnitude that is NaN, infinite, negative or denormal")
+        if codes.min(initial=0) < -LEVELS:
+            raise PayloadError("int8 payload with the code -128")
+        return float(scales.max(initial=0))
+
+    def read(self, payload: Payload, n: int, slab: Slab, out: Tensor) -> None:
+        """(code / 127) m."""
+        scales, codes = _parts(payload, n)
+        np.copyto(out.numpy(), codes[slab.values])
+        out.mul_(float(STEP))
+        rows(out).mul_(column(scales[slab.blocks], out))
+
+    def add(self, total: Tensor, payload: Payload, weight: float = 1.0) -> None:
+        """code (m / 127 times the weight)."""
+        n = len(total)
+        scales, codes = _parts(payload, n)
+        with np.errstate(over="ignore"):  # whether a sum stays finite is its owner's question
+            steps = scales * STEP * np.float32(weight)
+        room = torch.empty_like(total[:SLAB])
+        for slab in slabs(n):
+            part = room[: slab.size]
+            np.copyto(part.numpy(), codes[slab.values])
+            rows(part).mul_(column(steps[slab.blocks], part))
+            total[slab.values].add_(part)
 
 
-def blocks(n: int) -> int:
-    """How many blocks `n` values begin."""
-    return -(-n // BLOCK)
+def quantize(x: Tensor, scale: Floats, room: Tensor) -> Tensor:
+    """The rows' codes in the lowest bytes of int32, in `room`; a row of scale 0 has zeros."""
+    factor = np.divide(LEVELS, scale, out=np.zeros_like(scale), where=scale > 0)
+    torch.addcmul(x.new_full((1, x.shape[1]), ROUNDING), x, column(factor, x), out=room)
+    return room.view(torch.int32)
 
 
-def quantize(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Magnitudes (blocks,) and codes (n,) of at most a slab of values."""
-    n = len(values)
-    padded = torch.nn.functional.pad(values, (0, -n % BLOCK)).view(-1, BLOCK)
-    scale = padded.abs().amax(dim=1)
-    scale = torch.where(scale < SMALLEST, 0.0, scale)
-    divisor = torch.where(scale == 0, torch.inf, scale)  # x / inf = 0: a zero block has zero codes
-    codes = (padded / divisor[:, None]).mul_(LEVELS).round_().to(torch.int8)
-    return scale, codes.view(-1)[:n]
-
-
-def dequantize(scale: Tensor, codes: Tensor) -> Tensor:
-    """The values (n,) of at most a slab of codes."""
-    n = len(codes)
-    padded = torch.nn.functional.pad(codes, (0, -n % BLOCK)).view(-1, BLOCK)
-    return padded.to(torch.float32).mul_(STEP).mul_(scale[:, None]).view(-1)[:n]
-
-
-def require_canonical(magnitudes: Tensor, codes: Tensor) -> None:
-    """PayloadError unless `encode` can have made these."""
-    fits = (magnitudes == 0) | ((magnitudes >= SMALLEST) & (magnitudes < torch.inf))  # NaN compares false
-    if not bool(fits.all()):
-        raise PayloadError("int8 payload with a magnitude that is NaN, infinite, negative or denormal")
-    if len(codes) and int(codes.min()) < -LEVELS:
-        raise PayloadError("int8 payload with the code -128")
+def _parts(payload: Payload | npt.NDArray[np.uint8], n: int) -> tuple[Floats, npt.NDArray[np.int8]]:
+    head = 4 * blocks(n)
+    return np.frombuffer(payload, "<f4", blocks(n)), np.frombuffer(payload, np.int8, n, head)

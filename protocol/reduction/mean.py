@@ -3,6 +3,9 @@
 Contributions are added in the order of the calls (the core calls in roster order) and the mean is encoded
 once, so every member decodes the same bytes. Weights are taken relative to the first one: with equal weights,
 the usual case, nothing is multiplied but by 1, and a single contribution comes back as it was.
+
+A payload is checked before it is counted, and added in place. Only where the sum might leave the range of fp32 is it
+made beside the old one, so that a contribution that overflows it can be refused.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ import torch
 from shoal.protocol.compression import Codec
 from shoal.protocol.compression.base import is_finite
 from shoal.protocol.errors import PayloadError
+
+SAFE = 2.0**127  # half of fp32's range: below it, no rounding of a sum reaches infinity
 
 
 class MeanReducer:
@@ -30,36 +35,46 @@ class MeanReducer:
 
     def check(self, chunk: int, payload: bytes) -> None:
         """PayloadError unless the payload can be decoded."""
-        self._gather.decode(payload, self._sizes[chunk])
+        self._gather.peak(payload, self._sizes[chunk])
 
 
 class MeanSum:
     """The mean of one chunk in the making."""
 
     def __init__(self, size: int, scatter: Codec, gather: Codec) -> None:
-        self._total = torch.zeros(size)
+        self._size = size
         self._scatter = scatter
         self._gather = gather
+        self._total: torch.Tensor | None = None  # until something with weight is added
+        self._peak = 0.0  # a bound on the magnitudes in it
         self._unit = 0  # the first weight that is not zero
         self._weight = 0
 
     def add(self, weight: int, payload: bytes) -> None:
         """Count one contribution; PayloadError leaves the sum as it was, also if the sum would overflow."""
         assert weight >= 0
-        values = self._scatter.decode(payload, len(self._total))
+        peak = self._scatter.peak(payload, self._size)
         if weight == 0:
             return
-        unit = self._unit or weight
-        if weight != unit:
-            values *= weight / unit
-        values += self._total
-        if not is_finite(values):
-            raise PayloadError("a contribution so large that the sum overflows")
-        self._total, self._unit = values, unit
+        if self._total is None:
+            self._total, self._unit, self._peak = self._scatter.decode(payload, self._size), weight, peak
+        else:
+            share = weight / self._unit
+            self._total = self._with(self._total, payload, share, self._peak + share * peak)
+            self._peak += share * peak
         self._weight += weight
+
+    def _with(self, total: torch.Tensor, payload: bytes, share: float, peak: float) -> torch.Tensor:
+        """The sum with one more; in place, unless it may overflow."""
+        safe = peak < SAFE
+        total = total if safe else total.clone()
+        self._scatter.add(total, payload, share)
+        if not safe and not is_finite(total):
+            raise PayloadError("a contribution so large that the sum overflows")
+        return total
 
     def finish(self) -> bytes:
         """The mean so far, encoded; zeros if nothing with weight was added."""
-        if not self._weight:
-            return self._gather.encode(self._total)
+        if self._total is None:
+            return self._gather.encode(torch.zeros(self._size))
         return self._gather.encode(self._total / (self._weight / self._unit))

@@ -14,7 +14,8 @@ from hypothesis.extra import numpy as hnp
 from torch import Tensor
 
 from shoal.protocol.compression import CODECS, Codec, codec
-from shoal.protocol.compression.int8 import BLOCK, SLAB, SMALLEST
+from shoal.protocol.compression.blocks import BLOCK, SLAB
+from shoal.protocol.compression.int8 import SMALLEST
 from shoal.protocol.errors import LocalError, PayloadError
 
 each_codec = pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)

@@ -1,0 +1,41 @@
+"""What the dense codecs share: a codec says how one slab is read, and this decodes and adds slab by slab."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from shoal.protocol.compression.base import Payload
+from shoal.protocol.compression.blocks import SLAB, Slab, slabs
+
+
+class Dense(ABC):
+    """A codec that writes every value."""
+
+    @abstractmethod
+    def peak(self, payload: Payload, n: int) -> float:
+        """See Codec."""
+
+    @abstractmethod
+    def read(self, payload: Payload, n: int, slab: Slab, out: Tensor) -> None:
+        """Write a slab's values to `out`; the payload, of `n` values, has been checked."""
+
+    def decode(self, payload: Payload, n: int) -> Tensor:
+        """The values, each within the codec's bound."""
+        self.peak(payload, n)
+        values = torch.empty(n)
+        for slab in slabs(n):
+            self.read(payload, n, slab, values[slab.values])
+        return values
+
+    def add(self, total: Tensor, payload: Payload, weight: float = 1.0) -> None:
+        """Add what `decode` would give, times the weight: each a multiplication, then an addition."""
+        room = torch.empty_like(total[:SLAB])
+        for slab in slabs(len(total)):
+            part = room[: slab.size]
+            self.read(payload, len(total), slab, part)
+            if weight != 1:
+                part.mul_(weight)
+            total[slab.values].add_(part)
