@@ -15,9 +15,9 @@ from tests.simulation.signing import FakeSigner
 from tests.simulation.world import Disk, World
 
 
-def status(round: int = 0, step: int = 0) -> RunStatus:
+def status(round: int = 0, step: int = 0, phase: str = "training") -> RunStatus:
     """A plausible status."""
-    return RunStatus(round, NO_DIGEST, NO_DIGEST, "training", step, 0, None, True, 0, "public")
+    return RunStatus(round, NO_DIGEST, NO_DIGEST, phase, step, 0, None, True, 0, "public")
 
 
 class MemberNode(Node):
