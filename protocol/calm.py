@@ -4,25 +4,23 @@ Rules:
 - Pauses grow with the time since the last news, up to MOST times what they are while something happens.
 - News of any kind, of our own, of others, of a lost connection, end the rest at once. So the first death in a resting
   run is found later than usual, and all that come with it as soon as ever.
-- Within a round nobody rests: it may take long, and hangs on its members.
+- Within a round nobody rests, as its owner says (`may_rest`): a round may take long, and hangs on its members.
 """
 
 from __future__ import annotations
 
 from shoal.protocol.effects import Effect
-from shoal.protocol.members import MemberTable
 from shoal.protocol.timers import Timers
 
 GROWTH, MOST = 1 / 10, 20.0  # periods for each second without news
 PROBES, EXCHANGES, EXCHANGES_MOST = 1.0, 30.0, 120.0  # seconds between two while something happens; the longest
-OPEN = ("matching", "training")  # phases in which a member may wait for days
 
 
 class Calm:
     """Of one member."""
 
-    def __init__(self, table: MemberTable, timers: Timers) -> None:
-        self._table = table
+    def __init__(self, timers: Timers) -> None:
+        self.may_rest = True
         self._timers = timers
         self._news_at = float("inf")  # none yet: nobody rests
 
@@ -42,6 +40,6 @@ class Calm:
         return min(EXCHANGES_MOST, EXCHANGES * self._growth(now))
 
     def _growth(self, now: float) -> float:
-        if self._table.own.status.phase not in OPEN:
+        if not self.may_rest:
             return 1.0
         return min(MOST, max(1.0, GROWTH * (now - self._news_at)))

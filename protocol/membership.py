@@ -63,9 +63,10 @@ class Membership(MembershipView):
         self._rng = rng
         self._timers = Timers("membership")
         self._news = Dissemination(self._table, self._timers, rng)
+        self.calm = self._news.calm
         self._prober = Prober(self._table, self._news, self._timers, rng)
         self._suspicions = Suspicions(self._table, self._news, self._timers)
-        self._exchange = Exchange(self._table, self._timers, self._news.calm, rng)
+        self._exchange = Exchange(self._table, self._timers, self.calm, rng)
         self._running = False
         self._recovered_at = NEVER
         self._not_ours = 0  # entries in our name that we did not make
@@ -88,7 +89,7 @@ class Membership(MembershipView):
         self._running = True
         return [
             *self._exchange.start(now, seeds),
-            self._timers.arm(now, self._rng.uniform(0.0, self._news.calm.probe_pause(now)), "probe"),
+            self._timers.arm(now, self._rng.uniform(0.0, self.calm.probe_pause(now)), "probe"),
             self._timers.arm(now, REVIVE_EVERY, "revive"),
         ]
 
@@ -265,7 +266,7 @@ class Membership(MembershipView):
     def _probe_next(self, now: float, _: str) -> list[Effect]:
         target = self._prober.next_target()
         effects = [] if target is None else self._prober.probe(now, target)
-        return [*effects, self._timers.arm(now, self._news.calm.probe_pause(now), "probe")]
+        return [*effects, self._timers.arm(now, self.calm.probe_pause(now), "probe")]
 
     def _probe_failed(self, now: float, number: str) -> list[Effect]:
         target = self._prober.failed(int(number))

@@ -15,9 +15,9 @@ from tests.simulation.signing import FakeSigner
 from tests.simulation.world import Disk, World
 
 
-def status(round: int = 0, step: int = 0, phase: str = "training") -> RunStatus:
+def status(round: int = 0, step: int = 0) -> RunStatus:
     """A plausible status."""
-    return RunStatus(round, NO_DIGEST, NO_DIGEST, phase, step, 0, None, True, 0, "public")
+    return RunStatus(round, NO_DIGEST, NO_DIGEST, "training", step, 0, None, True, 0, "public")
 
 
 class MemberNode(Node):
@@ -98,3 +98,9 @@ def agree(world: Swarm) -> bool:
 def told(world: Swarm, kind: type[Event]) -> list[Event]:
     """All events of this kind that the living were told."""
     return [event for node in world.nodes() for event in node.told if type(event) is kind]
+
+
+def let_rest(world: Swarm, may_rest: bool) -> None:
+    """Whether they are outside of a round, as the owners of all memberships say."""
+    for node in world.nodes():
+        node.membership.calm.may_rest = may_rest

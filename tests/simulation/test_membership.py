@@ -14,7 +14,7 @@ from shoal.protocol.ids import PeerId
 from shoal.protocol.members import PeerDown, PeerLeft, PeerSuspected, State
 from tests.simulation.faults import FaultPlan
 from tests.simulation.links import LAN, WAN, Link
-from tests.simulation.members import Swarm, agree, names, settled_swarm, start_swarm, status, told
+from tests.simulation.members import Swarm, agree, let_rest, names, settled_swarm, start_swarm, status, told
 
 ROOT = Path(__file__).parents[2]
 
@@ -95,11 +95,10 @@ def test_what_half_of_the_members_notice_the_others_believe_after_a_look() -> No
     assert world.run_until(lambda: unseen(world, victim), within=10.0) < 3.0
 
 
-@pytest.mark.parametrize("phase", ["training", "reducing"])  # who waits rests, who is in a round does not
-def test_only_the_dead_die_in_ten_minutes_of_one_percent_loss(phase: str) -> None:
+@pytest.mark.parametrize("may_rest", [False, True])
+def test_only_the_dead_die_in_ten_minutes_of_one_percent_loss(may_rest: bool) -> None:
     world = settled_swarm(8, seed=7, link=Link(delay=0.04, jitter=0.05, loss=0.01))
-    for peer in world.living():
-        world.command(peer, lambda node, now: node.membership.set_status(now, status(phase=phase)))
+    let_rest(world, may_rest)
     victim = world.living()[-1]
     world.run(300.0)
     assert not told(world, PeerDown)
@@ -191,8 +190,7 @@ def test_a_run_at_rest_says_little_and_news_end_the_rest() -> None:
     world.command(world.living()[0], lambda node, now: node.membership.set_status(now, status(step=1)))
     world.run(2.0)
     assert rate(world, 6.0) > awake / 3
-    for peer in world.living():
-        world.command(peer, lambda node, now: node.membership.set_status(now, status(phase="reducing")))
+    let_rest(world, False)
     world.run(300.0)
     assert rate(world, 60.0) > awake / 3
 
