@@ -12,6 +12,7 @@ import random
 from heapq import nsmallest
 from typing import Generic, TypeVar
 
+from shoal.protocol.calm import Calm
 from shoal.protocol.effects import Effect, Send
 from shoal.protocol.ids import PeerId
 from shoal.protocol.members import NEVER, MemberTable, State
@@ -62,6 +63,7 @@ class Dissemination:
     def __init__(self, table: MemberTable, timers: Timers, rng: random.Random) -> None:
         self._table = table
         self._timers = timers
+        self.calm = Calm(timers)
         self._rng = rng
         self._gossiped_at = NEVER
         self._entries: Rumours[PeerId] = Rumours()
@@ -104,7 +106,8 @@ class Dissemination:
             return []
         at = max(now + SOON, self._gossiped_at + GAP)
         due = self._timers.due("gossip")
-        return [self._timers.arm(now, at - now, "gossip")] if due is None or due > at else []
+        gossip = [self._timers.arm(now, at - now, "gossip")] if due is None or due > at else []
+        return [*self.calm.stir(now), *gossip]
 
     def gossip(self, now: float, _: str) -> list[Effect]:
         """Tell a few members, and again a little later while there is something to tell."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import random
 
+from shoal.protocol.calm import Calm
 from shoal.protocol.effects import Effect, Send
 from shoal.protocol.ids import PeerId
 from shoal.protocol.members import Member, MemberTable, State, age
@@ -18,7 +19,7 @@ from shoal.protocol.messages.membership import Claim, Gossip, News, Row, Summary
 from shoal.protocol.timers import Timers
 
 PAGE = 48  # entries in one message
-EVERY, SMALL = 30.0, 32  # seconds between exchanges; longer in groups that are not small
+SMALL = 32  # members; larger groups exchange less often
 ALONE_FIRST, ALONE_MOST = 1.0, 15.0  # back-off between tries while nobody is there
 SEEDS_AT_ONCE = 3
 
@@ -26,9 +27,10 @@ SEEDS_AT_ONCE = 3
 class Exchange:
     """Decides with whom and when, and what the other side lacks."""
 
-    def __init__(self, table: MemberTable, timers: Timers, rng: random.Random) -> None:
+    def __init__(self, table: MemberTable, timers: Timers, calm: Calm, rng: random.Random) -> None:
         self._table = table
         self._timers = timers
+        self._calm = calm
         self._rng = rng
         self._seeds: list[PeerId] = []
         self._alone_pause = ALONE_FIRST
@@ -57,7 +59,9 @@ class Exchange:
         count = len(self._table.present())
         if count:
             self._alone_pause = ALONE_FIRST
-            pause = EVERY * max(1.0, math.log2(2 * count / SMALL)) * self._rng.uniform(0.8, 1.2)
+            pause = (
+                self._calm.exchange_pause(now) * max(1.0, math.log2(2 * count / SMALL)) * self._rng.uniform(0.8, 1.2)
+            )
         else:
             pause = self._alone_pause
             self._alone_pause = min(ALONE_MOST, 2 * pause)

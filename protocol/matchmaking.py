@@ -30,7 +30,7 @@ from shoal.protocol.roster import Base, Offer, check_join
 from shoal.protocol.signing import signed
 from shoal.protocol.voting import VoteState
 
-RETRY = 1.0  # seconds between repeats of a JOIN
+RETRY, RETRY_MOST = 1.0, 12.0  # seconds between repeats of a JOIN; of one that is counted, when we wait for long
 SILENCE = 5  # repeats without an answer before a leader counts as wedged
 
 
@@ -64,6 +64,7 @@ class Matchmaking:
         self._join: Join | None = None  # our own, of this attempt
         self._token = base.round << 20  # a timer of an earlier round is stale here
         self._silent = 0
+        self._entered_at = -math.inf
         self._turned_away_at = -math.inf
         self._reason = ""
         self._has_stepped_aside = False  # we were to lead, and had nothing to hand in
@@ -120,7 +121,7 @@ class Matchmaking:
         attempt = max(attempt, self.candidates.after_leaves(attempt + MAX_ATTEMPT_STEP))
         self.active = True
         self.attempt, self.leader = attempt, self.candidates.leader(attempt)
-        self._silent, self._token = 0, self._token + 1
+        self._silent, self._token, self._entered_at = 0, self._token + 1, now
         self._vote.join(attempt)
         self._join = self._sign_join(self._offer, attempt, self.leader)
         effects: list[Effect] = [Persist(f"vote-{self._part}", self._vote.record()), self._wake(RETRY)]
@@ -208,9 +209,10 @@ class Matchmaking:
         is_wedged = self._silent >= SILENCE and self._view.is_alive(self.leader)
         if is_wedged or self.candidates.may_replace(self.leader):
             return self.enter(now, self.attempt + 1)
+        pause = RETRY if self._silent else min(RETRY_MOST, max(RETRY, (now - self._entered_at) / RETRY_MOST))
         self._silent = min(self._silent + 1, SILENCE)
         leaves = [Send(self.leader, leave) for leave in self.candidates.pass_on(self.attempt)]
-        return [*leaves, Send(self.leader, self._join), self._wake(RETRY * (1 + self._silent / 2))]
+        return [*leaves, Send(self.leader, self._join), self._wake(pause * (1 + self._silent / 2))]
 
     # -- inside ---------------------------------------------------------------------------------------------
 

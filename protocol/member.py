@@ -38,6 +38,7 @@ from shoal.protocol.transfer import Transfer
 from shoal.protocol.wire import Message
 
 PART = 0  # the whole model is one part; methods with fragments will have several
+OPEN = ("matching", "training")  # phases in which a run may wait for days, and need not be watched closely
 
 MEMBERSHIP_MESSAGES = gossip.Ping | gossip.PingFor | gossip.Ack | gossip.AckFor | gossip.Gossip | gossip.Summary
 TRANSFER_MESSAGES = sync.GetChain | sync.Chain | sync.GetState | sync.StateIs | sync.GetStateChunk | sync.StateChunk
@@ -253,6 +254,7 @@ class Member:
     def _announce(self, now: float) -> list[Effect]:
         """A new base is news for everybody; all else waits for the next `report`."""
         base = self.rounds.base
+        self.membership.calm.may_rest = self.phase in OPEN
         if base is None or (base.history, base.root) == (self._status.history, self._status.root):
             return []
         return self._set_status(now, self._status)

@@ -5,7 +5,7 @@ who does not answer is suspected, and dead if it does not refute that; news ride
 comes care in judging others: who is slow itself is patient. Collaborators do the work, each in its file:
 
     members    what is later than what              vetting        what may be believed at all
-    probe      who answers                          suspicion      how long a suspect has
+    probe      who answers (calm: how often asked)  suspicion      how long a suspect has
     exchange   summaries, for newcomers and losses  dissemination  what is carried along, how often
 
 This file is the machine around them: commands, messages, timers. No deadline is a setting: they follow from
@@ -27,7 +27,7 @@ from shoal.protocol.ids import PeerId
 from shoal.protocol.members import MAX_MEMBERS, MAX_TOMBSTONES, NEVER, MemberTable, NamesakeSeen, State
 from shoal.protocol.messages.membership import Ack, AckFor, Claim, Entry, Gossip, News, Ping, PingFor, Summary
 from shoal.protocol.messages.status import RunStatus
-from shoal.protocol.probe import PERIOD, Prober
+from shoal.protocol.probe import Prober
 from shoal.protocol.signing import Signer, signed
 from shoal.protocol.suspicion import Suspicions
 from shoal.protocol.timers import Timers
@@ -63,9 +63,10 @@ class Membership(MembershipView):
         self._rng = rng
         self._timers = Timers("membership")
         self._news = Dissemination(self._table, self._timers, rng)
+        self.calm = self._news.calm
         self._prober = Prober(self._table, self._news, self._timers, rng)
         self._suspicions = Suspicions(self._table, self._news, self._timers)
-        self._exchange = Exchange(self._table, self._timers, rng)
+        self._exchange = Exchange(self._table, self._timers, self.calm, rng)
         self._running = False
         self._recovered_at = NEVER
         self._not_ours = 0  # entries in our name that we did not make
@@ -88,7 +89,7 @@ class Membership(MembershipView):
         self._running = True
         return [
             *self._exchange.start(now, seeds),
-            self._timers.arm(now, self._rng.uniform(0.0, PERIOD), "probe"),
+            self._timers.arm(now, self._rng.uniform(0.0, self.calm.probe_pause(now)), "probe"),
             self._timers.arm(now, REVIVE_EVERY, "revive"),
         ]
 
@@ -265,7 +266,7 @@ class Membership(MembershipView):
     def _probe_next(self, now: float, _: str) -> list[Effect]:
         target = self._prober.next_target()
         effects = [] if target is None else self._prober.probe(now, target)
-        return [*effects, self._timers.arm(now, PERIOD, "probe")]
+        return [*effects, self._timers.arm(now, self.calm.probe_pause(now), "probe")]
 
     def _probe_failed(self, now: float, number: str) -> list[Effect]:
         target = self._prober.failed(int(number))

@@ -19,8 +19,8 @@ from shoal.protocol.messages.membership import Ack, AckFor, Ping, PingFor
 from shoal.protocol.timers import Timers
 from shoal.protocol.wire import Message
 
-PERIOD = 1.0
 HELPERS = 3
+UNKNOWN = 1.0  # seconds for an answer, of whom we know nothing
 INDIRECT = 1.5  # direct deadlines that an indirect probe takes
 MAX_OPEN = 256  # probes remembered, to learn from late answers; and, apart, probes made for others
 MAX_FOR_ONE = 32  # probes made for one other, so that no one uses up what is for all
@@ -222,7 +222,7 @@ class Prober:
 
     def _deadline(self, peer: PeerId) -> float:
         member = self._table.get(peer)
-        return (1 + self._ill) * (member.round_trip.deadline() if member is not None else PERIOD)
+        return (1 + self._ill) * (member.round_trip.deadline() if member is not None else UNKNOWN)
 
     def _ping(self, to: PeerId, number: int) -> Send:
         return Send(to, Ping(self._table.own, number, self._news.pack(to)))

@@ -38,6 +38,13 @@ class Diary:
 
     of: dict[str, list[tuple[float, str]]] = field(default_factory=dict)
 
+    def note(self, now: dict[str, str], when: float) -> None:
+        """Write down what is new."""
+        for who, state in now.items():
+            times = self.of.setdefault(who, [])
+            if not times or times[-1][1] != state:
+                times.append((when, state))
+
     def first(self, who: str, states: Sequence[str]) -> float:
         """When it was first in one of these."""
         return next(when for when, state in self.of[who] if state in states)
@@ -93,13 +100,10 @@ class Swarm:
         with ThreadPoolExecutor(len(asked)) as pool:
             return dict(zip(map(str, asked), pool.map(lambda each: each.node.state(), asked), strict=True))
 
-    def watch(self, diary: Diary, begin: float) -> dict[str, str]:
+    def watch(self, diary: Diary, begin: float, of: Iterable[Resident] = ()) -> dict[str, str]:
         """The states now, written down where they are new."""
-        now = self.states()
-        for who, state in now.items():
-            times = diary.of.setdefault(who, [])
-            if not times or times[-1][1] != state:
-                times.append((time.monotonic() - begin, state))
+        now = self.states(of)
+        diary.note(now, time.monotonic() - begin)
         return now
 
     def is_whole(self, of: Iterable[Resident] = ()) -> bool:

@@ -98,3 +98,9 @@ def agree(world: Swarm) -> bool:
 def told(world: Swarm, kind: type[Event]) -> list[Event]:
     """All events of this kind that the living were told."""
     return [event for node in world.nodes() for event in node.told if type(event) is kind]
+
+
+def let_rest(world: Swarm, may_rest: bool) -> None:
+    """Whether they are outside of a round, as the owners of all memberships say."""
+    for node in world.nodes():
+        node.membership.calm.may_rest = may_rest

@@ -14,7 +14,7 @@ from shoal.protocol.ids import PeerId
 from shoal.protocol.members import PeerDown, PeerLeft, PeerSuspected, State
 from tests.simulation.faults import FaultPlan
 from tests.simulation.links import LAN, WAN, Link
-from tests.simulation.members import Swarm, agree, names, settled_swarm, start_swarm, status, told
+from tests.simulation.members import Swarm, agree, let_rest, names, settled_swarm, start_swarm, status, told
 
 ROOT = Path(__file__).parents[2]
 
@@ -95,8 +95,10 @@ def test_what_half_of_the_members_notice_the_others_believe_after_a_look() -> No
     assert world.run_until(lambda: unseen(world, victim), within=10.0) < 3.0
 
 
-def test_only_the_dead_die_in_ten_minutes_of_one_percent_loss() -> None:
+@pytest.mark.parametrize("may_rest", [False, True])
+def test_only_the_dead_die_in_ten_minutes_of_one_percent_loss(may_rest: bool) -> None:
     world = settled_swarm(8, seed=7, link=Link(delay=0.04, jitter=0.05, loss=0.01))
+    let_rest(world, may_rest)
     victim = world.living()[-1]
     world.run(300.0)
     assert not told(world, PeerDown)
@@ -168,6 +170,44 @@ def test_a_member_that_nobody_hears_dies_alone_and_comes_back() -> None:
     assert blamed == {mute}
     world.network.heal()
     world.run_until(lambda: agree(world), within=60.0)
+
+
+# -- rest -----------------------------------------------------------------------------------------------------
+
+
+def rate(world: Swarm, seconds: float) -> float:
+    """Words that are sent in a second by one member."""
+    before = world.sent.total()
+    world.run(seconds)
+    return (world.sent.total() - before) / seconds / len(world.living())
+
+
+def test_a_run_at_rest_says_little_and_news_end_the_rest() -> None:
+    world = settled_swarm(6, seed=17)
+    awake = rate(world, 10.0)
+    world.run(300.0)
+    assert rate(world, 300.0) < awake / 10
+    world.command(world.living()[0], lambda node, now: node.membership.set_status(now, status(step=1)))
+    world.run(2.0)
+    assert rate(world, 6.0) > awake / 3
+    let_rest(world, False)
+    world.run(300.0)
+    assert rate(world, 60.0) > awake / 3
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_half_of_a_run_at_rest_is_missed_in_time(seed: int) -> None:
+    world = settled_swarm(6, seed, unnoticed=1.0)
+    world.run(600.0)
+    left, right = world.living()[:3], world.living()[3:]
+    world.network.partition(left, right)
+
+    def are_missed() -> bool:
+        return all(len(world.node(peer).membership.lost_since(0.0)) == 3 for side in (left, right) for peer in side)
+
+    took = world.run_until(are_missed, within=60.0)
+    print(f"seed {seed}: {took:.1f} s")
+    assert took < 40.0
 
 
 # -- stops, restarts, partitions ------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ from shoal.protocol.estimate import Estimate
 from shoal.protocol.gathering import STRANGERS_BYTES
 from shoal.protocol.ids import NO_DIGEST, PeerId, digest
 from shoal.protocol.matchmaking import (
+    RETRY,
+    RETRY_MOST,
     SILENCE,
     Astray,
     GroupFormed,
@@ -222,6 +224,22 @@ def test_noted_is_a_sign_of_life() -> None:
         member.receive_noted(LEADER, Noted(ROUND, 0, 1))
         member.fire(float(turn), _wake(member))
     assert member.attempt == 1
+
+
+def test_who_waits_for_long_and_is_counted_repeats_its_join_less_often_until_it_is_not() -> None:
+    member = _core(SECOND)
+    [wake] = [each for each in member.submit(0.0, OFFER) if isinstance(each, Wake)]
+    now, pauses = 0.0, []
+    while now < 300.0:
+        now += wake.after
+        member.receive_noted(LEADER, Noted(ROUND, 0, 1))
+        [wake] = [each for each in member.fire(now, wake.timer) if isinstance(each, Wake)]
+        pauses.append(wake.after)
+    assert pauses == sorted(pauses)
+    assert pauses[0] < 2 * RETRY
+    assert RETRY_MOST < pauses[-1] < 2 * RETRY_MOST
+    [wake] = [each for each in member.fire(now + wake.after, wake.timer) if isinstance(each, Wake)]
+    assert wake.after <= 3 * RETRY, "its leader was silent once"
 
 
 def test_a_stale_timer_is_ignored() -> None:
