@@ -244,8 +244,9 @@ class TrioHost:
         try:
             lines, client = MultiselectCommunicator(stream), self._host.multiselect_client
             await client.select_one_of([TProtocol(protocol)], lines, NEGOTIATE_LIMIT)
-        except Exception:  # nothing is swallowed; the half-open stream just has no owner yet
-            await stream.reset()
+        except BaseException:  # nothing is swallowed; the half-open stream just has no owner yet
+            with trio.CancelScope(shield=True):
+                await stream.reset()
             raise
         return stream
 

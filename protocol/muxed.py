@@ -59,6 +59,7 @@ class MuxedStream(IMuxedStream):
         self._came = bytearray()
         self.hand_on: Callable[[bytes], bool] = lambda data: False  # to the reader at once, if it takes `data`
         self.window = self._grant = FIRST_WINDOW
+        self.most_window = MOST_WINDOW
         self._granted, self._sent = FIRST_WINDOW, 0  # bytes in all; each changed by one thread only
         self._taken = 0  # read since the last grant
         self._used = 0  # read since the window was as large as it is
@@ -118,7 +119,8 @@ class MuxedStream(IMuxedStream):
         if self._taken < self.window // 2 or self._has_ended or self._was_reset:
             return
         more, self._taken = self._taken, 0
-        if self._used >= USED_UP * self.window and self.window < MOST_WINDOW and self._carrier.may_grow(self.window):
+        is_small = self._used >= USED_UP * self.window and self.window < self.most_window
+        if is_small and self._carrier.may_grow(self.window):
             more, self.window, self._used = more + self.window, 2 * self.window, 0
         self._grant += more
         self._carrier.send_grant(self._number, more)

@@ -3,17 +3,23 @@
 Rules:
 - A reservation lets others be connected with its holder. It ends when it is not renewed in time. When all are taken,
   nobody new gets one; of one host (behind a router there may be several peers) only some.
-- A circuit is on the account of both of its ends: each has a bounded number, few of them with the same other end, and a
-  rate that all of its circuits share. All circuits together have another. Who exceeds a rate is read more slowly.
-- A circuit ends when it has carried its share of bytes, or its time is over. Its ends may open another.
-- What is asked of us is counted, too: a peer that asks without end is refused without further thought.
+- A circuit is on the account of both of its ends: of the peer, of its host, and of its network, as names cost nothing.
+  Each has a bounded number, few of them with the same other end, and peers and hosts a rate that all of their circuits
+  share. All circuits together have another. Who exceeds a rate is read more slowly.
+- Where all places are taken, of the relay or of the one who is called, the idlest circuit of the host that has opened
+  most yields to a host that has opened fewer: who fills a relay keeps nobody else from it.
+- A circuit ends when it has carried its share of bytes, its time is over, or nothing has been said on it for long. Its
+  ends may open another.
+- What is asked of us is counted, too: who asks without end, by one name or by many, is refused without further thought.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from ipaddress import ip_interface
 
 from shoal.protocol.allowance import Allowance, Allowances
 from shoal.protocol.ids import PeerId
@@ -51,31 +57,60 @@ class Limits:
     reserved_for: float = 1800.0
     circuits: int = 128
     circuits_of_peer: int = 16
+    circuits_of_host: int = 32
+    circuits_of_network: int = 64
     circuits_of_pair: int = 2
     circuit_lasts: float = 3600.0
+    circuit_idles: float = 120.0
     circuit_carries: int = 1024 * MIB
     rate_of_peer: tuple[float, float] = (32 * MIB, 2 * MIB)
+    rate_of_host: tuple[float, float] = (64 * MIB, 4 * MIB)
     rate_in_all: tuple[float, float] = (128 * MIB, 16 * MIB)
     questions: tuple[float, float] = (32, 2.0)
-    peers: int = 1024  # whose rates are remembered
+    questions_of_host: tuple[float, float] = (128, 8.0)
+    peers: int = 1024  # whose rates are remembered, and as many hosts
 
 
 LIMITS = Limits()
 
 
-class Circuit:
-    """One circuit's account."""
+@dataclass(frozen=True, slots=True)
+class End:
+    """One end of a circuit: a peer, and the host from which it is connected."""
 
-    def __init__(self, book: Book, ends: tuple[PeerId, PeerId], until: float, carries: int) -> None:
-        self.ends, self.until = ends, until
-        self._book, self._left = book, carries
+    peer: PeerId
+    host: str
+
+    @property
+    def accounts(self) -> tuple[str, str, str]:
+        """Of the peer, its host and its network."""
+        return f"peer {self.peer}", f"host {self.host}", f"network {_network_of(self.host)}"
+
+
+class Circuit:
+    """One circuit's account. `cut` is called when it must yield to another, and is closed already."""
+
+    def __init__(self, book: Book, now: float, source: End, target: End) -> None:
+        limits = book.limits
+        self.source, self.target = source, target
+        self.accounts = tuple(dict.fromkeys(source.accounts + target.accounts))  # those that both share count once
+        self.used_at = now
+        self.cut: Callable[[], None] = lambda: None
+        self._book, self._left = book, limits.circuit_carries
+        self._idles, self._until = limits.circuit_idles, now + limits.circuit_lasts
+
+    @property
+    def ends_at(self) -> float:
+        """When it is over, unless something is said on it."""
+        return min(self._until, self.used_at + self._idles)
 
     def carry(self, now: float, size: int) -> float:
         """So many bytes are to be passed on: seconds to wait before the next. Refused if its share is used up."""
         self._left -= size
-        if self._left < 0 or now >= self.until:
+        if self._left < 0 or now >= self._until:
             raise Refused(Status.RESOURCE_LIMIT_EXCEEDED)
-        return self._book.spend(now, self.ends, size)
+        self.used_at = now
+        return self._book.spend(now, self, size)
 
     def close(self) -> None:
         """It is over; may be called again."""
@@ -88,10 +123,21 @@ class Book:
     def __init__(self, limits: Limits = LIMITS) -> None:
         self._limits = limits
         self._reserved: dict[PeerId, tuple[float, str]] = {}  # until when, and from which host
-        self._circuits: set[Circuit] = set()
-        self._of_peer: Counter[PeerId] = Counter()
-        self._questions = Allowances[PeerId](*limits.questions, limits.peers)
-        self._rates = Allowances[PeerId](*limits.rate_of_peer, limits.peers)
+        self._circuits: dict[Circuit, None] = {}  # the oldest first
+        self._of_account: Counter[str] = Counter()
+        self._most = {
+            "peer": limits.circuits_of_peer,
+            "host": limits.circuits_of_host,
+            "network": limits.circuits_of_network,
+        }
+        self._questions = {
+            "peer": Allowances[str](*limits.questions, limits.peers),
+            "host": Allowances[str](*limits.questions_of_host, limits.peers),
+        }
+        self._rates = {
+            "peer": Allowances[str](*limits.rate_of_peer, limits.peers),
+            "host": Allowances[str](*limits.rate_of_host, limits.peers),
+        }
         self._rate = Allowance(*limits.rate_in_all)
         self.carried = 0  # bytes in all
 
@@ -112,7 +158,7 @@ class Book:
 
     def reserve(self, now: float, peer: PeerId, host: str) -> float:
         """Promise `peer`, connected from `host`, to connect others with it; until when. Refused if there is no room."""
-        self._ask(now, peer)
+        self._ask(now, End(peer, host))
         self._expire(now)
         others = [where for holder, (_, where) in self._reserved.items() if holder != peer]
         if len(others) >= self._limits.reservations or others.count(host) >= self._limits.reservations_of_host:
@@ -121,40 +167,75 @@ class Book:
         self._reserved[peer] = until, host
         return until
 
-    def open(self, now: float, source: PeerId, target: PeerId) -> Circuit:
+    def open(self, now: float, source: PeerId, host: str, target: PeerId) -> Circuit:
         """Account for a circuit between the two. Refused if `target` has no reservation, or there are too many."""
-        self._ask(now, source)
+        asks = End(source, host)
+        self._ask(now, asks)
         self._expire(now)
         if target not in self._reserved:
             raise Refused(Status.NO_RESERVATION)
-        limits = self._limits
-        busiest = max(self._of_peer[source], self._of_peer[target])
-        alike = sum(circuit.ends == (source, target) for circuit in self._circuits)
-        if alike >= limits.circuits_of_pair:
+        circuit = Circuit(self, now, asks, End(target, self._reserved[target][1]))
+        alike = sum(each.source.peer == source and each.target.peer == target for each in self._circuits)
+        if source == target or alike >= self._limits.circuits_of_pair or any(map(self._is_full, asks.accounts)):
             raise Refused(Status.RESOURCE_LIMIT_EXCEEDED)
-        if source == target or len(self._circuits) >= limits.circuits or busiest >= limits.circuits_of_peer:
-            raise Refused(Status.RESOURCE_LIMIT_EXCEEDED)
-        circuit = Circuit(self, (source, target), now + limits.circuit_lasts, limits.circuit_carries)
-        self._circuits.add(circuit)
-        self._of_peer.update(circuit.ends)
+        self._make_room(circuit)
+        self._circuits[circuit] = None
+        self._of_account.update(circuit.accounts)
         return circuit
 
-    def spend(self, now: float, ends: tuple[PeerId, PeerId], size: int) -> float:
+    def spend(self, now: float, circuit: Circuit, size: int) -> float:
         """Bytes that a circuit carries: the seconds until all rates allow the next."""
         self.carried += size
-        return max(self._rate.owe(now, size), *(self._rates.of(peer).owe(now, size) for peer in ends))
+        rates = [self._rates[_kind(each)].of(each) for each in circuit.accounts if _kind(each) in self._rates]
+        return max(rate.owe(now, size) for rate in [self._rate, *rates])
 
     def close(self, circuit: Circuit) -> None:
         """A circuit has ended."""
         if circuit in self._circuits:
-            self._circuits.remove(circuit)
-            self._of_peer.subtract(circuit.ends)
-            self._of_peer = +self._of_peer
+            del self._circuits[circuit]
+            self._of_account.subtract(circuit.accounts)
+            self._of_account = +self._of_account
 
-    def _ask(self, now: float, peer: PeerId) -> None:
-        if not self._questions.of(peer).take(now):
+    def _is_full(self, account: str) -> bool:
+        return self._of_account[account] >= self._most[_kind(account)]
+
+    def _make_room(self, new: Circuit) -> None:
+        """For one more, in all and at each account of the one who is called."""
+        for account in new.target.accounts:  # each is a part of the next
+            if self._is_full(account):
+                self._one_yields((each for each in self._circuits if account in each.target.accounts), new)
+        if len(self._circuits) >= self._limits.circuits:
+            self._one_yields(self._circuits, new)
+
+    def _one_yields(self, rivals: Iterable[Circuit], new: Circuit) -> None:
+        """The idlest of the host that has opened most of these; Refused if it would have fewer than the new one's."""
+        rivals = list(rivals)
+        opened = Counter(each.source.host for each in rivals)
+        biggest, count = max(opened.items(), key=lambda item: item[1], default=("", 0))
+        if count < opened[new.source.host] + 2:
             raise Refused(Status.RESOURCE_LIMIT_EXCEEDED)
+        idlest = min((each for each in rivals if each.source.host == biggest), key=lambda each: each.used_at)
+        idlest.close()
+        idlest.cut()
+
+    def _ask(self, now: float, end: End) -> None:
+        for account in end.accounts:
+            if (asked := self._questions.get(_kind(account))) and not asked.of(account).take(now):
+                raise Refused(Status.RESOURCE_LIMIT_EXCEEDED)
 
     def _expire(self, now: float) -> None:
         for peer in [peer for peer, (until, _) in self._reserved.items() if until <= now]:
             del self._reserved[peer]
+
+
+def _kind(account: str) -> str:
+    return account.partition(" ")[0]
+
+
+def _network_of(host: str) -> str:
+    """What one owner often has: 256 addresses of IPv4, 65,536 networks of /64 of IPv6, which `host` is one of."""
+    try:
+        address = ip_interface(host)
+    except ValueError:  # it was gone before we could look
+        return host
+    return str(ip_interface(f"{address.ip}/{24 if address.version == 4 else 48}").network)

@@ -4,8 +4,8 @@ Rules:
 - It serves nobody who comes by a circuit himself.
 - Who wants to be connected with a holder of a reservation is, over the connection that is there; none is made for it.
 - Each circuit has two tasks, one for each direction, and ends both of its streams, and nothing else. What it holds in
-  memory are the windows of two streams.
-- What a circuit may carry, and how fast, is the book's to say.
+  memory are the windows of two streams, which do not grow here: at 100 ms they allow what a peer may send.
+- What a circuit may carry, how fast and how long, and which one yields to another, is the book's to say.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from shoal.protocol.circuit.book import Book, Circuit, Refused, Status
 from shoal.protocol.circuit.speech import STOP, drop, hear, hop_answer, say, status_of
 from shoal.protocol.ids import PeerId
 from shoal.protocol.multiaddrs import is_relayed
-from shoal.protocol.muxed import FRAME, MuxedStream
+from shoal.protocol.muxed import FIRST_WINDOW, FRAME, MuxedStream
 
 LONGEST_ID = 64  # bytes of a PeerID
 ASK_LIMIT = 10.0  # seconds for a question, and for the answer of the one who is to be connected
@@ -77,18 +77,24 @@ class Relay:
 
     async def _connect(self, stream: INetStream, target: ID) -> None:
         self._check(stream)
-        circuit = self._book.open(trio.current_time(), _peer_of(stream), PeerId(str(target)))
+        circuit = self._book.open(trio.current_time(), _peer_of(stream), _host_of(stream), PeerId(str(target)))
         try:
-            other = await self._call(target, stream.muxed_conn.peer_id)
-            try:
-                with trio.move_on_after(circuit.until - trio.current_time()):
-                    await say(stream, hop_answer(Status.OK, self._limit()))
-                    await _join(circuit, stream, other)
-            finally:
-                await drop(other)
+            with trio.CancelScope(deadline=circuit.ends_at) as scope:
+                circuit.cut = scope.cancel
+                await self._connect_on(circuit, stream, target, scope)
+            if scope.cancelled_caught:
                 await drop(stream)
         finally:
             circuit.close()
+
+    async def _connect_on(self, circuit: Circuit, stream: INetStream, target: ID, scope: trio.CancelScope) -> None:
+        other = await self._call(target, stream.muxed_conn.peer_id)
+        try:
+            await say(stream, hop_answer(Status.OK, self._limit()))
+            await _join(circuit, stream, other, scope)
+        finally:
+            await drop(other)
+            await drop(stream)
 
     def _check(self, stream: INetStream) -> None:
         if not self.addresses or _is_relayed(stream):
@@ -112,6 +118,9 @@ class Relay:
             except Exception as error:  # the same
                 await drop(stream)
                 raise Refused(Status.CONNECTION_FAILED) from error
+            except BaseException:  # nothing is swallowed; who never answers leaves no stream behind
+                await drop(stream)
+                raise
             await drop(stream)
         raise Refused(Status.CONNECTION_FAILED)
 
@@ -120,17 +129,19 @@ class Relay:
         return Limit(duration=int(limits.circuit_lasts), data=limits.circuit_carries)
 
 
-async def _join(circuit: Circuit, one: INetStream, other: INetStream) -> None:
+async def _join(circuit: Circuit, one: INetStream, other: INetStream, both: trio.CancelScope) -> None:
     """Pass on what each end says, until one drops its stream, both have ended, or the circuit may go no further."""
     async with trio.open_nursery() as nursery:
         for source, target in ((one, other), (other, one)):
-            nursery.start_soon(_pass_on, circuit, _muxed(source), _muxed(target), nursery.cancel_scope)
+            nursery.start_soon(_pass_on, circuit, _muxed(source), _muxed(target), both)
 
 
 async def _pass_on(circuit: Circuit, source: MuxedStream, target: MuxedStream, both: trio.CancelScope) -> None:
+    source.most_window = FIRST_WINDOW
     try:
         while data := await source.take_or_end(FRAME):
             wait = circuit.carry(trio.current_time(), len(data))
+            both.deadline = circuit.ends_at
             await target.write(data)
             if wait:
                 await trio.sleep(wait)

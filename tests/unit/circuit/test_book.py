@@ -15,11 +15,15 @@ LIMITS = Limits(
     reserved_for=100.0,
     circuits=4,
     circuits_of_peer=2,
+    circuits_of_host=4,
+    circuits_of_network=4,
     circuit_lasts=10.0,
     circuit_carries=1000,
     rate_of_peer=(100.0, 10.0),
+    rate_of_host=(1e6, 1e6),
     rate_in_all=(300.0, 100.0),
     questions=(20.0, 1.0),
+    questions_of_host=(1e6, 1e6),
 )
 A, B, C, D, E = (PeerId(name) for name in "ABCDE")
 
@@ -43,7 +47,7 @@ def test_a_reservation_lasts_its_time_and_can_be_renewed() -> None:
     assert book.reserve(50.0, A, "host 0") == 150.0
     assert book.reservations(149.0) == 1
     assert book.reservations(150.0) == 0
-    assert refusal(book.open, 150.0, B, A) is Status.NO_RESERVATION
+    assert refusal(book.open, 150.0, B, f"at {B}", A) is Status.NO_RESERVATION
 
 
 def test_there_are_only_so_many_reservations_and_fewer_for_one_host() -> None:
@@ -58,43 +62,43 @@ def test_there_are_only_so_many_reservations_and_fewer_for_one_host() -> None:
 
 def test_both_ends_have_only_so_many_circuits() -> None:
     book = reserved(A, B)
-    circuits = [book.open(0.0, C, A), book.open(0.0, C, B)]
-    assert refusal(book.open, 0.0, C, A) is Status.RESOURCE_LIMIT_EXCEEDED
-    book.open(0.0, D, A)
-    assert refusal(book.open, 0.0, E, A) is Status.RESOURCE_LIMIT_EXCEEDED
+    circuits = [book.open(0.0, C, f"at {C}", A), book.open(0.0, C, f"at {C}", B)]
+    assert refusal(book.open, 0.0, C, f"at {C}", A) is Status.RESOURCE_LIMIT_EXCEEDED
+    book.open(0.0, D, f"at {D}", A)
+    assert refusal(book.open, 0.0, E, f"at {E}", A) is Status.RESOURCE_LIMIT_EXCEEDED
     for circuit in circuits * 2:
         circuit.close()
     assert book.circuits == 1
-    book.open(0.0, C, A)
+    book.open(0.0, C, f"at {C}", A)
 
 
 def test_all_together_are_only_so_many() -> None:
     book = reserved(A, B, limits=dataclasses.replace(LIMITS, circuits=2))
-    book.open(0.0, C, A)
-    book.open(0.0, D, B)
-    assert refusal(book.open, 0.0, E, A) is Status.RESOURCE_LIMIT_EXCEEDED
+    book.open(0.0, C, f"at {C}", A)
+    book.open(0.0, D, f"at {D}", B)
+    assert refusal(book.open, 0.0, E, f"at {E}", A) is Status.RESOURCE_LIMIT_EXCEEDED
 
 
 def test_nobody_is_connected_with_himself() -> None:
-    assert refusal(reserved(A).open, 0.0, A, A) is Status.RESOURCE_LIMIT_EXCEEDED
+    assert refusal(reserved(A).open, 0.0, A, f"at {A}", A) is Status.RESOURCE_LIMIT_EXCEEDED
 
 
 def test_a_circuit_carries_its_share() -> None:
-    circuit = reserved(A).open(0.0, B, A)
+    circuit = reserved(A).open(0.0, B, f"at {B}", A)
     assert circuit.carry(1.0, 600) > 0
     assert circuit.carry(1.0, 400) > 0
     assert refusal(circuit.carry, 1.0, 1) is Status.RESOURCE_LIMIT_EXCEEDED
 
 
 def test_a_circuit_ends_with_its_time() -> None:
-    circuit = reserved(A).open(0.0, B, A)
-    assert circuit.until == 10.0
+    circuit = reserved(A).open(0.0, B, f"at {B}", A)
+    assert circuit.ends_at == 10.0
     assert refusal(circuit.carry, 10.0, 1) is Status.RESOURCE_LIMIT_EXCEEDED
 
 
 def test_the_circuits_of_a_peer_share_its_rate() -> None:
     book = reserved(A, B)
-    one, other = book.open(0.0, C, A), book.open(0.0, C, B)
+    one, other = book.open(0.0, C, f"at {C}", A), book.open(0.0, C, f"at {C}", B)
     assert one.carry(0.0, 100) == 0.0, "a burst"
     assert other.carry(0.0, 50) == 5.0
     assert one.carry(5.0, 0) == 0.0
@@ -102,20 +106,94 @@ def test_the_circuits_of_a_peer_share_its_rate() -> None:
 
 def test_who_is_modest_does_not_wait_for_who_is_not() -> None:
     book = reserved(A, B)
-    greedy, modest = book.open(0.0, C, A), book.open(0.0, D, B)
+    greedy, modest = book.open(0.0, C, f"at {C}", A), book.open(0.0, D, f"at {D}", B)
     assert greedy.carry(0.0, 250) == 15.0
     assert modest.carry(0.0, 10) == 0.0
 
 
 def test_all_circuits_share_the_relays_rate() -> None:
     book = reserved(A, B, limits=dataclasses.replace(LIMITS, rate_of_peer=(1e6, 1e6)))
-    book.open(0.0, C, A).carry(0.0, 300)
-    assert book.open(0.0, D, B).carry(0.0, 50) == 0.5
+    book.open(0.0, C, f"at {C}", A).carry(0.0, 300)
+    assert book.open(0.0, D, f"at {D}", B).carry(0.0, 50) == 0.5
     assert book.carried == 350
 
 
 def test_who_asks_without_end_is_refused() -> None:
     book = reserved(A)
-    statuses = [refusal(book.open, 0.0, C, B) for _ in range(25)]
+    statuses = [refusal(book.open, 0.0, C, f"at {C}", B) for _ in range(25)]
     assert statuses == [Status.NO_RESERVATION] * 20 + [Status.RESOURCE_LIMIT_EXCEEDED] * 5
-    assert refusal(book.open, 10.0, C, B) is Status.NO_RESERVATION
+    assert refusal(book.open, 10.0, C, f"at {C}", B) is Status.NO_RESERVATION
+
+
+def many(count: int) -> list[PeerId]:
+    return [PeerId(f"name {number}") for number in range(count)]
+
+
+def test_a_host_has_only_so_many_circuits_whatever_its_names() -> None:
+    book = reserved(A, B, limits=dataclasses.replace(LIMITS, circuits=9, circuits_of_host=3))
+    names = many(4)
+    for name in names[:3]:
+        book.open(0.0, name, "192.0.2.7", A if name == names[0] else B)
+    assert refusal(book.open, 0.0, names[3], "192.0.2.7", A) is Status.RESOURCE_LIMIT_EXCEEDED
+    book.open(0.0, names[3], "192.0.2.8", A)
+
+
+@pytest.mark.parametrize(
+    ("ours", "elsewhere"),
+    [("192.0.2.{}", "192.0.3.1"), ("2001:db8:7:{}::/64", "2001:db8:8::/64")],
+)
+def test_a_network_has_only_so_many_circuits_whatever_its_hosts(ours: str, elsewhere: str) -> None:
+    limits = dataclasses.replace(LIMITS, circuits=9, circuits_of_peer=9, circuits_of_network=3)
+    book = reserved(A, B, limits=limits)
+    names = many(4)
+    for number, name in enumerate(names[:3]):
+        book.open(0.0, name, ours.format(number), A if number else B)
+    assert refusal(book.open, 0.0, names[3], ours.format(3), B) is Status.RESOURCE_LIMIT_EXCEEDED
+    book.open(0.0, names[3], elsewhere, B)
+
+
+def test_who_fills_the_relay_yields_its_idlest_circuit_to_others_until_both_have_as_many() -> None:
+    book = reserved(A, B, limits=dataclasses.replace(LIMITS, circuits_of_peer=4))
+    cut: list[int] = []
+    for number, name in enumerate(many(4)):
+        circuit = book.open(0.0, name, "fills it", A if number % 2 else B)
+        circuit.cut = lambda number=number: cut.append(number)  # type: ignore[misc]
+        circuit.carry(1.0 if number != 2 else 0.5, 1)
+    for expected in ([2], [2, 0]):
+        book.open(2.0, C if len(expected) == 1 else D, "is modest", A)
+        assert (cut, book.circuits) == (expected, 4)
+    assert refusal(book.open, 2.0, E, "is modest", B) is Status.RESOURCE_LIMIT_EXCEEDED
+    book.open(2.0, E, "comes last", B)
+    assert (cut, book.circuits) == ([2, 0, 1], 4)
+
+
+def test_who_fills_the_places_of_one_that_is_called_yields_to_others() -> None:
+    book = reserved(A, B, limits=dataclasses.replace(LIMITS, circuits=9))
+    cut: list[PeerId] = []
+    for name in (C, D):
+        book.open(0.0, name, "fills it", A).cut = lambda name=name: cut.append(name)  # type: ignore[misc]
+    book.open(0.0, C, "fills it", B)
+    book.open(0.0, E, "is modest", A)
+    assert cut == [C]
+    assert book.circuits == 3
+
+
+def test_a_circuit_on_which_nothing_is_said_ends() -> None:
+    book = reserved(A, limits=dataclasses.replace(LIMITS, circuit_idles=3.0))
+    circuit = book.open(0.0, B, "b", A)
+    assert circuit.ends_at == 3.0
+    circuit.carry(2.0, 1)
+    assert circuit.ends_at == 5.0
+    circuit.carry(9.0, 1)
+    assert circuit.ends_at == 10.0, "its time"
+
+
+def test_the_names_of_a_host_share_its_rate_and_its_questions() -> None:
+    limits = dataclasses.replace(LIMITS, rate_of_host=(150.0, 10.0), questions_of_host=(3.0, 1.0))
+    book = reserved(A, B, limits=limits)
+    one, other = book.open(0.0, C, "theirs", A), book.open(0.0, D, "theirs", B)
+    assert one.carry(0.0, 100) == 0.0
+    assert other.carry(0.0, 80) == 3.0
+    assert book.open(0.0, E, "another", A).carry(0.0, 10) == 1.0, "for who is called, 110 of its 100"
+    assert refusal(book.open, 0.0, E, "theirs", C) is Status.NO_RESERVATION
+    assert refusal(book.open, 0.0, PeerId("F"), "theirs", C) is Status.RESOURCE_LIMIT_EXCEEDED
