@@ -16,6 +16,7 @@ class Exit(IntEnum):
     VERSION = 5
     SPLIT = 6
     FAILED_RUN = 7
+    UNREACHABLE = 9
     INTERRUPTED = 130
 
 
@@ -28,5 +29,6 @@ HELP = {
     Exit.VERSION: "The node runs another version than this command: restart it.",
     Exit.SPLIT: "The swarm is SPLIT: too few of its members are reachable.",
     Exit.FAILED_RUN: "A run has failed on this node, or it is not in one where it should be: `shoal status` says why.",
+    Exit.UNREACHABLE: "The peer that `shoal doctor` was asked about cannot be reached; it says whose side that is on.",
     Exit.INTERRUPTED: "Interrupted by Ctrl-C.",
 }

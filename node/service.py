@@ -6,7 +6,7 @@ meaning; new keys may appear, and readers ignore what they do not know.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Protocol
 
 from shoal.protocol.errors import LocalError
@@ -47,6 +47,18 @@ class NodeService(Protocol):
         `path` is "direct", "punched" or "relayed", None without a connection; `reason` says why it is that, in words,
         `reason_code` for programs (shoal.protocol.account). Rates are those of payloads, in bytes a second, None while
         none was large enough to be measured.
+        """
+        ...
+
+    def examine(self, peer: str) -> AsyncGenerator[Answer, None]:
+        """Why a peer is reached as it is, or not: {event: "peer" | "step" | "report", ...}, as it is found out.
+
+        `peer` is a PeerID, some characters of one that is known here, or a multiaddr. LocalError before the first event
+        if nobody is meant. "peer" has {peer, path, addresses: [{address, from}]}; "step" what was tried, `live` if just
+        now: {live, at, way, where, code, words, seconds, again, times}, see shoal.protocol.journal; "report", the last,
+        all of it, with path, reason, reason_code, rtt_ms, send_rate, receive_rate as in `peers`, rate_note, both ends,
+        {here: {reachability, nat, relays, addresses, ports}, there, there_note}, and the verdict {code, side, sentence,
+        advice}, see shoal.node.doctor.verdict.
         """
         ...
 

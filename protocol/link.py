@@ -26,6 +26,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
+from shoal.protocol.account import Account
 from shoal.protocol.allowance import Allowance, Allowances
 from shoal.protocol.calls import Calls, Serve
 from shoal.protocol.dialing import Dialing
@@ -119,6 +120,10 @@ class Neighbour:
             bytes_received=self.gauge.received,
             addresses=self._around.transport.remote_addresses(self.peer),
         )
+
+    def account(self) -> Account:
+        """How the peer is reached, or not, and why."""
+        return self._around.transport.account(self.peer, self.gauge, self.dialing.addresses)
 
     # -- the connection -------------------------------------------------------------------------------------
 

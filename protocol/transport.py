@@ -169,11 +169,11 @@ class Transport:
         """Where the connections with `peer` lead."""
         return tuple(address for each in self._connections.get(peer, {}).values() for address in each)
 
-    def account(self, peer: PeerId, gauge: Gauge) -> Account:
-        """How `peer` is reached, and what was tried."""
+    def account(self, peer: PeerId, gauge: Gauge, known: tuple[str, ...]) -> Account:
+        """How `peer` is reached, and what was tried; `known` are its addresses."""
         found = self._connections.get(peer, {}).items()
         lines = tuple(Line(leads_to, self._host.is_ours(connection)) for connection, leads_to in found)
-        return Account(peer, self.path(peer) if lines else None, lines, self.journal.of(peer), gauge)
+        return Account(peer, self.path(peer) if lines else None, lines, self.journal.of(peer), gauge, known)
 
     def path(self, peer: PeerId) -> str:
         """How the connections with `peer` go: "direct", or "relayed" if each goes by a relay."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from shoal.node.cli import ckpt, node, read, report, run, up
+from shoal.node.cli import ckpt, doctor, node, read, report, run, up
 from shoal.node.exits import HELP
 
 CODES = "\n".join(f"  {code:3}  {text}" for code, text in HELP.items())
@@ -25,5 +25,6 @@ app.add_typer(run.app, name="run")
 app.add_typer(ckpt.app, name="ckpt")
 app.command()(read.status)
 app.command()(read.peers)
+app.command()(doctor.doctor)
 app.command()(read.logs)
 app.command()(read.version)
