@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import http.client
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from shoal.node.home import Home
@@ -61,6 +63,10 @@ class Client:
     def netcheck(self) -> Answer:
         return self._get_object("/v1/netcheck")
 
+    def examine(self, peer: str) -> Iterator[Answer]:
+        """What is found out, as it is."""
+        return self._lines("/v1/doctor", {"peer": peer})
+
     def runs(self) -> list[Answer]:
         return self._get_list("/v1/runs")
 
@@ -107,28 +113,46 @@ class Client:
         answer = self._call("POST", path, body, patience)
         return answer if isinstance(answer, dict) else _strange(path)
 
+    def _lines(self, path: str, body: Answer) -> Iterator[Answer]:
+        """The objects of an answer that comes line by line."""
+        with self._asking("POST", path, body, PATIENT) as response:
+            if response.status >= 300:
+                self._judge(f"POST {path}", response, json.loads(response.read(MAX_ANSWER)))
+            self._judge(f"POST {path}", response, None)
+            while line := response.readline(MAX_ANSWER):
+                yield json.loads(line)
+
     def _call(self, method: str, path: str, body: Answer | None, patience: float, any_version: bool = False) -> Any:
-        status, version, answer = self._exchange(method, path, body, patience)
+        with self._asking(method, path, body, patience) as response:
+            answer = json.loads(response.read(MAX_ANSWER))
+        self._judge(f"{method} {path}", response, answer, any_version)
+        return answer
+
+    def _judge(self, asked: str, response: http.client.HTTPResponse, answer: Any, any_version: bool = False) -> None:
+        """What is wrong with an answer, if anything is, as the error that it stands for."""
+        version = response.getheader("Shoal-Version")
         if version != shoal_version() and not any_version:
             raise VersionMismatch(
                 f"the node runs Shoal {version or 'unknown'} and this command is {shoal_version()}: "
                 "restart the node with `shoal node stop` and `shoal node start`"
             )
-        if status < 300:
-            return answer
+        if response.status < 300:
+            return
         reason = answer.get("error") if isinstance(answer, dict) else None
-        message = str(reason or f"the node answered {status} to {method} {path}")
+        message = str(reason or f"the node answered {response.status} to {asked}")
         blame = answer.get("blame") if isinstance(answer, dict) else None
         raise {"peer": RemoteError, "network": TransportError}.get(str(blame), LocalError)(message)
 
-    def _exchange(self, method: str, path: str, body: Answer | None, patience: float) -> tuple[int, str | None, Any]:
+    @contextmanager
+    def _asking(
+        self, method: str, path: str, body: Answer | None, patience: float
+    ) -> Iterator[http.client.HTTPResponse]:
         headers = {"Authorization": f"Bearer {self._home.token()}", "Content-Type": "application/json"}
         payload = None if body is None else json.dumps(body)
         connection = http.client.HTTPConnection(self._host, self.port, timeout=patience)
         try:
             connection.request(method, path, payload, headers)
-            response = connection.getresponse()
-            return response.status, response.getheader("Shoal-Version"), json.loads(response.read(MAX_ANSWER))
+            yield connection.getresponse()
         except TimeoutError as error:
             raise TransportError(f"the node (pid {self.pid}) gave no answer in {patience:.0f} s") from error
         except (OSError, http.client.HTTPException, ValueError) as error:

@@ -17,6 +17,7 @@ from shoal.node import run_view
 from shoal.node.api import serve_api
 from shoal.node.directory import Directory
 from shoal.node.discovery import Discovery
+from shoal.node.doctor.desk import Desk
 from shoal.node.errands import Errands
 from shoal.node.faults import armed
 from shoal.node.home import DaemonInfo, Home
@@ -48,7 +49,6 @@ from shoal.protocol.network import Network
 from shoal.protocol.wire import Message
 
 STDERR = 2
-LONGEST_END = 1800.0  # seconds for which the service manager is asked to bear with us
 LOOK_AT_HOME = 2.0  # seconds between two looks whether our home is still there
 
 log = logging.getLogger("shoal.daemon")
@@ -89,6 +89,8 @@ class Daemon:
         self._errands = Errands(settings, self._runs)
         self._reaching = Reaching(self._network, settings.bootstrap, self._cache, self._misses_somebody)
         self._runs.on_linked = self._reaching.also
+        self._desk = Desk(self._network, self._discovery, self._relaying, self._reaching, lambda: self._runs.open)
+        self.examine = self._desk.examine
         self._nearby = Nearby(identity.peer, self._network.addresses, self._reaching.hear, self._reaching.unhear)
 
     async def run(self) -> None:
@@ -129,22 +131,7 @@ class Daemon:
         finally:
             self._stopping.set()
             await asyncio.to_thread(self._cache.update, self._sight.to_note())
-            await asyncio.gather(self._directory.close(), self._end_runs())
-
-    async def _end_runs(self) -> None:
-        """Leave them, and save what must be: for a large run that takes longer than a service manager waits unasked."""
-        asking = asyncio.create_task(self._ask_for_time())
-        try:
-            await self._runs.close()
-        finally:
-            asking.cancel()
-
-    async def _ask_for_time(self) -> None:
-        loop = asyncio.get_running_loop()
-        until = loop.time() + LONGEST_END
-        while loop.time() < until:
-            self._manager.still_stopping()
-            await asyncio.sleep(self._manager.pause)
+            await asyncio.gather(self._directory.close(), self._manager.bears_with(self._runs.close()))
 
     async def _enter_runs(self) -> None:
         """The runs of our last life come first, then what the command line wants."""
@@ -213,6 +200,8 @@ class Daemon:
     def _on_call(self, peer: PeerId, message: Message) -> Message | Awaitable[Message]:
         if self._discovery.handles(message):
             return self._discovery.on_call(peer, message)
+        if self._desk.handles(message):
+            return self._desk.on_call(peer, message)
         if isinstance(message, GetManifest):
             return introduce(message, list(self._runs.open.values()), self._network.addresses())
         if isinstance(message, GetPiece):

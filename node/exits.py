@@ -18,6 +18,7 @@ class Exit(IntEnum):
     FAILED_RUN = 7
     UNREACHABLE = 8
     NETWORK_TROUBLE = 9
+    PEER_UNREACHABLE = 10
     INTERRUPTED = 130
 
 
@@ -32,5 +33,6 @@ HELP = {
     Exit.FAILED_RUN: "A run has failed on this node, or it is not in one where it should be: `shoal status` says why.",
     Exit.UNREACHABLE: "Others can meet this node neither directly nor by a relay: `shoal netcheck` says what to do.",
     Exit.NETWORK_TROUBLE: "Something between this node and the others is broken: `shoal netcheck` says what.",
+    Exit.PEER_UNREACHABLE: "The peer cannot be reached: `shoal doctor` says whose side that is on.",
     Exit.INTERRUPTED: "Interrupted by Ctrl-C.",
 }

@@ -250,6 +250,12 @@ def _show_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
+def colour(text: str, style: str) -> str:
+    """`text` so, if a person reads it."""
+    codes = {"bold": "1", "green": "32", "yellow": "33"}
+    return f"\033[{codes[style]}m{text}\033[0m" if is_terminal() else text
+
+
 def is_terminal() -> bool:
     """Whether a person reads this: a token, say, is for no log."""
     return sys.stdout.isatty()

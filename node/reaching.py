@@ -99,6 +99,14 @@ class Reaching:
         if self._nearby.pop(peer, None) and peer not in self.last_seen:
             self._doors.forget(peer)
 
+    def peers(self) -> list[PeerId]:
+        """All whom we know of, here or from an earlier life."""
+        return [*self._nearby, *self.last_seen]
+
+    def places(self, peer: PeerId) -> dict[str, tuple[str, ...]]:
+        """Where a peer may be, by who says so."""
+        return {"mdns": self._nearby.get(peer, ()), "cache": self.last_seen.get(peer, ())}
+
     @property
     def is_told(self) -> bool:
         """Whether somebody gave us an address, and so expects us not to be alone."""

@@ -6,7 +6,7 @@ meaning; new keys may appear, and readers ignore what they do not know.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Protocol
 
 from shoal.protocol.errors import LocalError
@@ -61,6 +61,18 @@ class NodeService(Protocol):
         action}, with codes that never change; `self` what paths follow from ({dialable, mapping, has_relay}), and
         `forecast` the path that will be reached with others who are "public", "firewalled", "keeping" or "symmetric".
         docs/nat.md has it all.
+        """
+        ...
+
+    def examine(self, peer: str) -> AsyncGenerator[Answer, None]:
+        """Why a peer is reached as it is, or not: {event: "peer" | "step" | "report", ...}, as it is found out.
+
+        `peer` is a PeerID, some characters of one that is known here, or a multiaddr. LocalError before the first event
+        if nobody is meant. "peer" has {peer, path, addresses: [{address, from}]}; "step" what was tried, `live` if just
+        now: {live, at, way, where, code, words, seconds, again, times}, see shoal.protocol.journal; "report", the last,
+        all of it, with path, reason, reason_code, rtt_ms, send_rate, receive_rate as in `peers`, rate_note, both ends,
+        {here: {reachability, nat, relays, addresses, ports}, there, there_note}, and the verdict {code, side, sentence,
+        advice}, see shoal.node.doctor.verdict.
         """
         ...
 

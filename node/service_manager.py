@@ -5,11 +5,13 @@ Where nobody listens nothing happens, and a service manager that does not listen
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 
 DEFAULT_PAUSE = 10.0  # seconds between two words to one who set no watchdog
+LONGEST_END = 1800.0  # seconds for which it is asked to bear with us
 EXTENSION = 3 * DEFAULT_PAUSE  # seconds from now, each time that we ask for more of them
 
 
@@ -39,6 +41,21 @@ class ServiceManager:
     def stopping(self) -> None:
         """We are ending, as we were asked to."""
         self._say("STOPPING=1")
+
+    async def bears_with(self, work: Awaitable[None]) -> None:
+        """Do `work`, our last; it may take longer than a service manager waits unasked, so we ask for more time."""
+        asking = asyncio.create_task(self._ask_for_time())
+        try:
+            await work
+        finally:
+            asking.cancel()
+
+    async def _ask_for_time(self) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + LONGEST_END
+        while loop.time() < until:
+            self.still_stopping()
+            await asyncio.sleep(self.pause)
 
     def still_stopping(self) -> None:
         """We need more time to end than we were given; `EXTENSION` after the last such word it may kill us."""

@@ -66,6 +66,7 @@ class Account:
     lines: tuple[Line, ...]
     steps: tuple[Step, ...]
     gauge: Gauge
+    known: tuple[str, ...] = ()  # its addresses, as far as we know them
 
     @property
     def relay(self) -> PeerId | None:

@@ -54,6 +54,11 @@ class Dialing:
         """Whether any address is known."""
         return bool(self._addresses)
 
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where the peer may be."""
+        return self._addresses
+
     def learn(self, addresses: tuple[str, ...]) -> None:
         """Where the peer may be; the latest news is tried first."""
         known = dict.fromkeys([*by_turns(addresses), *self._addresses])
@@ -128,7 +133,7 @@ class Dialing:
     async def _dial_one(self, address: str, limit: float) -> Connection:
         allowance = self._failures.of(host_of(address))
         if not allowance.take(asyncio.get_running_loop().time()):
-            raise TransportError("dialled in vain too often, wait a little")
+            raise TransportError("dialled in vain too often, wait a little", "too-often")
         connection = await self._transport.dial(self._peer, address, limit)
         allowance.give_back()
         self.learn((address,))

@@ -11,7 +11,7 @@ Rules:
     silent           no answer in time              overtaken       another way was faster
     unreachable      there is no way there          no-place-here   our router gives each destination another port
     reset            the connection was cut         no-place-there  theirs does; no-place-both: both
-    failed           anything else
+    failed           anything else                  too-often       so many dials there failed that we wait
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class Way(StrEnum):
     CAME = "came"  # they connected with us
     LOST = "lost"  # the last connection ended
     NAME = "name"  # we looked a host's name up, or asked who is at an address
+    LOOKUP = "lookup"  # we asked the directories of our runs
 
 
 @dataclass(frozen=True, slots=True)

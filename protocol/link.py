@@ -25,7 +25,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
-from shoal.protocol.account import Link
+from shoal.protocol.account import Account, Link
 from shoal.protocol.allowance import Allowance, Allowances
 from shoal.protocol.arrivals import Arrivals
 from shoal.protocol.calls import Calls, Serve
@@ -111,6 +111,10 @@ class Neighbour:
             addresses=self._around.transport.remote_addresses(self.peer),
             ahead=self._ahead,
         )
+
+    def account(self) -> Account:
+        """How the peer is reached, or not, and why."""
+        return self._around.transport.account(self.peer, self.gauge, self.dialing.addresses)
 
     # -- the connection -------------------------------------------------------------------------------------
 

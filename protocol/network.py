@@ -26,7 +26,6 @@ from shoal.protocol.circuit.holder import Promise
 from shoal.protocol.complaints import Complaints
 from shoal.protocol.dialing import LIMIT, no_failures
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
-from shoal.protocol.gauge import Gauge
 from shoal.protocol.identity import Identity, public_key
 from shoal.protocol.ids import PeerId, RunId
 from shoal.protocol.link import BULK, CONTROL, Neighbour, Surroundings
@@ -176,8 +175,7 @@ class Network:
 
     def account(self, peer: PeerId) -> Account:
         """How `peer` is reached, or not, what was tried, and what was measured."""
-        known = self._neighbours.get(peer)
-        return self._transport.account(peer, known.gauge if known is not None else Gauge())
+        return (self._neighbours.get(peer) or Neighbour(peer, self._around)).account()
 
     async def try_at(self, peer: PeerId, address: str, limit: float) -> None:
         """Connect with `peer` at one address, and no other."""

@@ -189,11 +189,11 @@ class Transport:
         """Where the connections with `peer` lead."""
         return tuple(address for each in self._connections.get(peer, {}).values() for address in each.addresses)
 
-    def account(self, peer: PeerId, gauge: Gauge) -> Account:
-        """How `peer` is reached, and what was tried."""
+    def account(self, peer: PeerId, gauge: Gauge, known: tuple[str, ...]) -> Account:
+        """How `peer` is reached, and what was tried; `known` are its addresses."""
         found = self._connections.get(peer, {}).items()
         lines = tuple(Line(route.addresses, self._host.is_ours(connection)) for connection, route in found)
-        return Account(peer, self.path(peer) if lines else None, lines, self.journal.of(peer), gauge)
+        return Account(peer, self.path(peer) if lines else None, lines, self.journal.of(peer), gauge, known)
 
     def path(self, peer: PeerId) -> str:
         """How the connections with `peer` go: the best path of shoal.protocol.ways."""

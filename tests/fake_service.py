@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 
 from shoal.node.api import serve_api
 from shoal.node.dataset.supply import DataStanding
@@ -29,6 +29,50 @@ MANIFEST = Manifest(name="stdlib")
 ADDRESS = f"/ip4/127.0.0.1/tcp/4101/p2p/{PEER}"
 LINK = f"shoal:{RUN}?p=/ip4/192.0.2.7/tcp/4101&p=/ip4/192.0.2.8/tcp/4101"
 ENTERED = {"run": RUN, "name": "stdlib", "link": LINK}
+
+CIRCUIT = f"/ip4/198.51.100.1/tcp/4101/p2p/{PEER[:-6]}7nBFdh/p2p-circuit"
+STEP = {"event": "step", "at": 1.7e9, "seconds": 5.0, "again": 0.0, "times": 3}
+STEPS = [
+    STEP
+    | {
+        "live": False,
+        "way": "dial",
+        "where": "/ip4/203.0.113.7/tcp/4101",
+        "code": "silent",
+        "words": "no answer\x1b[2J",
+    },
+    STEP | {"live": True, "way": "relay", "where": CIRCUIT, "code": "ok", "words": "", "times": 1},
+]
+EXAMINED: list[Answer] = [
+    {"event": "peer", "peer": PEER, "path": None, "addresses": [{"address": CIRCUIT, "from": ["dht", "cache"]}]},
+    *STEPS,
+    {
+        "event": "report",
+        "peer": PEER,
+        "addresses": [{"address": CIRCUIT, "from": ["dht", "cache"]}],
+        "steps": STEPS,
+        "path": "relayed",
+        "reason": "relayed by 7nBFdh: its router gives each destination another port (symmetric)",
+        "reason_code": "relay-symmetric",
+        "rtt_ms": 41.5,
+        "send_rate": 2.25e6,
+        "receive_rate": 5.5e5,
+        "rate_note": None,
+        "here": {"reachability": "public", "nat": "public", "relays": [], "addresses": [], "ports": "4101 and 4102"},
+        "there": {
+            "addresses": ["/ip4/192.0.2.7/tcp/50123"],
+            "path": "relayed",
+            "reason_code": "evil\x1b[2J",
+            "rtt_ms": None,
+            "reachability": "nat",
+            "nat": "symmetric",
+            "relays": 2,
+            "steps": [STEPS[0]],
+        },
+        "there_note": None,
+        "verdict": {"code": "relayed-symmetric-there", "side": "theirs", "sentence": "slow.", "advice": "Forward."},
+    },
+]
 
 
 class FakeService:
@@ -83,7 +127,18 @@ class FakeService:
         }
 
     def peers(self) -> list[Answer]:
-        return [{"peer": "evil\x1b[2Jpeer", "run": RUN, "round": 3, "path": "direct", "rtt_ms": 0.52}]
+        rates = {"send_rate": 2.5e6, "receive_rate": None}
+        why = {"reason": "you dialled\x1b[2J it", "reason_code": "dialled"}
+        return [{"peer": "evil\x1b[2Jpeer", "run": RUN, "round": 3, "path": "direct", "rtt_ms": 0.52, **why, **rates}]
+
+    async def examine(self, peer: str) -> AsyncGenerator[Answer, None]:
+        if peer == "nobody":
+            raise LocalError("no peer 'nobody' is known here")
+        for answer in EXAMINED:
+            if peer == "lonely" and answer["event"] == "report":
+                answer = answer | {"path": None, "there": None, "there_note": "it is gone"}
+            if peer != "broken" or answer["event"] != "report":
+                yield answer
 
     def netcheck(self) -> Answer:
         return report(self.facts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from shoal.node.cli import ckpt, netcheck, node, read, report, run, up
+from shoal.node.cli import ckpt, doctor, netcheck, node, read, report, run, up
 from shoal.node.exits import HELP
 
 CODES = "\n".join(f"  {code:3}  {text}" for code, text in HELP.items())
@@ -26,5 +26,6 @@ app.add_typer(ckpt.app, name="ckpt")
 app.command()(read.status)
 app.command()(read.peers)
 app.command()(netcheck.netcheck)
+app.command()(doctor.doctor)
 app.command()(read.logs)
 app.command()(read.version)

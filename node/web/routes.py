@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import aclosing, suppress
 from typing import Any
 
 from aiohttp import web
 
-from shoal.node.service import NodeService
+from shoal.node.service import Answer, NodeService
 from shoal.protocol.errors import LocalError
 
 
@@ -22,6 +24,7 @@ class Routes:
             web.get("/v1/status", self._status),
             web.get("/v1/peers", self._peers),
             web.get("/v1/netcheck", self._netcheck),
+            web.post("/v1/doctor", self._examine),
             web.get("/v1/runs", self._runs),
             web.post("/v1/runs", self._create_run),
             web.get("/v1/discover", self._public_runs),
@@ -44,6 +47,19 @@ class Routes:
 
     async def _netcheck(self, request: web.Request) -> web.Response:
         return web.json_response(self._service.netcheck())
+
+    async def _examine(self, request: web.Request) -> web.StreamResponse:
+        """One JSON object a line, as they come. What fails before the first is an error like any other."""
+        body = await read_body(request, {"peer": str})
+        async with aclosing(self._service.examine(body["peer"])) as answers:
+            first = await anext(answers)
+            response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+            await response.prepare(request)
+            with suppress(ConnectionError):  # the reader is gone, and does not want to know any more
+                await response.write(_line(first))
+                async for answer in answers:
+                    await response.write(_line(answer))
+        return response
 
     async def _runs(self, request: web.Request) -> web.Response:
         return web.json_response(self._service.status()["runs"])
@@ -94,6 +110,10 @@ class Routes:
         await read_body(request, {})
         await self._service.stop()
         return web.json_response({"stopping": True}, status=202)
+
+
+def _line(answer: Answer) -> bytes:
+    return json.dumps(answer).encode() + b"\n"
 
 
 async def read_body(

@@ -5,6 +5,6 @@ calls from node to node. Refused from the network: 90-99, signed or stored value
 200-299, between the processes of one machine. A tag is never reused.
 """
 
-from shoal.protocol.messages import data, decision, dht, directory, membership, node, rounds, status, transfer
+from shoal.protocol.messages import data, decision, dht, directory, doctor, membership, node, rounds, status, transfer
 
-__all__ = ["data", "decision", "dht", "directory", "membership", "node", "rounds", "status", "transfer"]
+__all__ = ["data", "decision", "dht", "directory", "doctor", "membership", "node", "rounds", "status", "transfer"]

@@ -8,8 +8,9 @@ from typing import cast
 
 import pytest
 
-from shoal.node import daemon as module
+from shoal.node import service_manager as module
 from shoal.node.daemon import Daemon
+from shoal.node.service_manager import ServiceManager
 
 
 @pytest.mark.parametrize(
@@ -26,28 +27,29 @@ def test_who_is_the_first_to_be_back_misses_nobody_yet(first_back: bool, obstacl
     assert Daemon._obstacle(cast(Daemon, parts)) == obstacle
 
 
-class Ending(SimpleNamespace):
-    """As much of a daemon as its end takes: it is saved only when more time was asked for three times."""
+class Manager(ServiceManager):
+    """One that gives more time when it was asked three times."""
+
+    pause = 0.0  # type: ignore[assignment]
 
     def __init__(self) -> None:
+        super().__init__({})
         self.asked, self.has_time = 0, asyncio.Event()
-        manager = SimpleNamespace(still_stopping=self.ask, pause=0.0)
-        super().__init__(_manager=manager, _runs=SimpleNamespace(close=self.has_time.wait))
 
-    def ask(self) -> None:
+    def still_stopping(self) -> None:
         self.asked += 1
         if self.asked == 3:
             self.has_time.set()
 
-    async def _ask_for_time(self) -> None:
-        await Daemon._ask_for_time(cast(Daemon, self))
+    async def save(self) -> None:
+        await self.has_time.wait()
 
 
 @pytest.mark.asyncio
 async def test_more_time_is_asked_for_as_long_as_runs_are_saved_and_no_longer() -> None:
-    ending = Ending()
-    await asyncio.wait_for(Daemon._end_runs(cast(Daemon, ending)), 10)
-    assert ending.asked >= 3
+    manager = Manager()
+    await asyncio.wait_for(manager.bears_with(manager.save()), 10)
+    assert manager.asked >= 3
     await asyncio.sleep(0)  # for the cancelled task to end
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
@@ -55,4 +57,4 @@ async def test_more_time_is_asked_for_as_long_as_runs_are_saved_and_no_longer() 
 @pytest.mark.asyncio
 async def test_nobody_is_asked_to_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LONGEST_END", 0.01)
-    await asyncio.wait_for(Ending()._ask_for_time(), 10)
+    await asyncio.wait_for(Manager()._ask_for_time(), 10)

@@ -1,0 +1,159 @@
+"""An examination in a terminal, as it goes on: what was tried, then both ends side by side, then what follows.
+
+What peers said is in it: no control character reaches the terminal, and lines are folded at its width.
+"""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+import time
+from typing import Any
+
+from shoal.node.present import bits, clean, colour
+from shoal.node.text import printable
+
+Answer = dict[str, Any]
+WAYS = {
+    "dial": "dialled",
+    "relay": "asked the relay",
+    "meet": "met by help of",
+    "reversal": "dialled back",
+    "came": "came to us from",
+    "lost": "lost",
+    "name": "looked at",
+    "lookup": "looked into the runs' directories",
+}
+THEIR_WAYS = WAYS | {"came": "we came from"}
+THEIR_REASONS = {
+    "dialled": "it dialled this node",
+    "it-dialled": "this node dialled it",
+    "reversal": "this node called by a relay, and it dialled back",
+    "met": "both dialled at the same moment",
+    "relay": "by a relay, no direct way was tried by it",
+    "relay-symmetric": "by a relay, as a router gives each destination another port",
+    "relay-failed": "by a relay, as the tries to meet failed",
+    "none": "no connection",
+}
+WIDEST, INDENT = 120, 2
+LABEL = 14  # columns
+
+
+class Examined:
+    """Prints each answer of the node as it comes."""
+
+    def __init__(self) -> None:
+        self._width = min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns)
+        self._part = ""
+
+    def add(self, answer: Answer) -> None:
+        """One event."""
+        match answer.get("event"):
+            case "peer":
+                self._opening(answer)
+            case "step":
+                self._begin("now" if answer.get("live") else "until now")
+                self._step(answer, WAYS)
+            case "report":
+                self._report(answer)
+
+    # -- parts ----------------------------------------------------------------------------------------------
+
+    def _opening(self, answer: Answer) -> None:
+        print(clean(answer.get("peer") or "whoever is there"))
+        self._addresses(answer.get("addresses", []))
+
+    def _addresses(self, found: list[Answer]) -> None:
+        if found:
+            self._begin("where it may be")
+        for each in found:
+            self._say(f"{place(each['address'])}  ({', '.join(each['from'])})")
+
+    def _step(self, step: Answer, ways: dict[str, str]) -> None:
+        """When, what, where, and what came of it."""
+        when = time.strftime("%H:%M:%S", time.localtime(step["at"]))
+        often = f", {step['times']} times" if step["times"] > 1 else ""
+        took = f" after {step['seconds']:.1f} s" if step["seconds"] >= 0.05 else ""
+        came = "ok" if step["code"] == "ok" else f"{step['code']}: {step['words']}" if step["words"] else step["code"]
+        again = max(0.0, float(step.get("again", 0)) - time.time())
+        following = f"; again in {again:.0f} s" if again else ""
+        where = place(step["where"]) if step["way"] != "meet" else f"the relay {step['where'][-6:]}"
+        self._say(f"{when}  {ways.get(step['way'], step['way'])} {where}: {came}{took}{often}{following}", hang=10)
+
+    def _report(self, report: Answer) -> None:
+        if report["path"] is not None:
+            self._begin("the connection")
+            self._pair("path", report["path"])
+            self._pair("why", report["reason"])
+            self._pair("round trip", f"{report['rtt_ms']:.1f} ms" if report["rtt_ms"] is not None else None)
+            self._pair("rate", _rates(report))
+        self._both_ends(report)
+        if report["there"] is not None and report["there"]["steps"]:
+            self._begin("what it has tried towards this node")
+            for step in report["there"]["steps"]:
+                self._step(step, THEIR_WAYS)
+        verdict = report["verdict"]
+        print()
+        words = f"{verdict['sentence'][:1].upper()}{verdict['sentence'][1:]} {verdict['advice']}".strip()
+        for line in textwrap.wrap(printable(words), self._width):
+            print(colour(line, "green" if verdict["side"] == "nobody" else "yellow"))
+
+    def _both_ends(self, report: Answer) -> None:
+        """What each is behind, side by side."""
+        here, there = report["here"], report["there"]
+        self._begin("both ends")
+        rows = [
+            ("", "this node", (report["peer"] or "there")[-6:]),
+            ("reachability", here["reachability"], there and there["reachability"]),
+            ("router", here["nat"], there and there["nat"]),
+            ("relays", len(here["relays"]), there and there["relays"]),
+        ]
+        for label, ours, theirs in rows:
+            self._say(f"{label:<{LABEL}}{clean(ours):<{LABEL}}{clean(theirs)}")
+        if there is not None:
+            reason = THEIR_REASONS.get(there["reason_code"], there["reason_code"])
+            self._pair("its view", f"{there['path']}: {reason}")
+            self._pair("it sees us at", ", ".join(map(place, there["addresses"])))
+        elif report["there_note"]:
+            self._pair("its view", report["there_note"])
+
+    # -- lines ----------------------------------------------------------------------------------------------
+
+    def _begin(self, part: str) -> None:
+        """A heading, unless we are under it."""
+        if part != self._part:
+            self._part = part
+            print(f"\n{colour(part, 'bold')}")
+
+    def _pair(self, label: str, value: Any) -> None:
+        self._say(f"{label:<{LABEL}}{clean(value)}", hang=LABEL)
+
+    def _say(self, text: str, hang: int = 0) -> None:
+        indent = " " * INDENT
+        lines = textwrap.wrap(
+            "".join(letter if letter.isprintable() else "?" for letter in text),
+            self._width,
+            initial_indent=indent,
+            subsequent_indent=indent + " " * hang,
+            break_on_hyphens=False,
+            drop_whitespace=True,
+            expand_tabs=False,
+            replace_whitespace=False,
+        )
+        print("\n".join(lines).rstrip())
+
+
+def place(address: str) -> str:
+    """An address as people need it: of a relay's its name and where it is, as the whole has 130 characters."""
+    way, circuit, _ = address.partition("/p2p-circuit")
+    if not circuit:
+        return address
+    at, _, name = way.partition("/p2p/")
+    return f"the relay {name[-6:]} at {at}"
+
+
+def _rates(report: Answer) -> str:
+    rates = [(word, bits(report[key])) for word, key in (("there", "send_rate"), ("back", "receive_rate"))]
+    known = ", ".join(f"{rate} {word}" for word, rate in rates if rate is not None)
+    note = report.get("rate_note")
+    return f"{known or 'not measured'}{f' ({note})' if note else ''}"
