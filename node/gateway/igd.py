@@ -48,12 +48,12 @@ class Fault(Declined):
 
     def __init__(self, code: int) -> None:
         super().__init__(f"the router {WORDS.get(code, f'refuses, with code {code}')} (UPnP)", is_taken=code == TAKEN)
-        self.code = code
+        self.number = code  # UPnP's
 
 
 def controls(description: bytes, url: str) -> list[Control]:
     """The services that map ports of the device that describes itself so at `url`; those elsewhere do not count."""
-    found = []
+    found: list[Control] = []
     for service in read(description).every("service"):
         kind = service.first("serviceType")
         if kind in KINDS and len(found) < MAX_CONTROLS:

@@ -46,7 +46,7 @@ class UpnpGateway:
         try:
             await self._call("AddPortMapping", **igd.mapping(port, external, self._here, lifetime))
         except igd.Fault as fault:
-            if fault.code != igd.PERMANENT_ONLY:
+            if fault.number != igd.PERMANENT_ONLY:
                 raise
             await self._call("AddPortMapping", **igd.mapping(port, external, self._here, 0))
             return Lease(port, external, math.inf)
@@ -60,7 +60,7 @@ class UpnpGateway:
         try:
             found = await self._call("GetSpecificPortMappingEntry", **igd.entry(lease.external))
         except igd.Fault as fault:
-            return fault.code != igd.NO_SUCH_ENTRY  # others: it does not tell
+            return fault.number != igd.NO_SUCH_ENTRY  # others: it does not tell
         return igd.leads_to(found, lease.port, self._here)
 
     async def _call(self, action: str, **arguments: object) -> dict[str, str]:

@@ -68,7 +68,7 @@ class Fp16(Dense):
         for slab in slabs(n):
             if not _are_canonical(exponents[slab.blocks], halves[slab.values]):
                 raise PayloadError("fp16 payload with a block that is not scaled as it should be, or not finite")
-        return 2.0 ** (float(exponents.max(initial=LOWEST)) + 1)
+        return float(2.0 ** (float(exponents.max(initial=LOWEST)) + 1))
 
     def read(self, payload: Payload, n: int, slab: Slab, out: Tensor) -> None:
         """half 2**(k - 14)."""

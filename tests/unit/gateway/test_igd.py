@@ -76,7 +76,7 @@ def test_answers_are_their_values() -> None:
 def test_a_refusal_says_what_may_help(code: object, read_as: int, is_taken: bool) -> None:
     with pytest.raises(Fault) as refusal:
         answer(fault(code), "AddPortMapping")
-    assert (refusal.value.code, refusal.value.is_taken) == (read_as, is_taken)
+    assert (refusal.value.number, refusal.value.is_taken) == (read_as, is_taken)
 
 
 def test_whose_mapping_it_is() -> None:
