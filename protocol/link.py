@@ -19,16 +19,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import partial
-from typing import Any
 
 from shoal.protocol.account import Account, Link
-from shoal.protocol.allowance import Allowance, Allowances
+from shoal.protocol.allowance import Allowance
 from shoal.protocol.arrivals import Arrivals
-from shoal.protocol.calls import Calls, Serve
+from shoal.protocol.calls import Calls
 from shoal.protocol.clocks import ahead, shown
 from shoal.protocol.dialing import Dialing
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
@@ -38,7 +37,8 @@ from shoal.protocol.heartbeat import Heartbeat
 from shoal.protocol.ids import PeerId, RunId, short
 from shoal.protocol.incoming import Incoming
 from shoal.protocol.lane import Lane, Parcel
-from shoal.protocol.transport import Stream, Transport
+from shoal.protocol.surroundings import Surroundings
+from shoal.protocol.transport import Stream
 from shoal.protocol.ways import DIRECT, RELAYED
 from shoal.protocol.wire import MAX_BULK_FRAME, MAX_CONTROL_FRAME, RUN_TAGS, Message, decode, encode
 
@@ -50,22 +50,6 @@ BUSY_MOST = 0.05  # counted for one word: what it sets off may be work that we o
 OPEN_TRIES = 2  # a connection may end while we open a stream on it, and another one be there
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a neighbour needs of the network that it belongs to."""
-
-    transport: Transport
-    failures: Allowances[str]  # of dials, see dialing.py
-    bulk_queue: int
-    spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
-    complain: Callable[[RemoteError], None]
-    count: Callable[[RunId | None, int, int, str | None], None]  # (run, bytes sent, bytes received, path if in bulk)
-    takes: Callable[[RunId | None], bool]
-    on_message: Callable[[PeerId, RunId | None, Message], None]
-    on_call: Serve
-    on_left: Callable[[PeerId, RunId, Message, bool], None]
 
 
 class Neighbour:

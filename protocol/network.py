@@ -28,10 +28,12 @@ from shoal.protocol.dialing import LIMIT, no_failures
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.identity import Identity, public_key
 from shoal.protocol.ids import PeerId, RunId
-from shoal.protocol.link import BULK, CONTROL, Neighbour, Surroundings
+from shoal.protocol.link import BULK, CONTROL, Neighbour
 from shoal.protocol.multiaddrs import place_of, split
+from shoal.protocol.namesake import Namesake
 from shoal.protocol.ports import claim_pair
 from shoal.protocol.racing import by_turns, first_answer
+from shoal.protocol.surroundings import Surroundings
 from shoal.protocol.tasks import Tasks
 from shoal.protocol.traffic import Traffic
 from shoal.protocol.transport import Stream, Transport
@@ -68,7 +70,8 @@ class Network:
         self._neighbours: OrderedDict[PeerId, Neighbour] = OrderedDict()
         self._traffic: dict[RunId, Traffic] = {}
         self._complaints = Complaints(MAX_NEIGHBOURS)
-        self._knows_of_namesake = False
+        self._namesake = Namesake(identity.peer)
+        self.meet_namesake = self._namesake.meet
         self._tasks = Tasks(lambda error: log.error("a task of the network failed", exc_info=error))
         self._closing = False
         self._claim: socket.socket | None = None
@@ -138,7 +141,7 @@ class Network:
         except ValueError as error:
             raise LocalError(f"{multiaddr} does not end in /p2p/ and a PeerID") from error
         if peer == self.peer:
-            raise LocalError(f"{multiaddr} is this node itself" if self._are_ours(addresses) else self._namesake())
+            raise LocalError(f"{multiaddr} is this node itself" if self._are_ours(addresses) else self._namesake.words)
         self.remember(peer, addresses)
         dialing = self._neighbour(peer).dialing
         dialing.forget_failures()
@@ -216,12 +219,6 @@ class Network:
         """Frames that were to be sent and never left."""
         return sum(each.dropped for each in self._neighbours.values())
 
-    def meet_namesake(self) -> None:
-        """Another node has our key: say so, once."""
-        if not self._knows_of_namesake:
-            self._knows_of_namesake = True
-            log.warning("%s", self._namesake(), extra={"code": "same-key"})
-
     # -- what happens ---------------------------------------------------------------------------------------
 
     def _accept(self, peer: PeerId, protocol: str, stream: Stream) -> None:
@@ -245,12 +242,6 @@ class Network:
             if not neighbour.dialing.can_dial:
                 del self._neighbours[peer]  # who came by and went leaves nothing behind
         self._guard(self.on_link, peer, up)
-
-    def _namesake(self) -> str:
-        return (
-            f"another node runs with a copy of this node's key ({self.peer}) and takes its messages: stop one of the "
-            "two, or move its key file away so that it makes a key of its own"
-        )
 
     def _guard(self, handler: Callable[..., None], *args: Any) -> None:
         """Run a handler of our owner; its mistakes must not end a stream."""

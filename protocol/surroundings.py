@@ -1,0 +1,31 @@
+"""What one neighbour shares with all others: the transport, the tasks, and where it hands on what comes in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from shoal.protocol.allowance import Allowances
+from shoal.protocol.calls import Serve
+from shoal.protocol.errors import RemoteError
+from shoal.protocol.ids import PeerId, RunId
+from shoal.protocol.transport import Transport
+from shoal.protocol.wire import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a neighbour needs of the network that it belongs to."""
+
+    transport: Transport
+    failures: Allowances[str]  # of dials, see dialing.py
+    bulk_queue: int
+    spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+    complain: Callable[[RemoteError], None]
+    count: Callable[[RunId | None, int, int, str | None], None]  # (run, bytes sent, bytes received, path if in bulk)
+    takes: Callable[[RunId | None], bool]
+    on_message: Callable[[PeerId, RunId | None, Message], None]
+    on_call: Serve
+    on_left: Callable[[PeerId, RunId, Message, bool], None]
