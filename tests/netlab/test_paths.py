@@ -143,7 +143,7 @@ def test_every_place_and_every_other(lab: Lab, tmp_path: Path) -> None:
         saved = tmp_path / "foretold.json"
         saved.write_text(json.dumps(alone))
         called, theirs = settled("-b")
-        cells = {}
+        cells: dict[tuple[str, str], Cell] = {}
         for pairs in rounds():
             come = side_by_side.map(lambda pair: come_together(callers[pair[0]], called[pair[1]], relays, pair), pairs)
             cells |= dict(zip(pairs, come, strict=True))
