@@ -76,7 +76,7 @@ def verdict(facts: Facts) -> tuple[str, str]:
         "public": "Others can dial this node: all connections will be direct, and nothing needs to be done.",
         "forwarded": "The router leads others to this node: all connections will be direct, and nothing needs to be "
         "done.",
-        "local": "Others on this network can dial this node; nobody from the internet has been met.",
+        "local": "Others on this machine or its networks can dial this node; nobody from the internet has been met.",
     }.get(kind)
     if facts.reachability == "nat":
         return _unreachable(facts, kind), open_ports(facts)
@@ -132,7 +132,7 @@ def _dial(facts: Facts) -> Finding:
         tried = "Others have tried to dial this node, and did not get through."
         return Finding("NET-DIAL-NO", WARN if facts.relays else BAD, tried, open_ports(facts))
     if facts.is_local:
-        return Finding("NET-DIAL-LOCAL", OK, f"Others on this network have dialled this node at {at}.")
+        return Finding("NET-DIAL-LOCAL", OK, f"Others nearby have dialled this node at {at}.")
     return Finding("NET-DIAL-UNKNOWN", WARN, "No peer has tried to dial this node.", "run `shoal netcheck` again later")
 
 

@@ -1,4 +1,7 @@
-"""The answer of `netcheck`, for people: the verdict first, then each finding with what to do, then what to expect."""
+"""The answer of `netcheck`, for people: the verdict first, then each finding with what to do, then what to expect.
+
+What is to be done is said once.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def show_netcheck(answer: Answer) -> None:
         if each["action"] not in ("", said["action"]):
             print(f"{'':{WIDTH}}  -> {clean(each['action'])}")
     print()
-    print("With a peer " + "; ".join(f"{words}: {clean(answer['forecast'][kind])}" for kind, words in OTHERS.items()))
+    show_pairs([(f"a peer {words}", answer["forecast"][kind]) for kind, words in OTHERS.items()])
     if not answer["settled"]:
         print(f"Not known yet: {clean(', '.join(answer['pending']))}.")
 
