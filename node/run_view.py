@@ -14,6 +14,7 @@ from shoal.protocol.ids import PeerId, short
 from shoal.protocol.link import Link
 from shoal.protocol.members import State
 from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.multiaddrs import relay_of
 from shoal.protocol.quorum import is_quorum
 from shoal.protocol.traffic import Traffic
 
@@ -126,13 +127,20 @@ def peer_rows(run: Run, links: Mapping[PeerId, Link]) -> list[Answer]:
                 "peer": peer,
                 "run": run.id.hex(),
                 "round": status.round if status is not None else None,
-                "path": link.path if link is not None else None,
-                "rtt_ms": link.rtt_ms if link is not None else None,
+                **_way(link),
                 "phase": status.phase if status is not None else None,
                 "loss": status.loss if status is not None else None,
             }
         )
     return rows
+
+
+def _way(link: Link | None) -> Answer:
+    """How we are connected; `relay` is who connects us, where somebody must."""
+    if link is None:
+        return {"path": None, "relay": None, "rtt_ms": None}
+    by = relay_of(link.addresses[0])[1] if link.path == "relayed" and link.addresses else None
+    return {"path": link.path, "relay": by, "rtt_ms": link.rtt_ms}
 
 
 def all_peer_rows(runs: Sequence[Run], links: Sequence[Link]) -> list[Answer]:
@@ -142,7 +150,7 @@ def all_peer_rows(runs: Sequence[Run], links: Sequence[Link]) -> list[Answer]:
     in_runs = {row["peer"] for row in rows}
     none = {"run": None, "round": None}
     rest = [link for link in links if link.peer not in in_runs]
-    return rows + [{"peer": link.peer, **none, "path": link.path, "rtt_ms": link.rtt_ms} for link in rest]
+    return rows + [{"peer": each.peer, **none, **_way(each)} for each in rest]
 
 
 def details(run: Run) -> Answer:

@@ -44,7 +44,7 @@ class NodeService(Protocol):
         ...
 
     def peers(self) -> list[Answer]:
-        """[{peer, run, round, path: "direct"|"punched"|"relayed", rtt_ms}]."""
+        """[{peer, run, round, path: "direct"|"punched"|"relayed", relay (by which), rtt_ms}]."""
         ...
 
     def run_details(self, run: str) -> Answer:
