@@ -7,11 +7,11 @@ import time
 from shoal.node.service import Answer
 from shoal.protocol.account import Account
 
-UNREACHED: Answer = dict.fromkeys(("path", "reason", "reason_code", "rtt_ms", "send_rate", "receive_rate"))
+UNREACHED: Answer = dict.fromkeys(("path", "reason", "reason_code", "relay", "rtt_ms", "send_rate", "receive_rate"))
 
 
 def as_reached(account: Account) -> Answer:
-    """{path, reason, reason_code, rtt_ms, send_rate, receive_rate}; bytes a second, None: not measured yet."""
+    """{path, reason, reason_code, relay, rtt_ms, send_rate, receive_rate}; bytes a second, None: not measured yet."""
     if account.path is None:
         return dict(UNREACHED)
     reason, gauge = account.reason(time.time()), account.gauge
@@ -19,6 +19,7 @@ def as_reached(account: Account) -> Answer:
         "path": account.path,
         "reason": reason.words,
         "reason_code": reason.code,
+        "relay": account.relay,
         "rtt_ms": 1000 * gauge.rtt if gauge.rtt is not None else None,
         "send_rate": gauge.going.rate.value,
         "receive_rate": gauge.coming.value,

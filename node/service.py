@@ -45,9 +45,10 @@ class NodeService(Protocol):
         ...
 
     def peers(self) -> list[Answer]:
-        """[{peer, run, round, path, reason, reason_code, rtt_ms, send_rate, receive_rate}].
+        """[{peer, run, round, path, reason, reason_code, relay, rtt_ms, send_rate, receive_rate}].
 
-        `path` is "direct", "punched" or "relayed", None without a connection; `reason` says why it is that, in words,
+        `path` is "direct", "punched" or "relayed", None without a connection; `relay` is who
+        connects us, where somebody must; `reason` says why it is that, in words,
         `reason_code` for programs (shoal.protocol.account). Rates are those of payloads, in bytes a second, None while
         none was large enough to be measured.
         """

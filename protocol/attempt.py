@@ -276,7 +276,7 @@ class Attempt:
             return []
         chunks = [chunk for chunk in self._missing() if not self.is_awaited(now, chunk)]
         holders = [peer for peer in (value.ballot.leader, *live) if peer in live and peer != self._me]
-        return self._fetching.ask(now, value.chunks, chunks, holders)
+        return self._fetching.ask(now, value.chunks, chunks, self.plan.ways.nearest(self._me, holders))
 
     def _can_decide(self) -> bool:
         left = [leave.peer for leave in counting(self._context.leaves(), self._commit.ballot)]

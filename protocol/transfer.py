@@ -28,6 +28,7 @@ from shoal.protocol.history import History
 from shoal.protocol.ids import Digest, PeerId, content_hash
 from shoal.protocol.messages.transfer import Chain, GetChain, GetState, GetStateChunk, StateChunk, StateIs
 from shoal.protocol.roster import Base
+from shoal.protocol.view import nearest
 from shoal.protocol.wire import Message
 
 WINDOW = 4  # chunks asked of one donor at a time
@@ -189,7 +190,7 @@ class Transfer:
         if all(peer in self._liars for peer in ahead):
             self._liars.clear()
         honest = [peer for peer in ahead if peer not in self._liars]
-        return sorted(honest, key=lambda peer: (-round_of(peer), peer))[:MAX_DONORS]
+        return sorted(nearest(self._me, honest, self._view), key=lambda peer: (-round_of(peer), peer))[:MAX_DONORS]
 
     def _useful(self, round: int) -> bool:
         """Whether a donor that stands on `round` has a certified version for us."""

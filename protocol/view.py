@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from shoal.protocol.ids import Digest, PeerId, digest
 from shoal.protocol.members import PRESENT, MemberTable, State
@@ -13,6 +14,22 @@ from shoal.protocol.messages.status import RunStatus
 def view_digest(peers: Iterable[PeerId]) -> Digest:
     """What two nodes, or two paths, compare to see whether they show the same members."""
     return digest("membership view", *(peer.encode() for peer in sorted(peers)))
+
+
+class Statuses(Protocol):
+    """What members say of themselves."""
+
+    def status(self, peer: PeerId) -> RunStatus | None: ...
+
+
+def nearest(me: PeerId, peers: Sequence[PeerId], view: Statuses) -> Sequence[PeerId]:
+    """Those of `peers` with whom we surely need no relay: whoever can be dialled, or all, if we can. Else all."""
+
+    def is_public(peer: PeerId) -> bool:
+        status = view.status(peer)
+        return status is not None and status.reachability == "public"
+
+    return peers if is_public(me) else [peer for peer in peers if is_public(peer)] or peers
 
 
 class MembershipView:

@@ -171,6 +171,7 @@ class FakeService:
         meters.failed(Kind.NO_QUORUM)
         traffic = {"control": {"sent": 1, "received": 2}, "bulk": {"sent": 30, "received": 40}}
         rest = {"participants": 3, "last_commit": 1.7e9, "active": True, "bytes": traffic}
+        rest["bulk"] = {"direct": {"sent": 20, "received": 40}, "relayed": {"sent": 10, "received": 0}}
         return [{"run": RUN, **meters.as_json(), **rest}]
 
     async def create_run(self, manifest_toml: str, train: bool, checkpoint: str = "") -> Answer:

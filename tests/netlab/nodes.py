@@ -24,6 +24,7 @@ class LabNode:
         self.home = Home(folder / "home").create()
         self.log = folder / "node.log"
         self.child: Child | None = None
+        self.before = ""  # Python that its process runs first: what a test changes about a node that nobody can set
 
     @property
     def door(self) -> str:
@@ -33,9 +34,16 @@ class LabNode:
     def start(self, children: Children, **settings: Any) -> LabNode:
         """Start the process; it shows itself on the local network unless told otherwise."""
         asked = NodeSettings(home=self.home.root, port=4101, admin_port=0, threads=1, **settings)
-        argv = self.host.argv(*foreground_argv(asked))
+        argv = self.host.argv(*self._patched(foreground_argv(asked)))
         self.child = children.start(argv, self.log, {"SHOAL_HOME": str(self.home.root)})
         return self
+
+    def _patched(self, argv: list[str]) -> list[str]:
+        if not self.before:
+            return argv
+        at = argv.index("-m")
+        whole = f"{self.before}; import runpy; runpy.run_module('{argv[at + 1]}', run_name='__main__', alter_sys=True)"
+        return [*argv[:at], "-c", whole, *argv[at + 2 :]]
 
     def ask(self, what: Callable[[Client], Any]) -> Any:
         """What its API says, asked on its machine; None while there is no answer."""

@@ -18,6 +18,8 @@ LIMIT = 100
 class Wire:
     """A stream that takes what it is given at once, or, while it is `slow`, when the test says so."""
 
+    is_relayed = False
+
     def __init__(self) -> None:
         self.data = b""
         self.is_open, self.slow, self.fails, self.is_finished = True, False, False, False

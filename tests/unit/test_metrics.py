@@ -53,6 +53,7 @@ async def test_every_promised_metric_has_the_nodes_number() -> None:
         ("shoal_round_failures_total", (("reason", "no-progress"), run)): 0.0,
         ("shoal_network_bytes_total", (("class", "bulk"), ("direction", "received"), run)): 40.0,
         ("shoal_network_bytes_total", (("class", "control"), ("direction", "sent"), run)): 1.0,
+        ("shoal_network_bulk_bytes_total", (("direction", "sent"), ("path", "relayed"), run)): 10.0,
         ("shoal_state_sync_bytes_total", (("direction", "received"), run)): 0.0,
         ("shoal_network_peers", (("path", "direct"),)): 1.0,
         ("shoal_network_peers", (("path", "relayed"),)): 0.0,

@@ -1,0 +1,41 @@
+"""A run whose payloads take relays says so, once, and that it is over."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+import pytest
+
+from shoal.node.detours import CODE, Detours, words
+from shoal.protocol.roster import make_plan, rank
+from shoal.protocol.signing import signed
+from tests.simulation.signing import FakeSigner
+from tests.unit.rounds_kit import BASE, PEERS, POLICY, join, plan, roster
+
+LEADER = rank(BASE, 1, PEERS)[0]
+ALONE = {peer: tuple(each for each in PEERS if each != peer) for peer in PEERS}
+JOINS = tuple(join(each.peer, LEADER, apart=ALONE[each.peer]) for each in roster().joins)
+RELAYED = make_plan(signed(dataclasses.replace(roster(), joins=JOINS), FakeSigner(LEADER)), POLICY)
+
+
+def test_nothing_is_said_while_no_payload_takes_a_relay(caplog: pytest.LogCaptureFixture) -> None:
+    detours = Detours("tiny")
+    detours.begun(plan())
+    assert detours.warnings() == []
+    assert caplog.records == []
+
+
+def test_a_warning_stands_while_they_do_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    detours = Detours("tiny")
+    for _ in range(2):
+        detours.begun(RELAYED)
+    assert detours.warnings() == [{"code": CODE, "words": words(RELAYED)}]
+    assert "payloads of 3 of 3 members take relays" in words(RELAYED)
+    assert [each.code for each in caplog.records] == [CODE]  # type: ignore[attr-defined]
+    for _ in range(2):
+        detours.begun(plan())
+    assert detours.warnings() == []
+    assert "no payload takes a relay any more" in caplog.records[-1].message
+    assert len(caplog.records) == 2

@@ -1,0 +1,50 @@
+"""What our JOIN says of who needs a relay to send to us."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from shoal.node.reach import standing_among
+from shoal.protocol.account import Link
+from shoal.protocol.apart import MAX_APART, Standing
+from shoal.protocol.ids import NO_DIGEST
+from shoal.protocol.messages.status import RunStatus
+from tests.unit.rounds_kit import A, B, C, D
+
+SOMEWHERE = RunStatus(1, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, "unknown")
+PUBLIC, NAT = (dataclasses.replace(SOMEWHERE, reachability=word) for word in ("public", "nat"))
+
+
+def _link(peer: str, path: str) -> Link:
+    return Link(peer, path, None, 0, 0, ())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("reachability", ["public", "nat", "unknown"])
+@pytest.mark.parametrize("path", ["direct", "punched", "relayed"])
+def test_what_counts_of_those_that_are_connected_is_the_path(reachability: str, path: str) -> None:
+    said = standing_among({A: NAT, B: PUBLIC}, [_link(A, path), _link(B, "direct")], reachability)
+    assert said == Standing(True, (A,) if path == "relayed" else ())
+
+
+def test_who_is_not_connected_is_apart_if_neither_can_be_dialled() -> None:
+    others = {A: PUBLIC, B: NAT, C: None, D: SOMEWHERE}
+    assert standing_among(others, [], "nat").apart == (B, C, D)
+    assert standing_among(others, [], "public").apart == ()
+    assert standing_among(others, [], "unknown").apart == ()
+
+
+def test_those_come_first_who_can_be_dialled() -> None:
+    links = [_link(each, "relayed") for each in (A, B, C)]
+    assert standing_among({A: NAT, B: PUBLIC, C: NAT}, links, "nat").apart == (B, A, C)
+
+
+def test_strangers_to_the_run_do_not_count() -> None:
+    assert standing_among({A: NAT}, [_link(A, "direct"), _link(B, "relayed")], "nat") == Standing(True, ())
+
+
+def test_who_needs_relays_with_too_many_cannot_be_reached() -> None:
+    others = {f"p{number:03d}": NAT for number in range(MAX_APART + 1)}
+    said = standing_among(others, [], "nat")  # type: ignore[arg-type]
+    assert (said.reachable, len(said.apart)) == (False, MAX_APART)

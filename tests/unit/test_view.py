@@ -1,0 +1,30 @@
+"""From whom a state is taken without a relay."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from shoal.protocol.ids import NO_DIGEST, PeerId
+from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.view import nearest
+from tests.unit.rounds_kit import A, B, C, D
+
+STATUS = RunStatus(1, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, "nat")
+
+
+class Said:
+    """What members say of themselves."""
+
+    def __init__(self, **words: str) -> None:
+        self._words = words
+
+    def status(self, peer: PeerId) -> RunStatus | None:
+        return dataclasses.replace(STATUS, reachability=self._words[peer]) if peer in self._words else None
+
+
+def test_who_cannot_be_dialled_goes_to_those_who_can() -> None:
+    said = Said(a="nat", b="nat", c="public")
+    assert nearest(A, [B, C, D], said) == [C]
+    assert nearest(A, [B, D], said) == [B, D]
+    assert nearest(C, [A, B, D], said) == [A, B, D]
+    assert nearest(D, [B, C], said) == [C]
