@@ -25,7 +25,11 @@ from kit.vectors import TOLERANCE
 
 HIVEMIND = Path(__file__).parent / ".hivemind" / "bin" / "python"
 SEED = 7
-CODECS = {"shoal": ("fp32", "int8"), "gloo": ("fp32",), "hivemind": ("fp32", "fp16", "int8")}
+CODECS = {
+    "shoal": ("fp32", "fp16", "bf16", "int8", "uint8", "fp4"),
+    "gloo": ("fp32",),
+    "hivemind": ("fp32", "fp16", "int8"),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ SIGNED_AS = b"shoal manifest v1\0"
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
 HexDigest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
+CodecName = Literal["fp32", "fp16", "bf16", "int8", "uint8", "fp4"]
 Named = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -114,10 +115,10 @@ class RoundSpec(Spec):
 
 
 class CodecSpec(Spec):
-    """How chunks are encoded on their way to the owner (scatter) and back (gather)."""
+    """How chunks are encoded on their way to the owner (scatter) and back (gather): see docs/codecs.md."""
 
-    scatter: Literal["fp32", "int8"] = "fp32"
-    gather: Literal["fp32", "int8"] = "fp32"
+    scatter: CodecName = "fp32"
+    gather: CodecName = "fp32"
 
 
 class GoalSpec(Spec):

@@ -8,7 +8,14 @@ from shoal.node.present import clean, show_pairs, size
 
 Answer = dict[str, Any]
 DAY = 86_400
-CODECS = {"fp32": "in full", "int8": "in 8 bits"}
+CODECS = {
+    "fp32": "in full",
+    "fp16": "in 16 bits",
+    "bf16": "in 16 bits",
+    "int8": "in 8 bits",
+    "uint8": "in 8 bits",
+    "fp4": "in 4 bits",
+}
 
 
 def show_preview(preview: Answer) -> None:

@@ -17,7 +17,14 @@ from shoal.node.manifest import Manifest, ModelSpec
 
 MIB = 1 << 20
 FLOAT = 4  # bytes
-INT8_VALUE = 1 + 4 / 1024  # bytes: a code, and its share of the block's magnitude
+VALUE_BYTES = {  # on the wire for one number: its code, and its share of what is sent for its block
+    "fp32": FLOAT,
+    "fp16": 2 + 2 / 1024,
+    "bf16": 2,
+    "int8": 1 + 4 / 1024,
+    "uint8": 1 + 1024 / 65_536,
+    "fp4": 0.5 + 4 / 1024,
+}
 NODE_BASE = 410 * MIB  # a daemon in a run of no parameters: Python, torch, libp2p
 WORKER_BASE = 360 * MIB  # a worker with torch, and the text
 NODE_VECTORS = 9  # of the model's size: two versions of two, those shared with the worker, this round's chunks
@@ -40,7 +47,7 @@ class Requirements:
 def requirements(manifest: Manifest, members: int) -> Requirements:
     """Of a member that trains; `members` are those of a round, with us."""
     count = parameters(manifest.model)
-    values = [value_bytes(manifest.codec.scatter), value_bytes(manifest.codec.gather)]
+    values = [VALUE_BYTES[manifest.codec.scatter], VALUE_BYTES[manifest.codec.gather]]
     payload = int(count * sum(values) * (members - 1) / max(1, members))  # all but our own share, there and back
     return Requirements(
         NODE_BASE + int(count * (NODE_VECTORS * FLOAT + KEPT_ROUNDS * values[1])),
@@ -65,8 +72,3 @@ def activations(manifest: Manifest) -> int:
     tokens = method.batch * spec.context
     layer = 12 * spec.dim + 5 * spec.hidden  # norms, projections, rotations and residuals; the gated MLP
     return FLOAT * tokens * (spec.layers * layer + 3 * spec.vocab)  # logits, their softmax, its gradient
-
-
-def value_bytes(codec: str) -> float:
-    """Bytes on the wire for one number."""
-    return INT8_VALUE if codec == "int8" else FLOAT

@@ -9,7 +9,8 @@ import pytest
 from shoal.node.layout import Layout
 from shoal.node.manifest import CodecSpec, DataSpec, Manifest, MethodSpec, ModelSpec, load_manifest
 from shoal.node.model import skeleton
-from shoal.node.requirements import MIB, parameters, requirements
+from shoal.node.requirements import MIB, VALUE_BYTES, parameters, requirements
+from shoal.protocol.compression import CODECS
 
 STDLIB = load_manifest(Path(__file__).parents[2] / "examples/stdlib.toml")
 LARGER = ModelSpec(dim=512, layers=8, heads=8, kv_heads=4, hidden=1408, context=64)
@@ -49,6 +50,11 @@ def test_who_trains_has_the_text_in_memory() -> None:
     without = requirements(STDLIB, members=2)
     assert with_text.worker_memory - without.worker_memory == 3 << 30
     assert with_text.node_memory == without.node_memory
+
+
+def test_every_codec_is_counted_as_it_writes() -> None:
+    whole = 1 << 20
+    assert {name: codec.bytes_for(whole) / whole for name, codec in CODECS.items()} == VALUE_BYTES
 
 
 def test_traffic_approaches_twice_the_model_and_less_with_a_codec() -> None:
