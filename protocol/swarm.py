@@ -46,8 +46,8 @@ from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId
 from shoal.protocol.multiaddrs import Place, is_relayed, multiaddr
 from shoal.protocol.muxer import MAX_STREAMS, Muxer
+from shoal.protocol.paths import DIRECT, PUNCHED, RELAYED, Route
 from shoal.protocol.session import Noise, Session
-from shoal.protocol.ways import DIRECT, PUNCHED, RELAYED, Way
 
 MAX_CONNECTIONS = 1024
 MAX_FROM_HOST = 256  # made by one address on the network; there may be many peers behind a router
@@ -59,7 +59,7 @@ YAMUX = TProtocol("/yamux/1.0.0")
 
 log = logging.getLogger(__name__)
 
-OnConnection = Callable[[PeerId, object, Way, bool], None]
+OnConnection = Callable[[PeerId, object, Route, bool], None]
 """on_connection(peer, connection, how it goes, whether it is up)."""
 
 
@@ -137,20 +137,20 @@ class Keeper(Swarm):
             nursery.start_soon(close_connections, surplus)
         await super().notify_connected(conn)
 
-    async def _watch(self, conn: INetConn, way: Way) -> None:
+    async def _watch(self, conn: INetConn, way: Route) -> None:
         """Tell of the end of a connection as it comes; libp2p does so 0.2 s later."""
         peer = PeerId(str(conn.muxed_conn.peer_id))
         self._on_connection(peer, conn, way, True)
         await cast(Muxer, conn.muxed_conn).event_closed.wait()
         self._on_connection(peer, conn, way, False)
 
-    def _way_of(self, conn: INetConn) -> Way:
+    def _way_of(self, conn: INetConn) -> Route:
         """It is punched if it came while both dialled, with just the place that we dial, whoever accepted it."""
         addresses = tuple(str(address) for address in conn.get_transport_addresses())
         if any(map(is_relayed, addresses)):
-            return Way(RELAYED, addresses)
+            return Route(RELAYED, addresses)
         goals = [multiaddr(*place) for place in self.punching.get(conn.muxed_conn.peer_id, ())]
-        return Way(PUNCHED if any(each in goals for each in addresses) else DIRECT, addresses)
+        return Route(PUNCHED if any(each in goals for each in addresses) else DIRECT, addresses)
 
     async def notify_disconnected(self, conn: INetConn) -> None:
         await super().notify_disconnected(conn)

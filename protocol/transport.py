@@ -21,7 +21,7 @@ from shoal.protocol.errors import LocalError
 from shoal.protocol.host import Buffer, RawStream, TrioHost
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId, short
-from shoal.protocol.ways import RELAYED, Way, best_path
+from shoal.protocol.paths import RELAYED, Route, best_path
 
 STEP = 1 << 17  # bytes: the least that a reader is allowed at a time
 
@@ -95,7 +95,7 @@ class Transport:
         )
         self._on_stream, self._on_peer = on_stream, on_peer
         self.on_direct: Callable[[PeerId], None] = lambda peer: None  # a peer is not reached by a relay alone any more
-        self._connections: dict[PeerId, dict[object, Way]] = {}  # and how they go
+        self._connections: dict[PeerId, dict[object, Route]] = {}  # and how they go
 
     async def start(self, *listen: str) -> None:
         """Listen on these multiaddrs; LocalError if that is impossible on the first."""
@@ -165,7 +165,7 @@ class Transport:
         return tuple(address for each in self._connections.get(peer, {}).values() for address in each.addresses)
 
     def path(self, peer: PeerId) -> str:
-        """How the connections with `peer` go: the best path of shoal.protocol.ways."""
+        """How the connections with `peer` go: the best path of shoal.protocol.paths."""
         return best_path(self._connections.get(peer, {}).values())
 
     def _run(self) -> None:
@@ -174,7 +174,7 @@ class Transport:
     def _accept(self, peer: PeerId, protocol: str, raw: RawStream) -> None:
         self._on_stream(peer, protocol, Stream(self._bridge, raw))
 
-    def _change(self, peer: PeerId, connection: object, way: Way, up: bool) -> None:
+    def _change(self, peer: PeerId, connection: object, way: Route, up: bool) -> None:
         """Two peers that dial each other at once have two connections; only the first and the last matter."""
         connections = self._connections.setdefault(peer, {})
         before, was_relayed = bool(connections), self.path(peer) == RELAYED

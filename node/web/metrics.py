@@ -21,7 +21,7 @@ from prometheus_client.core import (
 
 from shoal.node.sentence import label
 from shoal.node.service import Answer, NodeService
-from shoal.protocol.ways import PATHS
+from shoal.protocol.paths import PATHS
 
 
 class Metrics:

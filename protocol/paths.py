@@ -14,13 +14,13 @@ DIRECT, PUNCHED, RELAYED = PATHS = ("direct", "punched", "relayed")
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Route:
     """One connection: its path, and the multiaddrs to which it leads."""
 
     path: str
     addresses: tuple[str, ...]
 
 
-def best_path(ways: Iterable[Way]) -> str:
+def best_path(ways: Iterable[Route]) -> str:
     """The path of the best of several connections with one peer: that is where words go."""
     return min((way.path for way in ways), key=PATHS.index, default=DIRECT)

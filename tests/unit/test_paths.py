@@ -11,9 +11,9 @@ from multiaddr import Multiaddr
 
 from shoal.protocol.identity import Identity
 from shoal.protocol.multiaddrs import Place
+from shoal.protocol.paths import DIRECT, PUNCHED, RELAYED, Route, best_path
 from shoal.protocol.swarm import make_swarm
 from shoal.protocol.transport import Transport
-from shoal.protocol.ways import DIRECT, PUNCHED, RELAYED, Way, best_path
 
 ANNA, BERT = Identity.generate(), Identity.generate()
 THERE: Place = ("203.0.113.7", 4101)
@@ -39,11 +39,11 @@ def test_a_connection_is_punched_if_both_dialled_and_it_leads_where_we_dialled(
     connection = SimpleNamespace(
         muxed_conn=SimpleNamespace(peer_id=peer), get_transport_addresses=lambda: [Multiaddr(address)]
     )
-    assert swarm._way_of(cast(Any, connection)) == Way(path, (address,))
+    assert swarm._way_of(cast(Any, connection)) == Route(path, (address,))
 
 
 def test_of_several_connections_the_best_counts() -> None:
-    ways = {path: Way(path, ()) for path in (RELAYED, DIRECT, PUNCHED)}
+    ways = {path: Route(path, ()) for path in (RELAYED, DIRECT, PUNCHED)}
     assert best_path(ways.values()) == DIRECT
     assert best_path([ways[RELAYED], ways[PUNCHED]]) == PUNCHED
     assert best_path([ways[RELAYED]]) == RELAYED
@@ -53,7 +53,7 @@ def test_words_move_when_a_way_without_a_relay_is_there() -> None:
     told: list[str] = []
     transport = Transport(ANNA, (), lambda *stream: None, lambda peer, up: told.append("up" if up else "down"))
     transport.on_direct = lambda peer: told.append("direct")
-    relayed, punched = Way(RELAYED, (CIRCUIT,)), Way(PUNCHED, ("/ip4/203.0.113.7/tcp/4101",))
+    relayed, punched = Route(RELAYED, (CIRCUIT,)), Route(PUNCHED, ("/ip4/203.0.113.7/tcp/4101",))
     transport._change(BERT.peer, "first", relayed, True)
     assert transport.path(BERT.peer) == RELAYED
     transport._change(BERT.peer, "second", punched, True)
