@@ -16,9 +16,9 @@ class Exit(IntEnum):
     VERSION = 5
     SPLIT = 6
     FAILED_RUN = 7
-    UNREACHABLE = 8
-    NETWORK_TROUBLE = 9
-    PEER_UNREACHABLE = 10
+    HIDDEN = 8
+    UNREACHABLE = 9
+    NETWORK_TROUBLE = 10
     INTERRUPTED = 130
 
 
@@ -31,8 +31,8 @@ HELP = {
     Exit.VERSION: "The node runs another version than this command: restart it.",
     Exit.SPLIT: "The swarm is SPLIT: too few of its members are reachable.",
     Exit.FAILED_RUN: "A run has failed on this node, or it is not in one where it should be: `shoal status` says why.",
-    Exit.UNREACHABLE: "Others can meet this node neither directly nor by a relay: `shoal netcheck` says what to do.",
+    Exit.HIDDEN: "Others can meet this node neither directly nor by a relay: `shoal netcheck` says what to do.",
+    Exit.UNREACHABLE: "The peer cannot be reached: `shoal doctor` says whose side that is on.",
     Exit.NETWORK_TROUBLE: "Something between this node and the others is broken: `shoal netcheck` says what.",
-    Exit.PEER_UNREACHABLE: "The peer cannot be reached: `shoal doctor` says whose side that is on.",
     Exit.INTERRUPTED: "Interrupted by Ctrl-C.",
 }

@@ -33,7 +33,7 @@ class Link:
     """How we are connected with a peer, for people to read."""
 
     peer: PeerId
-    path: str  # of shoal.protocol.ways
+    path: str  # of shoal.protocol.paths
     rtt_ms: float | None
     bytes_sent: int
     bytes_received: int

@@ -37,9 +37,9 @@ from shoal.protocol.heartbeat import Heartbeat
 from shoal.protocol.ids import PeerId, RunId, short
 from shoal.protocol.incoming import Incoming
 from shoal.protocol.lane import Lane, Parcel
+from shoal.protocol.paths import DIRECT, RELAYED
 from shoal.protocol.surroundings import Surroundings
 from shoal.protocol.transport import Stream
-from shoal.protocol.ways import DIRECT, RELAYED
 from shoal.protocol.wire import MAX_BULK_FRAME, MAX_CONTROL_FRAME, RUN_TAGS, Message, decode, encode
 
 CONTROL = "/shoal/control/1"

@@ -48,8 +48,8 @@ from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId
 from shoal.protocol.multiaddrs import Place, is_relayed, multiaddr
 from shoal.protocol.muxer import MAX_STREAMS, Muxer
+from shoal.protocol.paths import DIRECT, PUNCHED, RELAYED, Route
 from shoal.protocol.session import Noise, Session
-from shoal.protocol.ways import DIRECT, PUNCHED, RELAYED, Route
 
 MAX_CONNECTIONS = 1024
 MAX_FROM_HOST = 256  # made by one address on the network; there may be many peers behind a router

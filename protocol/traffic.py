@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from shoal.protocol.ways import PATHS
+from shoal.protocol.paths import PATHS
 
 
 @dataclass(slots=True)

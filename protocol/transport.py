@@ -28,7 +28,7 @@ from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId, short
 from shoal.protocol.journal import OK, Journal, Step, Way
 from shoal.protocol.multiaddrs import is_relayed
-from shoal.protocol.ways import RELAYED, Route, best_path
+from shoal.protocol.paths import RELAYED, Route, best_path
 
 STEP = 1 << 17  # bytes: the least that a reader is allowed at a time
 
@@ -196,7 +196,7 @@ class Transport:
         return Account(peer, self.path(peer) if lines else None, lines, self.journal.of(peer), gauge, known)
 
     def path(self, peer: PeerId) -> str:
-        """How the connections with `peer` go: the best path of shoal.protocol.ways."""
+        """How the connections with `peer` go: the best path of shoal.protocol.paths."""
         return best_path(self._connections.get(peer, {}).values())
 
     def _run(self) -> None:

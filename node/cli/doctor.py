@@ -34,4 +34,4 @@ def doctor(
     if as_json:
         present.show_json(report)
     if report["path"] is None:
-        raise typer.Exit(Exit.PEER_UNREACHABLE)
+        raise typer.Exit(Exit.UNREACHABLE)

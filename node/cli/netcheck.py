@@ -25,7 +25,7 @@ def netcheck(
 ) -> None:
     """Find out how others reach this node, what is in the way, and what to do about it.
 
-    The exit code is 0 if they do, directly or by relays; 4 if the node sees nobody, 8 if nobody can reach it, 9 if
+    The exit code is 0 if they do, directly or by relays; 4 if the node sees nobody, 8 if nobody can reach it, 10 if
     something else is broken.
     """
     from shoal.node import present

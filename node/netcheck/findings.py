@@ -63,7 +63,7 @@ def exit_code(facts: Facts, found: list[Finding]) -> Exit:
     if not facts.peers:
         return Exit.ALONE
     if facts.reachability == "nat" and not facts.relays:
-        return Exit.UNREACHABLE
+        return Exit.HIDDEN
     return Exit.NETWORK_TROUBLE if any(each.level == BAD for each in found) else Exit.OK
 
 

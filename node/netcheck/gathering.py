@@ -24,8 +24,8 @@ from shoal.protocol.addresses import is_loopback
 from shoal.protocol.errors import ShoalError, TransportError
 from shoal.protocol.multiaddrs import host_and_port
 from shoal.protocol.network import Network
+from shoal.protocol.paths import DIRECT
 from shoal.protocol.tasks import Tasks
-from shoal.protocol.ways import DIRECT
 
 FRESH = 30.0  # seconds for which what was looked at is believed
 TRIED = 3  # peers

@@ -22,7 +22,7 @@ from prometheus_client.core import (
 from shoal.node.sentence import label
 from shoal.node.service import Answer, NodeService
 from shoal.node.standing import STATES
-from shoal.protocol.ways import PATHS
+from shoal.protocol.paths import PATHS
 
 
 class Metrics:

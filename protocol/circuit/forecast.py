@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from shoal.protocol.ways import DIRECT, PUNCHED, RELAYED
+from shoal.protocol.paths import DIRECT, PUNCHED, RELAYED
 
 NONE, UNKNOWN = "none", "unknown"
 MET = ("keeping", "public")  # kinds of mapping (mapping.py) at which others can meet us
@@ -48,7 +48,7 @@ OTHERS = {
 
 
 def forecast(one: Situation, other: Situation) -> str:
-    """The best path between two: one of shoal.protocol.ways, `none` or `unknown`. Who calls makes no difference."""
+    """The best path between two: one of shoal.protocol.paths, `none` or `unknown`. Who calls makes no difference."""
     if one.dialable or other.dialable:
         return DIRECT
     if one.dialable is None or other.dialable is None:

@@ -4,6 +4,8 @@ public      others see us where we are
 keeping     behind a router, which gives us the same place for all whom we dial: they can meet us there
 symmetric   it gives us another place for each
 unknown     fewer than two have said
+
+Of two versions of IP it is IPv4 that decides, as it is there that addresses are translated.
 """
 
 from __future__ import annotations
@@ -39,8 +41,10 @@ class Mapping:
 
     def kind(self, own: tuple[str, ...]) -> str:
         """What follows; `own` are our own addresses."""
-        hosts = {host for host, _ in self._seen.values()}
-        places = {seen for _, seen in self._seen.values()}
+        said = self._by_version()
+        if not said:
+            return "unknown"
+        hosts, places = {host for host, _ in said[0]}, {seen for _, seen in said[0]}
         if len(hosts) < ENOUGH:
             return "unknown"
         if len(places) > 1:
@@ -60,4 +64,11 @@ class Mapping:
     @property
     def places(self) -> tuple[str, ...]:
         """Where others can meet us who dial us when we dial them: nowhere, if each sees us elsewhere."""
-        return self.seen if len(self.seen) == 1 else ()
+        each = [dict.fromkeys(seen for _, seen in said) for said in self._by_version()]
+        return tuple(place for places in each if len(places) == 1 for place in places)
+
+    def _by_version(self) -> list[list[tuple[str, str]]]:
+        """What was said of each version of IP, 4 first: each has a place of its own."""
+        fours = [each for each in self._seen.values() if each[1].startswith("/ip4/")]
+        sixes = [each for each in self._seen.values() if each not in fours]
+        return [said for said in (fours, sixes) if said]

@@ -29,7 +29,7 @@ from shoal.node.netcheck.findings import report
 from shoal.node.service import Answer
 from shoal.protocol.circuit.forecast import Situation, forecast
 from shoal.protocol.ids import PeerId
-from shoal.protocol.ways import RELAYED
+from shoal.protocol.paths import RELAYED
 from tests.netlab.lab import Lab
 from tests.netlab.links import Link
 from tests.netlab.places import PLACES, settle

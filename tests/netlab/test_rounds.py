@@ -13,7 +13,7 @@ import pytest
 
 from shoal.node.detours import CODE
 from shoal.node.up.processes import Children
-from shoal.protocol.ways import PATHS
+from shoal.protocol.paths import PATHS
 from tests.integration.nodes import until
 from tests.netlab.lab import Lab
 from tests.netlab.links import Link

@@ -36,7 +36,7 @@ ALL = {
     "symmetric": (SYMMETRIC, "symmetric", ["NET-DIAL-NO", "NET-NAT-SYMMETRIC", "NET-RELAY-OK"], Exit.OK),
     "one relay": (HIDDEN, "unknown", ["NET-DIAL-NO", "NET-NAT-UNKNOWN", "NET-RELAY-OK"], Exit.OK),
     "carrier": (CARRIER, "keeping", ["NET-DIAL-NO", "NET-NAT-KEEPING", "NET-NAT-CARRIER", "NET-RELAY-OK"], Exit.OK),
-    "shut off": (SHUT_OFF, "keeping", ["NET-DIAL-NO", "NET-NAT-KEEPING", "NET-RELAY-NONE"], Exit.UNREACHABLE),
+    "shut off": (SHUT_OFF, "keeping", ["NET-DIAL-NO", "NET-NAT-KEEPING", "NET-RELAY-NONE"], Exit.HIDDEN),
     "local": (LOCAL, "local", ["NET-DIAL-LOCAL", "NET-NAT-LOCAL", "NET-RELAY-UNNEEDED"], Exit.OK),
     "untried": (UNTRIED, "unknown", ["NET-DIAL-UNKNOWN", "NET-NAT-UNKNOWN", "NET-RELAY-UNNEEDED"], Exit.OK),
     "solo": (SOLO, "unknown", ["NET-SOLO"], Exit.ALONE),

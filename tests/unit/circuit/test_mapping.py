@@ -43,6 +43,16 @@ def test_one_that_gives_each_another_place_cannot() -> None:
     assert mapping.places == ()
 
 
+def test_each_version_of_ip_has_a_place_of_its_own() -> None:
+    modern = "/ip6/2001:db8::9/tcp/4101"
+    assert seen(OUTSIDE, modern, OUTSIDE).kind(OWN) == "keeping"
+    assert seen(modern, OUTSIDE).places == (OUTSIDE, modern)
+    assert seen(modern, OUTSIDE).kind(OWN) == "unknown", "one has said so, and one something else"
+    assert seen(modern, modern).kind((*OWN, modern)) == "public"
+    symmetric = seen(OUTSIDE, modern, "/ip4/203.0.113.1/tcp/61234")
+    assert (symmetric.kind(OWN), symmetric.places) == ("symmetric", (modern,))
+
+
 def test_who_is_seen_where_it_is_has_no_router() -> None:
     assert seen(OWN[1], OWN[1]).kind(OWN) == "public"
 

@@ -11,9 +11,9 @@ from multiaddr import Multiaddr
 
 from shoal.protocol.identity import Identity
 from shoal.protocol.multiaddrs import Place
+from shoal.protocol.paths import DIRECT, PUNCHED, RELAYED, Route, best_path
 from shoal.protocol.swarm import make_swarm
 from shoal.protocol.transport import Transport
-from shoal.protocol.ways import DIRECT, PUNCHED, RELAYED, Route, best_path
 
 ANNA, BERT = Identity.generate(), Identity.generate()
 THERE: Place = ("203.0.113.7", 4101)
