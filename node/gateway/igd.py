@@ -53,7 +53,7 @@ class Fault(Declined):
 
 def controls(description: bytes, url: str) -> list[Control]:
     """The services that map ports of the device that describes itself so at `url`; those elsewhere do not count."""
-    found = []
+    found: list[Control] = []
     for service in read(description).every("service"):
         kind = service.first("serviceType")
         if kind in KINDS and len(found) < MAX_CONTROLS:
