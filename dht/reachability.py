@@ -5,11 +5,13 @@
                                           <-    Reached(the addresses at which that was the asker)
 
 Rules for the asker:
-- Some connected peers of each scope are asked: at the start, when our addresses change, and now and then. Whoever wants
-  to know it afresh has them asked again; what they said before counts until somebody has answered.
-- An address counts as confirmed if most of those asked in its scope found us there; one that we did not know of (the
+- Some connected peers of each scope and version of IP, a realm, are asked: at the start, when our addresses change, and
+  now and then. Who is connected by one version can say nothing of the other. Whoever wants to know it afresh has them
+  asked again; what they said before counts until somebody has answered.
+- An address counts as confirmed if most of those asked in its realm found us there; one that we did not know of (the
   outer one of a forwarded port) if besides at least two did. So one liar can neither hide nor invent us.
-- We serve in the DHT while any address is confirmed. Only an internet address makes us `public`.
+- We serve in the DHT while any address is confirmed. Only an internet address makes us `public`; one of IPv6 alone does
+  so only where nobody is connected by IPv4, as most others can dial nothing else.
 
 Rules for the one that is asked, so that nobody scans or floods others through us: we dial the hosts that the asker is
 connected from, at the ports that it names, and no other; so there is nothing to learn about anybody else, and no
@@ -22,13 +24,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from shoal.dht.scope import Scope, scope_of
 from shoal.protocol.allowance import Allowance, Allowances
 from shoal.protocol.ids import PeerId
 from shoal.protocol.multiaddrs import host_and_port, is_relayed, place_of
 
-OPINIONS = 3  # that we want in each scope
+OPINIONS = 3  # that we want in each realm
 ASK_AGAIN = 1800.0  # seconds until an opinion is too old
 RETRY = 60.0  # seconds until somebody is asked again who did not answer
 MAX_ASKED = 256  # peers whose answers, or silence, we remember
@@ -38,6 +41,28 @@ PORTS, HOSTS = 2, 2  # of one question that are dialled
 PER_ASKER = (4, 1 / 30)  # questions in a burst, and per second
 IN_ALL = (16, 1.0)
 MAX_ASKERS = 4096  # whose rate is remembered
+
+
+class Realm(NamedTuple):
+    """Who can dial an address: those within a scope, by a version of IP."""
+
+    scope: Scope
+    version: int
+
+
+REALMS = tuple(Realm(scope, version) for scope in Scope for version in (4, 6))
+WEB = Realm(Scope.INTERNET, 4)
+
+
+def realm_of(address: str) -> Realm | None:
+    """The realm of a multiaddr; None if nobody can dial it as it is."""
+    scope, where = scope_of(address), host_and_port(address)
+    return Realm(scope, where[0].version) if scope is not None and where is not None else None
+
+
+def realm_between(addresses: Iterable[str]) -> Realm:
+    """The realm of the connections with a peer that lead to `addresses`: the narrowest."""
+    return min((realm for address in addresses if (realm := realm_of(address)) is not None), default=WEB)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +82,7 @@ class Verdict:
 class Opinion:
     """What came of asking one peer."""
 
-    scope: Scope  # of our connection with it
+    realm: Realm  # of our connection with it
     reached: tuple[str, ...] | None  # None: it did not answer
     until: float
 
@@ -81,16 +106,16 @@ class Reachability:
         """Somebody wants to know it afresh: the same peers, or others, are asked again."""
         self._old = set(self._opinions)
 
-    def whom_to_ask(self, now: float, linked: Iterable[tuple[PeerId, Scope]]) -> list[PeerId]:
+    def whom_to_ask(self, now: float, linked: Iterable[tuple[PeerId, Realm]]) -> list[PeerId]:
         """Of the connected peers, those whose opinion we want now."""
         self._opinions = {peer: each for peer, each in self._opinions.items() if each.until > now}
         fresh = {peer: each for peer, each in self._opinions.items() if peer not in self._old}
-        said = Counter(each.scope for each in fresh.values() if each.reached is not None)
-        wanted = {scope: OPINIONS - said[scope] for scope in Scope}
+        said = Counter(each.realm for each in fresh.values() if each.reached is not None)
+        wanted = {realm: OPINIONS - said[realm] for realm in REALMS}
         chosen = []
-        for peer, scope in linked:
-            if wanted[scope] > 0 and peer not in fresh and len(self._opinions) < MAX_ASKED:
-                wanted[scope] -= 1
+        for peer, realm in linked:
+            if wanted[realm] > 0 and peer not in fresh and len(self._opinions) < MAX_ASKED:
+                wanted[realm] -= 1
                 chosen.append(peer)
         self._asked.update(chosen)
         return chosen
@@ -100,30 +125,32 @@ class Reachability:
         """Whether nobody's answer is waited for."""
         return not self._asked
 
-    def answered(self, now: float, peer: PeerId, scope: Scope, reached: Sequence[str]) -> None:
+    def answered(self, now: float, peer: PeerId, realm: Realm, reached: Sequence[str]) -> None:
         """A peer has tried: what it found cannot be at a port that is none of ours."""
         ours = {where[1] for own in self._own if (where := host_and_port(own)) is not None}
         plausible = [each for each in reached if (where := host_and_port(each)) is not None and where[1] in ours]
-        self._heard(peer, Opinion(scope, tuple(dict.fromkeys(plausible))[: HOSTS * PORTS], now + ASK_AGAIN))
+        self._heard(peer, Opinion(realm, tuple(dict.fromkeys(plausible))[: HOSTS * PORTS], now + ASK_AGAIN))
         outdated = self._old - self._asked
         self._opinions = {
-            peer: each for peer, each in self._opinions.items() if each.scope is not scope or peer not in outdated
+            peer: each for peer, each in self._opinions.items() if each.realm != realm or peer not in outdated
         }
 
-    def failed(self, now: float, peer: PeerId, scope: Scope) -> None:
+    def failed(self, now: float, peer: PeerId, realm: Realm) -> None:
         """A peer did not try, or did not say what it found; what it said before still counts."""
         before = self._opinions.get(peer)
         has_said = before is not None and before.reached is not None
-        self._heard(peer, before if before and has_said else Opinion(scope, None, now + RETRY))
+        self._heard(peer, before if before and has_said else Opinion(realm, None, now + RETRY))
 
     def verdict(self) -> Verdict:
         """What follows from all that was said."""
-        named = dict.fromkeys(each for scope in Scope for reached in self._said(scope) for each in reached)
+        said = {realm: self._said(realm) for realm in REALMS}
+        named = dict.fromkeys(each for realm in REALMS for reached in said[realm] for each in reached)
         confirmed = [address for address in named if self._is_confirmed(address)]
         confirmed.sort(key=lambda address: -(scope_of(address) or Scope.LOOPBACK))
-        if any(scope_of(address) is Scope.INTERNET for address in confirmed):
+        realms = {realm_of(address) for address in confirmed}
+        if WEB in realms or (Realm(Scope.INTERNET, 6) in realms and not said[WEB]):
             return Verdict(tuple(confirmed), "public")
-        in_vain = self._said(Scope.INTERNET) or (any(self._said(scope) for scope in Scope) and not confirmed)
+        in_vain = any(said[realm] for realm in REALMS if realm.scope is Scope.INTERNET or not confirmed)
         return Verdict(tuple(confirmed), "nat" if in_vain else "unknown")
 
     def _heard(self, peer: PeerId, opinion: Opinion) -> None:
@@ -131,12 +158,12 @@ class Reachability:
         self._old.discard(peer)
         self._opinions[peer] = opinion
 
-    def _said(self, scope: Scope) -> list[tuple[str, ...]]:
-        return [each.reached for each in self._opinions.values() if each.scope is scope and each.reached is not None]
+    def _said(self, realm: Realm) -> list[tuple[str, ...]]:
+        return [each.reached for each in self._opinions.values() if each.realm == realm and each.reached is not None]
 
     def _is_confirmed(self, address: str) -> bool:
-        scope = scope_of(address)
-        said = self._said(scope) if scope is not None else []
+        realm = realm_of(address)
+        said = self._said(realm) if realm is not None else []
         found = sum(address in reached for reached in said)
         return 2 * found > len(said) and (address in self._own or found >= GUESSES)
 

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from shoal.dht.reachability import Reachability, Tries, Verdict, to_dial
-from shoal.dht.scope import Scope, scope_between
+from shoal.dht.reachability import Reachability, Realm, Tries, Verdict, realm_between, to_dial
 from shoal.protocol.errors import RemoteError, TransportError
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.dht import Reached, TryMe
@@ -61,10 +60,10 @@ class DialBack:
             self._somebody_came.clear()
             self._reachability.set_addresses(self._named())
             direct = [link for link in self._network.links() if link.path == "direct"]
-            linked = [(link.peer, scope_between(link.addresses)) for link in direct]
+            linked = [(link.peer, realm_between(link.addresses)) for link in direct]
             chosen = self._reachability.whom_to_ask(_now(), linked)
-            scopes = dict(linked)
-            await asyncio.gather(*(self._ask(peer, scopes[peer]) for peer in chosen))
+            realms = dict(linked)
+            await asyncio.gather(*(self._ask(peer, realms[peer]) for peer in chosen))
             self._look_at_verdict()
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK):
@@ -85,17 +84,17 @@ class DialBack:
         except (TransportError, TimeoutError):
             return False
 
-    async def _ask(self, peer: PeerId, scope: Scope) -> None:
+    async def _ask(self, peer: PeerId, realm: Realm) -> None:
         try:
             answer = await self._network.call(peer, TryMe(self._named()), CALL_LIMIT)
         except (TransportError, RemoteError):
             answer = None
         if isinstance(answer, Reached):
-            self._reachability.answered(_now(), peer, scope, answer.addresses)
+            self._reachability.answered(_now(), peer, realm, answer.addresses)
             self._look_at_verdict()
             self._was_tried.set()
         else:
-            self._reachability.failed(_now(), peer, scope)
+            self._reachability.failed(_now(), peer, realm)
 
     def _named(self) -> tuple[str, ...]:
         """Where we may be."""

@@ -80,7 +80,7 @@ table inet gate {{
     }}
     chain translate {{
         type nat hook postrouting priority srcnat; policy accept;
-        oifname "wan" {translation}
+        oifname "wan" meta nfproto ipv4 {translation}
     }}
 }}
 """

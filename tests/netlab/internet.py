@@ -73,6 +73,10 @@ class Internet:
         self._attach(router, router.gate, link or Link(), address)
         return router
 
+    def also(self, machine: Outside, address: str) -> None:
+        """What is sent to this address goes to that machine, too, whether it has the address or leads to it."""
+        self._tell({"do": "also", "address": machine.address, "other": address})
+
     def lay(self, machine: Outside, link: Link) -> None:
         """Change a machine's link; its counts begin anew."""
         self._tell({"do": "lay", "address": machine.address, "link": asdict(link)})

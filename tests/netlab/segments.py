@@ -74,6 +74,14 @@ class Router(Segment):
         self._move_in(router, "wan")
         return router
 
+    def give_ipv6(self, host: Host, network: str) -> str:
+        """The machine's address of IPv6, in `network`::/64; the gate's policy holds for it, too, but no translation."""
+        self.set("net/ipv6/conf/all/forwarding", 1)
+        self.ip(f"address replace {network}::1/64 dev lan nodad", "route replace ::/0 dev wan")
+        address = f"{network}::{host.address.rpartition('.')[2]}"
+        host.ip(f"address add {address}/64 dev eth0 nodad", f"route add ::/0 via {network}::1")
+        return address
+
     def _move_in(self, machine: Host | Router, device: str) -> None:
         machine.address = f"{self.network}.{len(self.members) + 2}"
         machine.public, machine.edge = self.public, self.edge

@@ -68,6 +68,8 @@ class Switch:
             case {"do": "attach", "addresses": addresses, "link": link}:
                 port = self._ports[tuns[0]] = Port(tuns[0], Link(**link), self._random)
                 self._where |= dict.fromkeys(map(packed, addresses), port)
+            case {"do": "also", "address": address, "other": other}:
+                self._where[packed(other)] = self._at(address)
             case {"do": "lay", "address": address, "link": link}:
                 self._at(address).lay(Link(**link), self._random)
             case {"do": "cut", "between": [ones, others]}:

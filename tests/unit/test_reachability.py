@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.dht.reachability import ASK_AGAIN, IN_ALL, OPINIONS, PER_ASKER, RETRY, Reachability, Tries, to_dial
+from shoal.dht.reachability import (
+    ASK_AGAIN,
+    IN_ALL,
+    OPINIONS,
+    PER_ASKER,
+    RETRY,
+    WEB,
+    Reachability,
+    Realm,
+    Tries,
+    realm_between,
+    to_dial,
+)
 from shoal.dht.scope import Scope
 from shoal.protocol.ids import PeerId
 
 OWN, LAN = "/ip4/203.0.113.9/tcp/4101", "/ip4/192.168.1.7/tcp/4101"
 OUTER = "/ip4/198.51.100.2/tcp/4101"  # of a router that forwards our port: we do not know of it
 PEERS = [PeerId(f"peer {number}") for number in range(10)]
-WEB, HOME = Scope.INTERNET, Scope.LAN
+HOME, WEB6 = Realm(Scope.LAN, 4), Realm(Scope.INTERNET, 6)
+OWN6 = "/ip6/2001:db8::9/tcp/4101"
 
 
 def listening() -> Reachability:
@@ -124,6 +137,32 @@ def test_who_is_asked_and_does_not_answer_is_not_waited_for() -> None:
     [peer] = us.whom_to_ask(0.0, [(PEERS[0], WEB)])
     us.failed(5.0, peer, WEB)
     assert us.is_settled
+
+
+def test_one_version_of_ip_says_nothing_of_the_other() -> None:
+    us = Reachability()
+    us.set_addresses([OWN, OWN6])
+    linked = [(peer, WEB6 if number > 4 else WEB) for number, peer in enumerate(PEERS)]
+    chosen = us.whom_to_ask(0.0, linked)
+    assert [dict(linked)[peer] for peer in chosen] == [WEB] * OPINIONS + [WEB6] * OPINIONS
+    us.answered(0.0, chosen[-1], WEB6, [OWN6])
+    assert (us.verdict().reachability, us.verdict().addresses) == ("public", (OWN6,))  # nobody is there by IPv4
+    for peer in chosen[:OPINIONS]:
+        us.answered(0.0, peer, WEB, [])
+    assert (us.verdict().reachability, us.verdict().addresses) == ("nat", (OWN6,))  # whom most others cannot dial
+    for peer in chosen[:OPINIONS]:
+        us.answered(0.0, peer, WEB, [OWN])
+    assert (us.verdict().reachability, set(us.verdict().addresses)) == ("public", {OWN, OWN6})
+    for peer in chosen[OPINIONS:]:
+        us.answered(0.0, peer, WEB6, [])
+    assert (us.verdict().reachability, us.verdict().addresses) == ("public", (OWN,))  # a firewall of IPv6
+
+
+def test_connections_have_the_realm_of_the_narrowest() -> None:
+    assert realm_between([OWN, OWN6]) == WEB
+    assert realm_between([OWN6]) == WEB6
+    assert realm_between([OWN6, LAN]) == HOME
+    assert realm_between([]) == WEB
 
 
 def test_with_other_addresses_nothing_said_before_counts() -> None:
