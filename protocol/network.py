@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from shoal.protocol.addresses import is_loopback, listening, reachable_at, resolve
+from shoal.protocol.addresses import Whereabouts, is_loopback, listening, resolve
 from shoal.protocol.calls import Serve
 from shoal.protocol.circuit.holder import Promise
 from shoal.protocol.complaints import Complaints
@@ -59,6 +59,7 @@ class Network:
         self.on_left: Callable[[PeerId, RunId, Message, bool], None] = lambda peer, run, message, sent: None
         self.relayed_addresses: tuple[str, ...] = ()  # where relays connect others with us
         self._listen_host, self._port = host, port
+        self._whereabouts = Whereabouts()
         self._transport = Transport(identity, (CONTROL, BULK), self._accept, self._change)
         self._transport.on_direct = lambda peer: self._neighbour(peer).has_direct()
         self._neighbours: OrderedDict[PeerId, Neighbour] = OrderedDict()
@@ -117,7 +118,7 @@ class Network:
 
     def own_addresses(self) -> tuple[str, ...]:
         """Where we listen, without our name; what relays do for us is not in it."""
-        return reachable_at(self._transport.addresses())
+        return self._whereabouts.of(self._transport.addresses())
 
     def remember(self, peer: PeerId, addresses: tuple[str, ...] | list[str]) -> None:
         """Where `peer` may be reached; the latest words come first."""
