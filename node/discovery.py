@@ -256,7 +256,7 @@ class Discovery:
         while True:
             await asyncio.sleep(TIDY_EVERY)
             linked = [link.peer for link in self._network.links()]
-            for peer in self._last_use.to_close(self.now(), linked, self._is_needed):
+            for peer in self._last_use.to_close(self.now(), linked, self._is_needed, self.verdict.serves):
                 await self._network.part(peer)
 
     def _is_needed(self, peer: PeerId) -> bool:

@@ -1,9 +1,10 @@
 """Which connections we can do without.
 
-A node of the DHT talks to many peers, and a connection costs both its ends memory and a ping every few seconds. So the
-KEPT that were used last are kept, for the next question is likely to go there; beyond that, those that nothing was
-asked over for a while are closed. Members of our runs are none of its business: membership takes a lost connection for
-a sign of death.
+A node of the DHT talks to many peers, and a connection costs both its ends memory and a ping now and then. So the KEPT
+that were used last are kept, for the next question is likely to go there; beyond that, those that nothing was asked
+over for a while are closed. Who cannot be dialled (it does not serve) pays for each with a word every half minute, lest
+its router forget it: of those that were not used for long it keeps FEW. Members of our runs are none of its business:
+membership takes a lost connection for a sign of death.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from shoal.protocol.ids import PeerId
 
 KEPT = 48  # connections with peers that are in none of our runs
 IDLE = 60.0  # seconds without a call
+FEW, LONG_IDLE = 8, 300.0  # the same for who does not serve, beside KEPT and IDLE
 MAX_KNOWN = 4096  # peers whose last call is remembered
 
 
@@ -31,10 +33,14 @@ class LastUse:
         if len(self._at) > MAX_KNOWN:
             self._at.popitem(last=False)
 
-    def to_close(self, now: float, linked: Iterable[PeerId], needed: Callable[[PeerId], bool]) -> list[PeerId]:
-        """The connections beyond KEPT that were idle for longest."""
+    def to_close(
+        self, now: float, linked: Iterable[PeerId], needed: Callable[[PeerId], bool], serves: bool = True
+    ) -> list[PeerId]:
+        """The connections beyond KEPT, or FEW, that were idle for longest."""
         spare = [peer for peer in linked if not needed(peer)]
         for peer in spare:
             self._at.setdefault(peer, now)
         spare.sort(key=lambda peer: self._at[peer], reverse=True)
-        return [peer for peer in spare[KEPT:] if self._at[peer] + IDLE <= now]
+        few = KEPT if serves else FEW
+        unused = [peer for peer in spare[few:KEPT] if self._at[peer] + LONG_IDLE <= now]
+        return unused + [peer for peer in spare[KEPT:] if self._at[peer] + IDLE <= now]

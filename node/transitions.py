@@ -60,6 +60,6 @@ def _evidence(kind: str, before: str, status: Answer) -> str:
         return str(status["evidence"])
     if kind == "solo":
         return "the last connection is lost" if before else "nobody is connected yet"
-    runs = [f"{row['members']} members of {row['name']} are here" for row in status["runs"] if row.get("members")]
+    runs = [f"{row['name']} has {row['members']} here" for row in status["runs"] if row.get("members")]
     peers = "1 peer is" if status["peers"] == 1 else f"{status['peers']} peers are"
     return "; ".join([f"{peers} connected", *runs])

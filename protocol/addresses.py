@@ -9,8 +9,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
 
@@ -23,6 +25,7 @@ FAMILIES = {"dns4": socket.AF_INET, "dns6": socket.AF_INET6, "dns": socket.AF_UN
 PROTOCOLS = {socket.AF_INET: "ip4", socket.AF_INET6: "ip6"}
 EVERYWHERE = {"0.0.0.0": 4, "::": 6}  # the address that stands for all of a version
 ROUTES = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))  # nobody's, but in the internet's range
+FRESH = 5.0  # seconds for which what was found is still believed
 MAX_OWN = 6  # of our addresses, beside the loopback: a machine full of bridges and tunnels has dozens
 
 Interface = IPv4Interface | IPv6Interface
@@ -70,6 +73,23 @@ def reachable_at(listening: Iterable[str]) -> tuple[str, ...]:
     addresses, own = list(listening), own_addresses()
     found = dict.fromkeys(each for address in addresses for each in _spelled_out(address, own))
     return tuple(sorted(found, key=is_loopback)) or tuple(each.replace("/::/", "/::1/") for each in addresses)
+
+
+class Whereabouts:
+    """`reachable_at`, asked anew after a while only: to have the system list its interfaces takes a millisecond."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._listening: tuple[str, ...] = ()
+        self._found: tuple[str, ...] = ()
+        self._until = -math.inf
+
+    def of(self, listening: Iterable[str]) -> tuple[str, ...]:
+        """The multiaddrs on which we listen."""
+        now, listening = self._clock(), tuple(listening)
+        if now >= self._until or listening != self._listening:
+            self._listening, self._found, self._until = listening, reachable_at(listening), now + FRESH
+        return self._found
 
 
 def _spelled_out(address: str, own: Iterable[str]) -> list[str]:

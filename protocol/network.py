@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Any
 
 from shoal.protocol.account import Account, Link
-from shoal.protocol.addresses import is_loopback, listening, reachable_at, resolve
+from shoal.protocol.addresses import Whereabouts, is_loopback, listening, resolve
 from shoal.protocol.calls import Serve
 from shoal.protocol.circuit.holder import Promise
 from shoal.protocol.complaints import Complaints
@@ -64,6 +64,7 @@ class Network:
         self.reachability = "unknown"  # whether others can dial us: "public" | "nat" | "unknown"
         self.mapped_addresses: tuple[str, ...] = ()  # where our router lets others in
         self._listen_host, self._port = host, port
+        self._whereabouts = Whereabouts()
         self._transport = Transport(identity, (CONTROL, BULK), self._accept, self._change)
         self.large_ones_pass = self._transport.large_ones_pass  # to a peer: see there
         self._transport.on_direct = lambda peer: self._neighbour(peer).has_direct()
@@ -124,7 +125,7 @@ class Network:
 
     def own_addresses(self) -> tuple[str, ...]:
         """Where we listen, without our name; what relays do for us is not in it."""
-        return reachable_at(self._transport.addresses())
+        return self._whereabouts.of(self._transport.addresses())
 
     def remember(self, peer: PeerId, addresses: tuple[str, ...] | list[str]) -> None:
         """Where `peer` may be reached; the latest words come first."""

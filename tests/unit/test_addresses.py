@@ -8,7 +8,16 @@ import ifaddr
 import pytest
 
 from shoal.protocol import addresses
-from shoal.protocol.addresses import attached, is_loopback, listening, own_addresses, reachable_at, resolve
+from shoal.protocol.addresses import (
+    FRESH,
+    Whereabouts,
+    attached,
+    is_loopback,
+    listening,
+    own_addresses,
+    reachable_at,
+    resolve,
+)
 from shoal.protocol.errors import TransportError
 
 
@@ -128,3 +137,19 @@ def test_everywhere_is_both_families_where_there_are_both(monkeypatch: pytest.Mo
 )
 def test_which_addresses_lead_to_ourselves(address: str, loopback: bool) -> None:
     assert is_loopback(address) is loopback
+
+
+def test_what_was_found_is_believed_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def find(listening: tuple[str, ...]) -> tuple[str, ...]:
+        asked.append(listening)
+        return (*listening, str(len(asked)))
+
+    monkeypatch.setattr(addresses, "reachable_at", find)
+    now = 0.0
+    whereabouts = Whereabouts(lambda: now)
+    assert whereabouts.of(["a"]) == whereabouts.of(("a",)) == ("a", "1")
+    assert whereabouts.of(["b"]) == ("b", "2"), "where we listen has changed"
+    now = FRESH
+    assert whereabouts.of(["b"]) == ("b", "3")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.node.idle import IDLE, KEPT, MAX_KNOWN, LastUse
+from shoal.node.idle import FEW, IDLE, KEPT, LONG_IDLE, MAX_KNOWN, LastUse
 from shoal.protocol.ids import PeerId
 
 PEERS = [PeerId(f"{number:04}") for number in range(KEPT + 10)]
@@ -28,6 +28,15 @@ def test_those_used_last_are_kept_and_so_are_all_while_they_are_few() -> None:
 def test_members_of_our_runs_are_never_closed() -> None:
     members = PEERS[:5]
     assert sorted(used(PEERS).to_close(1000.0, PEERS, lambda peer: peer in members)) == PEERS[5:10]
+
+
+def test_who_does_not_serve_keeps_few_that_were_not_used_for_long() -> None:
+    last, some = used(PEERS[:20]), PEERS[:20]
+    assert last.to_close(LONG_IDLE - 1.0, some, nobody, serves=False) == []
+    assert last.to_close(LONG_IDLE + 3.0, some, nobody, serves=False) == [PEERS[3], PEERS[2], PEERS[1], PEERS[0]]
+    assert sorted(last.to_close(2 * LONG_IDLE, some, nobody, serves=False)) == PEERS[: 20 - FEW]
+    assert last.to_close(2 * LONG_IDLE, some, nobody, serves=True) == []
+    assert len(used(PEERS).to_close(IDLE + len(PEERS), PEERS, nobody, serves=False)) == 10
 
 
 def test_what_was_just_used_is_kept_however_many_there_are() -> None:

@@ -50,9 +50,9 @@ def test_from_the_start_to_a_cut_and_back(watched: Watched) -> None:
     watched.see("SOLO", 20)
     assert watched.said == [
         ("INFO", "state-solo", "SOLO: nobody is connected yet"),
-        ("INFO", "state-together", "CONNECTED: 5 peers are connected; 6 members of tiny are here"),
+        ("INFO", "state-together", "CONNECTED: 5 peers are connected; tiny has 6 here"),
         ("WARNING", "state-split", f"SPLIT: {EVIDENCE}"),
-        ("INFO", "state-together", "CONNECTED: 1 peer is connected; 6 members of tiny are here"),
+        ("INFO", "state-together", "CONNECTED: 1 peer is connected; tiny has 6 here"),
         ("WARNING", "state-solo", "SOLO: the last connection is lost"),
     ]
 
