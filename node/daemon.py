@@ -234,6 +234,7 @@ class Daemon:
             "obstacle": self._obstacle(),
             "reachability": self._discovery.verdict.reachability,
             "relays": self._relaying.relays,
+            "relaying": self._relaying.given,
             "nat": self._relaying.nat,
             "dht": self._discovery.as_json(),
             "addresses": list(self._network.addresses()),

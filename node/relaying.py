@@ -51,6 +51,11 @@ class Relaying:
         return self._holder.relays
 
     @property
+    def given(self) -> dict[str, int]:
+        """What others have of us as a relay: reservations, circuits, and bytes carried since the start."""
+        return self._network.given
+
+    @property
     def nat(self) -> str:
         """What our router makes of our port, see shoal.protocol.circuit.mapping."""
         return self._mapping.kind(self._network.own_addresses())

@@ -156,6 +156,11 @@ class Book:
         """How many there are."""
         return len(self._circuits)
 
+    @property
+    def given(self) -> dict[str, int]:
+        """What others have of us, for people to read; from any thread."""
+        return {"reservations": len(self._reserved), "circuits": len(self._circuits), "carried_bytes": self.carried}
+
     def reserve(self, now: float, peer: PeerId, host: str) -> float:
         """Promise `peer`, connected from `host`, to connect others with it; until when. Refused if there is no room."""
         self._ask(now, End(peer, host))

@@ -2,6 +2,7 @@
 
 {"relays": [[peer, address], ...]}           dial these, reserve with each, learn where they see us; how we can be met
 {"reach": [peer, address, ...]}              dial a peer at the first address that answers, then say a word
+{"words": [peer, count]}                      say so many, one after the other; the seconds until each comes back
 {"path": peer}                               how we are connected with it
 """
 
@@ -24,6 +25,7 @@ from shoal.protocol.transport import Stream, Transport
 
 WORDS = "/test/words/1"
 LIMIT = 10.0
+TALK_PAUSE = 0.05  # seconds between two words
 DIRECT_LIMIT = 0.7  # seconds for one direct address before the next way
 
 
@@ -76,12 +78,27 @@ class Peer:
         await reader.readexactly(5)
         return {"connected": connected, "first_byte": time.monotonic() - begin, "path": self.transport.path(peer)}
 
+    async def talk(self, peer: PeerId, count: int) -> dict[str, Any]:
+        stream = await self.transport.open_stream(peer, WORDS)
+        reader, trips = reading(stream), list[float]()
+        for _ in range(count):
+            begin = time.monotonic()
+            await stream.write(b"hello")
+            await reader.readexactly(5)
+            trips.append(time.monotonic() - begin)
+            await asyncio.sleep(TALK_PAUSE)
+        stream.reset()
+        return {"trips": trips, "path": self.transport.path(peer)}
+
     async def answer(self, question: dict[str, Any]) -> dict[str, Any]:
         if "relays" in question:
             return await self.meet(question["relays"])
         if "reach" in question:
             peer, *addresses = question["reach"]
             return await self.reach(PeerId(peer), addresses)
+        if "words" in question:
+            peer, count = question["words"]
+            return await self.talk(PeerId(peer), count)
         if "lend" in question:
             self.transport.be_relay(tuple(question["lend"]))
             return {}
