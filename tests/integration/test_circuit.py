@@ -321,3 +321,16 @@ async def test_when_a_relay_is_full_the_biggest_user_yields(monkeypatch: pytest.
 
 def peer_of(stream: INetStream) -> PeerId:
     return PeerId(str(stream.muxed_conn.peer_id))
+
+
+@pytest.mark.asyncio
+async def test_a_reservation_ends_with_its_holder() -> None:
+    """Else names that have left would keep others from it for half an hour."""
+    limits = dataclasses.replace(LIMITS, reservations=1)
+    async with asyncio.timeout(DEADLINE), hosts(3, limits) as [relay, one, other]:
+        await one.reserve_with(relay)
+        with pytest.raises(TransportError, match="reservation refused"):
+            await other.reserve_with(relay)
+        await one.transport.close()
+        await until(lambda: one.peer not in relay.transport._connections)
+        await other.reserve_with(relay)
