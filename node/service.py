@@ -26,14 +26,15 @@ class NodeService(Protocol):
     """
 
     def status(self) -> Answer:
-        """{version, peer, state, evidence, peers, obstacle, reachability, addresses, dht, memory, ending, runs}.
+        """{version, peer, state, evidence, peers, obstacle, reachability, addresses, relays, nat, relaying, dht, memory, ...}.
 
         `state` is "SOLO", "CONNECTED", "IN-ROUND" or "SPLIT", `evidence` what SPLIT is said on, else None; `peers` is
         the number of peers with a connection, `obstacle` a sentence: why the node is not where it should be; `memory`
         is the daemon's, in bytes;
         `ending`: it was asked to stop, and says good-bye to its runs and saves what must be.
         `reachability` is "public", "nat" or "unknown"; `dht` is {servers (that we know), serves (others may ask us and
-        store with us), records (that we hold)}.
+        store with us), records (that we hold)}. `relays` connect others with us; `relaying` is {reservations, circuits,
+        carried_bytes}: what others have of us.
         Each of `runs`: {run, name, round, members, digest, loss, step, samples}, and what else is known:
         phase ("failed" if the run has ended on this node, "finished" after its last round), failure (why it failed),
         waiting_for (a sentence: what holds it up), root, trains, is_creator, tokens_per_second, bytes_sent,

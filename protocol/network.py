@@ -198,6 +198,11 @@ class Network:
         """Where a peer that we have dialled sees the port that we listen on, and that port; TransportError if not."""
         return await self._transport.seen_by(peer)
 
+    @property
+    def given(self) -> dict[str, int]:
+        """What others have of us as a relay, see shoal.protocol.circuit.book."""
+        return self._transport.book.given
+
     def meet_at(self, addresses: tuple[str, ...]) -> None:
         """Others who dial us when we dial them can meet us there."""
         self._transport.meet_at(addresses)

@@ -1,8 +1,9 @@
 """What a relay has promised to whom, and what it has done for them so far: all limits, and no bytes.
 
 Rules:
-- A reservation lets others be connected with its holder. It ends when it is not renewed in time. When all are taken,
-  nobody new gets one; of one host (behind a router there may be several peers) only some.
+- A reservation lets others be connected with its holder. It ends when it is not renewed in time, or its holder is gone.
+  When all are taken, nobody new gets one; of one host (behind a router there may be several peers), and of one network,
+  only some.
 - A circuit is on the account of both of its ends: of the peer, of its host, and of its network, as names cost nothing.
   Each has a bounded number, few of them with the same other end, and peers and hosts a rate that all of their circuits
   share. All circuits together have another. Who exceeds a rate is read more slowly.
@@ -54,6 +55,7 @@ class Limits:
 
     reservations: int = 128
     reservations_of_host: int = 16
+    reservations_of_network: int = 32
     reserved_for: float = 1800.0
     circuits: int = 128
     circuits_of_peer: int = 16
@@ -156,16 +158,32 @@ class Book:
         """How many there are."""
         return len(self._circuits)
 
+    @property
+    def given(self) -> dict[str, int]:
+        """What others have of us, for people to read; from any thread."""
+        return {"reservations": len(self._reserved), "circuits": len(self._circuits), "carried_bytes": self.carried}
+
     def reserve(self, now: float, peer: PeerId, host: str) -> float:
         """Promise `peer`, connected from `host`, to connect others with it; until when. Refused if there is no room."""
         self._ask(now, End(peer, host))
         self._expire(now)
-        others = [where for holder, (_, where) in self._reserved.items() if holder != peer]
-        if len(others) >= self._limits.reservations or others.count(host) >= self._limits.reservations_of_host:
+        others, limits = [where for holder, (_, where) in self._reserved.items() if holder != peer], self._limits
+        near = sum(_network_of(each) == _network_of(host) for each in others)
+        is_much = others.count(host) >= limits.reservations_of_host or near >= limits.reservations_of_network
+        if len(others) >= limits.reservations or is_much:
             raise Refused(Status.RESERVATION_REFUSED)
-        until = now + self._limits.reserved_for
+        until = now + limits.reserved_for
         self._reserved[peer] = until, host
         return until
+
+    @property
+    def holders(self) -> list[PeerId]:
+        """Those who have reservations, or had."""
+        return list(self._reserved)
+
+    def release(self, peer: PeerId) -> None:
+        """It is gone, and its reservation with it."""
+        self._reserved.pop(peer, None)
 
     def open(self, now: float, source: PeerId, host: str, target: PeerId) -> Circuit:
         """Account for a circuit between the two. Refused if `target` has no reservation, or there are too many."""

@@ -66,6 +66,9 @@ class Relay:
 
     async def _reserve(self, stream: INetStream) -> None:
         self._check(stream)
+        for peer in self._book.holders:
+            if not self._is_here(ID.from_string(peer)):
+                self._book.release(peer)
         now = trio.current_time()
         until = self._book.reserve(now, _peer_of(stream), _host_of(stream))
         promise = Reservation(
@@ -102,7 +105,7 @@ class Relay:
 
     async def _call(self, target: ID, source: ID) -> INetStream:
         """A stream on which `target` has agreed to be connected with `source`."""
-        direct = [each for each in self._connections(target) if not each.is_closed]
+        direct = self._is_here(target)
         if not direct:
             raise Refused(Status.CONNECTION_FAILED)
         with trio.move_on_after(ASK_LIMIT):
@@ -123,6 +126,10 @@ class Relay:
                 raise
             await drop(stream)
         raise Refused(Status.CONNECTION_FAILED)
+
+    def _is_here(self, peer: ID) -> list[INetConn]:
+        """The connections with a peer; who has none cannot be called."""
+        return [each for each in self._connections(peer) if not each.is_closed]
 
     def _limit(self) -> Limit:
         limits = self._book.limits

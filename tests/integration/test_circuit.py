@@ -7,10 +7,15 @@ import dataclasses
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import pytest
+import trio
+from libp2p.abc import INetStream
 
+from shoal.protocol.circuit import relay as relay_side
 from shoal.protocol.circuit.book import LIMITS, Limits
+from shoal.protocol.circuit.client import Client
 from shoal.protocol.circuit.holder import Promise
 from shoal.protocol.errors import TransportError
 from shoal.protocol.identity import Identity
@@ -259,3 +264,73 @@ async def test_a_relay_says_where_it_sees_the_port_that_we_listen_on() -> None:
         seen, port = await other.transport.seen_by(relay.peer)
         assert seen == other.address()
         assert seen.endswith(f"/{port}")
+
+
+@pytest.mark.asyncio
+async def test_a_circuit_on_which_nothing_is_said_is_taken_back() -> None:
+    async with asyncio.timeout(DEADLINE), hosts(3, dataclasses.replace(LIMITS, circuit_idles=2.0)) as some:
+        relay, listener, dialler = some
+        promise = await listener.reserve_with(relay)
+        await dialler.transport.dial(listener.peer, promise.addresses[0], DEADLINE)
+        stream = await dialler.transport.open_stream(listener.peer, WORDS)
+        reader, begin = reading(stream), time.monotonic()
+        while time.monotonic() < begin + 3.0:
+            await stream.write(b"still")
+            assert await reader.readexactly(5) == b"still"
+        assert relay.transport.book.circuits == 1
+        await until(lambda: relay.transport.book.circuits == 0)
+        await until(lambda: not dialler.transport.remote_addresses(listener.peer))
+
+
+@pytest.mark.asyncio
+async def test_who_is_called_and_never_answers_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the caller's place nor a stream of the relay: there are 64 of these on a connection."""
+    monkeypatch.setattr(relay_side, "ASK_LIMIT", 0.2)
+
+    async def never(self: Client, stream: INetStream) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(Client, "accept", never)
+    async with asyncio.timeout(5 * DEADLINE), hosts(3) as [relay, listener, dialler]:
+        promise = await listener.reserve_with(relay)
+        connections: Any = relay.transport._connections[listener.peer]
+        [connection] = connections
+        for _ in range(5):
+            with pytest.raises(TransportError, match="connection failed"):
+                await dialler.transport.dial(listener.peer, promise.addresses[0], DEADLINE)
+        await until(lambda: relay.transport.book.circuits == 0 and not connection.muxed_conn.has_streams)
+
+
+@pytest.mark.asyncio
+async def test_when_a_relay_is_full_the_biggest_user_yields(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All come from one host here, so the relay is told otherwise."""
+    async with asyncio.timeout(DEADLINE), hosts(5, dataclasses.replace(LIMITS, circuits=2)) as some:
+        relay, listener, one, other, late = some
+        theirs = {listener.peer: "192.0.2.1", late.peer: "192.0.2.3"}
+        monkeypatch.setattr(relay_side, "_host_of", lambda stream: theirs.get(peer_of(stream), "192.0.2.2"))
+        promise = await listener.reserve_with(relay)
+        for each in (one, other):
+            await each.transport.dial(listener.peer, promise.addresses[0], DEADLINE)
+        assert await says(other, listener.peer) == b"hello"
+        await late.transport.dial(listener.peer, promise.addresses[0], DEADLINE)
+        await until(lambda: not one.transport.remote_addresses(listener.peer))
+        for each in (late, other):
+            assert await says(each, listener.peer) == b"hello"
+        assert relay.transport.book.circuits == 2
+
+
+def peer_of(stream: INetStream) -> PeerId:
+    return PeerId(str(stream.muxed_conn.peer_id))
+
+
+@pytest.mark.asyncio
+async def test_a_reservation_ends_with_its_holder() -> None:
+    """Else names that have left would keep others from it for half an hour."""
+    limits = dataclasses.replace(LIMITS, reservations=1)
+    async with asyncio.timeout(DEADLINE), hosts(3, limits) as [relay, one, other]:
+        await one.reserve_with(relay)
+        with pytest.raises(TransportError, match="reservation refused"):
+            await other.reserve_with(relay)
+        await one.transport.close()
+        await until(lambda: one.peer not in relay.transport._connections)
+        await other.reserve_with(relay)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import cast
 
 import pytest
@@ -19,11 +19,14 @@ from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.keys import KeyPair
 from libp2p.crypto.x25519 import create_new_key_pair as create_new_x25519_key_pair
 from libp2p.custom_types import TProtocol
+from libp2p.network.stream.exceptions import StreamError
 from libp2p.network.stream.net_stream import NetStream
 from libp2p.peer.id import ID
 from libp2p.peer.peerstore import PeerStore
 from libp2p.protocol_muxer.multiselect_client import MultiselectClient
 from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import PeerId as PeerInfo
 from libp2p.security.insecure.transport import PLAINTEXT_PROTOCOL_ID, InsecureTransport
 from libp2p.security.noise import transport as noise
 from libp2p.security.secio import transport as secio
@@ -31,12 +34,17 @@ from libp2p.security.tls import transport as tls
 from libp2p.stream_muxer.yamux.yamux import YamuxStream
 from multiaddr import Multiaddr
 
+from shoal.protocol.circuit.book import Status
+from shoal.protocol.circuit.speech import HOP, hear, say, status_of
+from shoal.protocol.host import TrioHost
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId
 from shoal.protocol.link import CONTROL
 from shoal.protocol.network import Network
+from tests.integration.test_circuit import hosts
 
-LIMIT = 20.0
+LIMIT = 30.0
+MULTISTREAM = "/multistream/1.0.0"
 
 
 def noise_of(keys: KeyPair) -> ISecureTransport:
@@ -103,28 +111,65 @@ async def test_any_other_dialler_is_refused(security: str) -> None:
         assert network.links() == []
 
 
-@pytest.mark.parametrize("security", SECURITY)
-def test_only_noise_is_agreed_to_on_the_wire(security: str) -> None:
+def said(text: str) -> bytes:
+    return bytes([len(text) + 1]) + text.encode() + b"\n"
+
+
+def proposal(security: str) -> bytes:
+    return said(MULTISTREAM) + said(security)
+
+
+def expected(security: str) -> bytes:
+    return said(MULTISTREAM) + said(security if security == noise.PROTOCOL_ID else "na")
+
+
+@pytest.mark.asyncio
+async def test_only_noise_is_agreed_to_on_the_wire_and_who_does_not_go_on_is_hung_up_on() -> None:
     """The same without a libp2p dialler: what the listener says to each name, byte by byte."""
 
-    def said(text: str) -> bytes:
-        return bytes([len(text) + 1]) + text.encode() + b"\n"
-
-    def ask(address: str) -> bytes:
+    def ask(address: str, security: str) -> bytes:
         _, _, host, _, port, *_ = address.split("/")
         with socket.create_connection((host, int(port)), timeout=LIMIT) as connection:
-            connection.sendall(said("/multistream/1.0.0") + said(security))
+            connection.sendall(proposal(security))
             answer = b""
-            while len(answer) < len(said("/multistream/1.0.0")) + 4:
-                answer += connection.recv(1024)
-            return answer.removeprefix(said("/multistream/1.0.0"))
+            while data := connection.recv(1024):
+                answer += data
+        return answer
 
-    async def main() -> bytes:
-        async with listening() as (network, _):
-            return await asyncio.to_thread(ask, network.addresses()[0])
+    async with listening() as (network, seen):
+        asked = [asyncio.to_thread(ask, network.addresses()[0], each) for each in SECURITY]
+        for security, answer in zip(SECURITY, await asyncio.gather(*asked), strict=True):
+            assert answer == expected(security)
+        assert seen == []
 
-    expected = said(security) if security == noise.PROTOCOL_ID else said("na")
-    assert asyncio.run(main()) == expected
+
+@pytest.mark.asyncio
+async def test_nor_is_anything_else_agreed_to_on_a_circuit() -> None:
+    """A relay, or whoever comes by one, is no more trusted than the wire."""
+
+    async def ask(host: TrioHost, relay: ID, target: ID, security: str) -> bytes:
+        [connection] = host._swarm.get_connections(relay)
+        stream = await host._negotiate(connection, HOP)
+        await say(stream, HopMessage(type=HopMessage.CONNECT, peer=PeerInfo(id=target.to_bytes())))
+        assert status_of(await hear(stream, HopMessage)) is Status.OK
+        await stream.write(proposal(security))
+        answer = b""
+        with suppress(StreamError), trio.fail_after(LIMIT):
+            while data := await stream.read(1024):
+                answer += data
+        return answer
+
+    async with hosts(2 + len(SECURITY)) as [relay, listener, *diallers]:
+        await listener.reserve_with(relay)
+        names = ID.from_string(relay.peer), ID.from_string(listener.peer)
+        for each in diallers:
+            await each.transport.dial(relay.peer, relay.address(), LIMIT)
+        bridges = [(each.transport._bridge, each.transport._host) for each in diallers]
+        asked = [bridge.call(ask, host, *names, each) for (bridge, host), each in zip(bridges, SECURITY, strict=True)]
+        for security, answer in zip(SECURITY, await asyncio.gather(*asked), strict=True):
+            assert answer == expected(security)
+        assert listener.heard_from == []
+        assert set(listener.transport._connections) == {relay.peer}
 
 
 @pytest.mark.asyncio

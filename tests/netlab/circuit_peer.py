@@ -4,6 +4,7 @@
 {"relays": [[peer, address], ...]}           dial these, reserve with each, learn where they see us; what follows of it
 {"find": [peer, address]}                    whether the peer is there, dialled anew
 {"reach": [peer, address, ...]}              dial a peer as nodes do, its addresses side by side, then say a word
+{"words": [peer, count]}                     say so many, one after the other; the seconds until each comes back
 {"path": peer}                               how we are connected with it
 {"say": [peer, bytes]}                       have it say so much back to us
 {"leave": peer}                              end all connections with it
@@ -30,6 +31,7 @@ from shoal.protocol.transport import Connection, Stream, Transport
 WORDS = "/test/words/1"
 TRY = 2.0  # seconds for who may not be there
 LIMIT = 10.0  # seconds for one address
+TALK_PAUSE = 0.05  # seconds between two words
 
 
 class Peer:
@@ -92,6 +94,18 @@ class Peer:
         except TransportError:
             return {"found": False}
 
+    async def talk(self, peer: PeerId, count: int) -> dict[str, Any]:
+        stream = await self.transport.open_stream(peer, WORDS)
+        reader, trips = reading(stream), list[float]()
+        for _ in range(count):
+            begin = time.monotonic()
+            await stream.write(b"hello")
+            await reader.readexactly(5)
+            trips.append(time.monotonic() - begin)
+            await asyncio.sleep(TALK_PAUSE)
+        stream.reset()
+        return {"trips": trips, "path": self.transport.path(peer)}
+
     async def answer(self, question: dict[str, Any]) -> dict[str, Any]:
         if "relays" in question:
             return await self.meet(question["relays"])
@@ -104,6 +118,9 @@ class Peer:
         if "say" in question:
             peer, size = question["say"]
             return await self.say(PeerId(peer), size)
+        if "words" in question:
+            peer, count = question["words"]
+            return await self.talk(PeerId(peer), count)
         if "lend" in question:
             self.transport.be_relay(tuple(question["lend"]))
             return {}

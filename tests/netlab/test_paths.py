@@ -102,9 +102,9 @@ class Remote:
 
 
 @contextmanager
-def remote(host: Host, folder: Path) -> Iterator[Remote]:
+def remote(host: Host, folder: Path, script: Path = SCRIPT, *arguments: str) -> Iterator[Remote]:
     log = folder / f"{host}.log"
-    argv = host.argv(sys.executable, "-P", str(SCRIPT))
+    argv = host.argv(sys.executable, "-P", str(script), *arguments)
     with (
         log.open("w") as words,
         subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words, text=True) as process,

@@ -25,13 +25,13 @@ class Raw:
     def begin(self, function: Callable[..., Awaitable[None]], *args: object) -> asyncio.Future[None]:
         """Like the real one, it does not stop what it has begun."""
         outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        begun = asyncio.ensure_future(function(*args))
 
-        def over(_: object) -> None:
+        async def carry() -> None:
+            await function(*args)
             if not outcome.done():
                 outcome.set_result(None)
 
-        begun.add_done_callback(over)
+        self.task = asyncio.ensure_future(carry())
         return outcome
 
     def spawn(self, function: Callable[..., Awaitable[None]], *args: object) -> None:

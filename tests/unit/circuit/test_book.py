@@ -197,3 +197,15 @@ def test_the_names_of_a_host_share_its_rate_and_its_questions() -> None:
     assert book.open(0.0, E, "another", A).carry(0.0, 10) == 1.0, "for who is called, 110 of its 100"
     assert refusal(book.open, 0.0, E, "theirs", C) is Status.NO_RESERVATION
     assert refusal(book.open, 0.0, PeerId("F"), "theirs", C) is Status.RESOURCE_LIMIT_EXCEEDED
+
+
+def test_a_network_has_only_so_many_reservations_and_who_is_gone_has_none() -> None:
+    book = Book(dataclasses.replace(LIMITS, reservations=9, reservations_of_network=2))
+    for number, peer in enumerate((A, B)):
+        book.reserve(0.0, peer, f"192.0.2.{number}")
+    assert refusal(book.reserve, 0.0, C, "192.0.2.7") is Status.RESERVATION_REFUSED
+    book.reserve(0.0, D, "192.0.3.7")
+    assert book.holders == [A, B, D]
+    book.release(A)
+    book.reserve(0.0, C, "192.0.2.7")
+    assert refusal(book.open, 0.0, D, "192.0.3.7", A) is Status.NO_RESERVATION
