@@ -6,6 +6,7 @@ What a peer sent may be in an answer, so control characters never reach the term
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -216,9 +217,10 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 
 
 def colour(text: str, style: str) -> str:
-    """`text` so, if a person reads it."""
+    """`text` so, if a person reads it who wants colours."""
     codes = {"bold": "1", "green": "32", "yellow": "33"}
-    return f"\033[{codes[style]}m{text}\033[0m" if is_terminal() else text
+    wanted = is_terminal() and not os.environ.get("NO_COLOR")
+    return f"\033[{codes[style]}m{text}\033[0m" if wanted else text
 
 
 def is_terminal() -> bool:
