@@ -24,18 +24,20 @@ def test_doctor_says_how_two_are_connected_and_why(lab: Lab, children: Children,
     relays = [LabNode(lab.internet.host(f"relay{number}"), tmp_path / f"relay{number}") for number in range(2)]
     symmetric = LabNode(settle(lab.internet, "home-symmetric", "symmetric", SLOW), tmp_path / "symmetric")
     dropping = LabNode(settle(lab.internet, "home-drop", "dropping", SLOW), tmp_path / "dropping")
-    nodes = [*relays, symmetric, dropping]
+    other = LabNode(settle(lab.internet, "home-drop", "other"), tmp_path / "other")
+    nodes = [*relays, symmetric, dropping, other]
     for node in nodes:
         node.start(children, bootstrap=() if node is relays[0] else (relays[0].door,))
 
     def words() -> str:
         return "\n".join(f"{node.host} {node.status()}\n{node.words()}" for node in nodes)
 
-    for node in (symmetric, dropping):
+    for node in (symmetric, dropping, other):
         until(lambda node=node: len(node.status().get("relays", ())) == 2, "relays", words, PATIENCE)  # type: ignore[misc]
 
     by_relay(symmetric, dropping)
     directly(relays[0], dropping)
+    meeting(other, dropping)
     for peer, expected in ((dropping.name()[-6:], Exit.OK), ("/ip4/203.0.113.200/tcp/4101", Exit.UNREACHABLE)):
         argv = symmetric.host.argv(sys.executable, "-P", "-m", "shoal.node", "doctor", peer)
         environ = {"SHOAL_HOME": str(symmetric.home.root), "PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "COLUMNS": "80"}
@@ -46,8 +48,7 @@ def test_doctor_says_how_two_are_connected_and_why(lab: Lab, children: Children,
 
 def by_relay(node: LabNode, other: LabNode) -> None:
     """They know nothing of each other but what a person copies."""
-    door = next(each for each in other.status()["addresses"] if "p2p-circuit" in each)
-    report = examine(node, door)
+    report = examine(node, relayed_door(other))
     assert (report["peer"], report["path"], report["reason_code"]) == (other.name(), "relayed", "relay-symmetric")
     assert (report["verdict"]["code"], report["verdict"]["side"]) == ("relayed-symmetric-here", "ours")
     assert (report["here"]["nat"], report["there"]["nat"]) == ("symmetric", "keeping")
@@ -69,6 +70,21 @@ def directly(node: LabNode, other: LabNode) -> None:
     assert report["there"]["addresses"] == [node.door]
     assert ("came", "ok") in [(step["way"], step["code"]) for step in report["steps"]]
     is_plausible(report)
+
+
+def meeting(node: LabNode, other: LabNode) -> None:
+    """Both keep their ports: they are connected by a relay first, and then meet."""
+    report = examine(node, relayed_door(other))
+    assert report["path"] in ("direct", "punched")
+    assert report["reason_code"] == "met"
+    assert report["verdict"]["side"] == "nobody"
+    steps = [(step["way"], step["code"]) for step in report["steps"] if step["live"]]
+    assert (steps[0], steps[-1]) == (("relay", "ok"), ("meet", "ok"))
+    assert report["there"]["reason_code"] == "met"
+
+
+def relayed_door(node: LabNode) -> str:
+    return str(next(each for each in node.status()["addresses"] if "p2p-circuit" in each))
 
 
 def is_plausible(report: Answer) -> None:
