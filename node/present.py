@@ -6,6 +6,7 @@ What a peer sent may be in an answer, so control characters never reach the term
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -63,7 +64,7 @@ def show_runs(runs: list[Answer]) -> None:
     if not runs:
         print("in no run; `shoal run create` or `shoal run join` changes that")
         return
-    _show_table(RUN_COLUMNS, [_run_row(run) for run in runs])
+    show_table(RUN_COLUMNS, [_run_row(run) for run in runs])
     for run in runs:
         if run.get("failure"):
             print(f"{clean(label(run))} has failed on this node: {clean(run['failure'])}")
@@ -78,8 +79,8 @@ def show_public_runs(runs: list[Answer]) -> None:
     if not runs:
         print("no public run was announced; one is public if its manifest says `public = true`")
         return
-    rows = [[_short(run["run"]), *(run[key] for key in PUBLIC_COLUMNS[1:])] for run in runs]
-    _show_table(PUBLIC_COLUMNS, rows)
+    rows = [[short(run["run"]), *(run[key] for key in PUBLIC_COLUMNS[1:])] for run in runs]
+    show_table(PUBLIC_COLUMNS, rows)
 
 
 def show_checkpoints(rows: list[Answer]) -> None:
@@ -89,7 +90,7 @@ def show_checkpoints(rows: list[Answer]) -> None:
         return
     whole = [row for row in rows if not row["problem"]]
     if whole:
-        _show_table(CHECKPOINT_COLUMNS, [_checkpoint_row(row) for row in whole])
+        show_table(CHECKPOINT_COLUMNS, [_checkpoint_row(row) for row in whole])
     for row in rows:
         if row["problem"]:
             print(f"{clean(row['path'])} is damaged: {clean(row['problem'])}")
@@ -99,35 +100,7 @@ def _show_workers(runs: list[Answer]) -> None:
     """What trains here, on what, and how much it holds."""
     if runs:
         print()
-        _show_table(WORKER_COLUMNS, [_worker_row(run) for run in runs])
-
-
-def show_peers(peers: list[Answer]) -> None:
-    """One line per peer and run."""
-    if not peers:
-        print("no peers")
-        return
-    rows = [
-        [
-            each.get("peer"),
-            _short(each.get("run")),
-            each.get("round"),
-            each.get("path"),
-            _number(each.get("rtt_ms")),
-            _rates(each),
-            each.get("reason"),
-        ]
-        for each in peers
-    ]
-    _show_table(("peer", "run", "round", "path", "rtt ms", "sends, receives", "why"), rows)
-
-
-def _rates(peer: Answer) -> str | None:
-    """How fast payloads went there and came, as far as any were large enough to tell."""
-    rates = peer.get("send_rate"), peer.get("receive_rate")
-    if peer.get("path") is None:
-        return None
-    return ", ".join(bits(rate) or "-" for rate in rates) if any(rates) else "not measured yet"
+        show_table(WORKER_COLUMNS, [_worker_row(run) for run in runs])
 
 
 def bits(rate: Any) -> str | None:
@@ -150,11 +123,11 @@ def show_run(run: Answer) -> None:
     if members := run.get("members"):
         columns = tuple(members[0])
         print()
-        _show_table(columns, [_member_row(each, columns) for each in members])
+        show_table(columns, [_member_row(each, columns) for each in members])
     if rounds := run.get("rounds"):
         columns = ("round", "attempt", "members", "contributors", "seconds", "bytes", "digest")
         print()
-        _show_table(columns, [_round_row(each) for each in rounds])
+        show_table(columns, [_round_row(each) for each in rounds])
 
 
 def _dht(dht: Answer) -> str | None:
@@ -171,21 +144,21 @@ def _count(number: int, noun: str) -> str:
 
 def _checkpoint_row(row: Answer) -> list[Any]:
     saved = time.strftime("%Y-%m-%d %H:%M", time.localtime(row["saved_at"]))
-    of = (_short(row["run"]), row["name"], row["round"], row["samples"], _short(row["root"]), row["peer"][-6:])
+    of = (short(row["run"]), row["name"], row["round"], row["samples"], short(row["root"]), row["peer"][-6:])
     return [*of, f"{row['bytes'] / 1e6:.1f}", saved, row["path"]]
 
 
 def _run_row(run: Answer) -> list[Any]:
     return [
-        _short(run.get("run")),
+        short(run.get("run")),
         run.get("name"),
         run.get("round"),
         run.get("members"),
-        _number(run.get("loss"), 4),
+        number(run.get("loss"), 4),
         run.get("step"),
         run.get("samples"),
-        _number(run.get("tokens_per_second"), 0),
-        _short(run.get("digest")),
+        number(run.get("tokens_per_second"), 0),
+        short(run.get("digest")),
         run.get("phase"),
     ]
 
@@ -195,14 +168,14 @@ def _worker_row(run: Answer) -> list[Any]:
 
 
 def _member_row(each: Answer, columns: Sequence[str]) -> list[Any]:
-    shown = {**each, "digest": _short(each.get("digest")), "root": _short(each.get("root"))}
-    shown["loss"] = _number(each.get("loss"), 4)
+    shown = {**each, "digest": short(each.get("digest")), "root": short(each.get("root"))}
+    shown["loss"] = number(each.get("loss"), 4)
     return [shown.get(column) for column in columns]
 
 
 def _round_row(each: Answer) -> list[Any]:
     plain = [each.get(key) for key in ("round", "attempt", "members", "contributors")]
-    return [*plain, _number(each.get("seconds"), 2), size(each.get("bytes")), _short(each.get("digest"))]
+    return [*plain, number(each.get("seconds"), 2), size(each.get("bytes")), short(each.get("digest"))]
 
 
 def size(count: Any) -> str | None:
@@ -216,11 +189,13 @@ def size(count: Any) -> str | None:
     return f"{amount:.0f} B" if units[0] == "B" else f"{amount:.1f} {units[0]}"
 
 
-def _number(value: Any, digits: int = 1) -> Any:
+def number(value: Any, digits: int = 1) -> Any:
+    """A number with a fixed count of digits after the point."""
     return f"{value:.{digits}f}" if isinstance(value, float | int) else value
 
 
-def _short(value: Any) -> Any:
+def short(value: Any) -> Any:
+    """The beginning of a digest, or of a run's id."""
     return value[:8] if isinstance(value, str) else value
 
 
@@ -235,10 +210,11 @@ def clean(value: Any) -> str:
 
 def show_pairs(pairs: Sequence[tuple[str, Any]]) -> None:
     """Names and what they stand for, one under the other."""
-    _show_table((), [[name, value] for name, value in pairs])
+    show_table((), [[name, value] for name, value in pairs])
 
 
-def _show_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+def show_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Aligned columns under their names."""
     lines = [[clean(cell) for cell in row] for row in rows]
     if is_terminal():
         _show_rich(columns, lines)
@@ -251,9 +227,10 @@ def _show_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 
 
 def colour(text: str, style: str) -> str:
-    """`text` so, if a person reads it."""
+    """`text` so, if a person reads it who wants colours."""
     codes = {"bold": "1", "green": "32", "yellow": "33"}
-    return f"\033[{codes[style]}m{text}\033[0m" if is_terminal() else text
+    wanted = is_terminal() and not os.environ.get("NO_COLOR")
+    return f"\033[{codes[style]}m{text}\033[0m" if wanted else text
 
 
 def is_terminal() -> bool:

@@ -26,7 +26,7 @@ class NodeService(Protocol):
     """
 
     def status(self) -> Answer:
-        """{version, peer, state, evidence, peers, obstacle, reachability, addresses, relays, nat, relaying, dht, memory, ...}.
+        """{version, peer, state, evidence, peers, obstacle, reachability, addresses, relays, nat, relaying, ...}.
 
         `state` is "SOLO", "CONNECTED", "IN-ROUND" or "SPLIT", `evidence` what SPLIT is said on, else None; `peers` is
         the number of peers with a connection, `obstacle` a sentence: why the node is not where it should be; `memory`

@@ -128,7 +128,7 @@ class Dialing:
         try:
             return await first_answer(addresses, lambda address: self._dial_one(address, limit))
         except TransportError as error:
-            raise TransportError(f"cannot reach {short(self._peer)}: {error}") from error
+            raise TransportError(f"cannot reach {short(self._peer)}: {error}", error.code) from error
 
     async def _dial_one(self, address: str, limit: float) -> Connection:
         allowance = self._failures.of(host_of(address))

@@ -5,6 +5,7 @@ Rules:
 - A rate counts only the time in which bytes were on their way: who waits for somebody's training is not slow.
 - What comes is measured between the first piece of a frame and its end; what goes, as long as writing it takes. What
   was written last may still be in buffers on the way: IN_BUFFERS of each burst are not counted.
+- A round trip that is shorter than those before weighs more: what makes one longer, a busy machine say, is noise.
 - Newer measurements weigh more: what lies MEMORY bytes back counts half.
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-KEEP = 0.75  # of the smoothed round trip, at each new one
+KEEP, KEEP_LONGER = 0.75, 0.5  # of the smoothed round trip, at each new one; and at one that is shorter
 ENOUGH = 256 << 10  # bytes, until a rate is worth showing
 MEMORY = 16 << 20  # bytes
 IN_BUFFERS = 512 << 10  # bytes
@@ -72,7 +73,10 @@ class Gauge:
 
     def trip(self, seconds: float) -> None:
         """A ping was answered."""
-        self.rtt = seconds if self.rtt is None else KEEP * self.rtt + (1 - KEEP) * seconds
+        if self.rtt is None:
+            self.rtt = seconds
+        keep = KEEP_LONGER if seconds < self.rtt else KEEP
+        self.rtt = keep * self.rtt + (1 - keep) * seconds
 
     def wrote(self, begin: float, end: float, size: int) -> None:
         """A payload of `size` bytes was written from `begin` to `end`."""

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 async def first_answer(addresses: Callable[[], Iterable[str]], dial: Callable[[str], Coroutine[Any, Any, T]]) -> T:
     """What `dial` makes of the first of `addresses()` that answers; TransportError with all reasons if none does."""
-    tried, attempts, failures = set[str](), set[asyncio.Task[T]](), list[str]()
+    tried, attempts, failures, codes = set[str](), set[asyncio.Task[T]](), list[str](), set[str]()
     try:
         while True:
             address = next((each for each in addresses() if each not in tried), None)
@@ -31,12 +31,13 @@ async def first_answer(addresses: Callable[[], Iterable[str]], dial: Callable[[s
                 tried.add(address)
                 attempts.add(asyncio.create_task(dial(address), name=address))
             elif not attempts:
-                raise TransportError("; ".join(failures))
+                raise TransportError("; ".join(failures), codes.pop() if len(codes) == 1 else "failed")
             done, attempts = await asyncio.wait(attempts, timeout=STAGGER, return_when="FIRST_COMPLETED")
             for attempt in done:
                 if not isinstance(error := attempt.exception(), TransportError):
                     return attempt.result()
                 failures.append(f"{attempt.get_name()}: {error}")
+                codes.add(error.code)
     finally:
         for attempt in attempts:
             attempt.cancel()  # what it may still achieve is a spare

@@ -4,12 +4,13 @@ Rules:
 - It is short: MOST bytes or LONGEST seconds, whichever comes first.
 - It stands in nobody's way: what is on its way grows as long as the parts come soon, and shrinks as soon as they take
   QUEUE longer than the fastest did. So words and pings wait for no more than that.
-- The first quarter is not counted: it is the time in which TCP, and we, find the pace.
+- The first half of the time is not counted: it is that in which TCP, and we, find the pace. Where the round trip is so
+  long that it is not found at all, the rate is less than the path has.
 """
 
 from __future__ import annotations
 
-MOST, LONGEST = 4 << 20, 1.5  # bytes, seconds
+MOST, LONGEST = 4 << 20, 2.0  # bytes, seconds
 SMALLEST, LARGEST = 16 << 10, 128 << 10  # bytes of a part
 FIRST_WINDOW, MOST_WINDOW = 2 * SMALLEST, 2 << 20
 QUEUE = 0.15  # seconds
@@ -48,7 +49,9 @@ class Weighing:
         """Bytes a second; None if too little has arrived."""
         if len(self._arrivals) < LEAST_PARTS:
             return None
-        first = len(self._arrivals) // 4
+        middle = (self._begin + self._arrivals[-1][0]) / 2
+        late = next(number for number, (at, _) in enumerate(self._arrivals) if at >= middle)
+        first = min(late, len(self._arrivals) - 2)
         seconds = self._arrivals[-1][0] - self._arrivals[first][0]
         return sum(size for _, size in self._arrivals[first + 1 :]) / seconds if seconds > 0 else None
 

@@ -36,13 +36,14 @@ def status(
 
 
 def peers(as_json: Json = False) -> None:
-    """Show the peers of this node's runs, and how they are reached."""
+    """Show the peers of this node's runs: how each is reached, why so, how far it is and how fast."""
     from shoal.node import present
     from shoal.node.client import Client
     from shoal.node.home import find_home
+    from shoal.node.peer_lines import show_peers
 
     answer = Client(find_home()).peers()
-    present.show_json(answer) if as_json else present.show_peers(answer)
+    present.show_json(answer) if as_json else show_peers(answer)
 
 
 def logs(

@@ -23,6 +23,7 @@ from shoal.protocol.wire import MAX_STRING, Message
 MAX_PEERS = 1024  # whose allowances are remembered
 QUESTIONS = (4, 1 / 15), (64, 4.0)  # of one peer, and of all: in a burst, and per second
 BYTES = (2.5 * MOST, 2 * MOST / 60), (16 * MOST, MOST / 4)  # one measurement each way a minute
+AGAIN = 60_000  # milliseconds
 FILLING = os.urandom(LARGEST)  # nothing on the way can make it shorter
 
 
@@ -63,7 +64,7 @@ class Answering:
         now, size = time.monotonic(), len(message.content) + message.wanted
         if self._bytes.of(peer).take(now, size) and self._all_bytes.take(now, size):
             return Carried(FILLING[: message.wanted])
-        return Later(int(1000 * size / BYTES[0][1]))
+        return Later(AGAIN)
 
 
 def handled(message: Message) -> bool:

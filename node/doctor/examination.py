@@ -21,7 +21,7 @@ from shoal.node.service import Answer
 from shoal.protocol.account import Account
 from shoal.protocol.addresses import resolve
 from shoal.protocol.errors import RemoteError, ShoalError, TransportError
-from shoal.protocol.ids import short
+from shoal.protocol.ids import PeerId, short
 from shoal.protocol.journal import OK, Step, Way
 from shoal.protocol.messages.doctor import HowAmISeen, Seen
 from shoal.protocol.multiaddrs import is_relayed
@@ -63,7 +63,7 @@ class Examination:
             while not work.done():
                 await asyncio.wait([work], timeout=LOOK)
                 for step in self._fresh():
-                    yield views.step(step, is_live=True)
+                    yield views.step(step, step.at >= self._begin)
             work.result()
             yield self._report()
         finally:
@@ -83,34 +83,36 @@ class Examination:
             await self._measure()
 
     async def _look_at_address(self) -> None:
-        """Who is at the address that was given."""
+        """Who is at the address that was given, if nobody was named, or if we are connected by another one."""
         begin = time.time()
-        if is_relayed(self._address):
-            merge(self._places, {self._address: ["given"]})
-            return
         try:
             addresses = await resolve(self._address)
-            if self._peer is None:
-                self._peer = await asyncio.wait_for(self._network.name_at(*addresses), DIAL_LIMIT)
-                self._places = self._sources.places(self._peer)
-            elif self._path is not None:
-                await self._who_is_at(addresses[0])
-            merge(self._places, {each: ["given"] for each in addresses})
-        except (TransportError, TimeoutError) as error:
-            failure = error if isinstance(error, TransportError) else _silent()
-            self._note(Step(time.time(), Way.NAME, self._address, failure.code, str(failure), time.time() - begin))
+        except TransportError as error:
+            self._note(Step(time.time(), Way.NAME, self._address, error.code, str(error), time.time() - begin))
+            return
+        if not is_relayed(self._address) and (self._peer is None or self._path is not None):
+            await asyncio.gather(*(self._who_is_at(each) for each in addresses[:MOST_DIRECT]))
+        merge(self._places, {each: ["given"] for each in addresses})
 
     async def _who_is_at(self, address: str) -> None:
-        """Note whether it is the peer that answers there, by a connection that serves for nothing else."""
-        begin, code, words = time.time(), OK, ""
+        """Note who answers there, and whether that is the peer, by a connection that serves for nothing else."""
+        begin = time.time()
         try:
             found = await asyncio.wait_for(self._network.name_at(address), DIAL_LIMIT)
-            if found != self._peer:
-                code, words = "other-identity", f"{'this node itself' if found == self._network.peer else found}"
         except (TransportError, TimeoutError) as error:
             failure = error if isinstance(error, TransportError) else _silent()
-            code, words = failure.code, str(failure)
+            code, words = failure.code, str(failure).removeprefix(f"{address}: ")
+        else:
+            code, words = self._judge(found)
         self._note(Step(time.time(), Way.NAME, address, code, words, time.time() - begin))
+
+    def _judge(self, found: PeerId) -> tuple[str, str]:
+        """Whether who answered is the one that is wanted; if nobody was named, it is from now on."""
+        if found == self._network.peer:
+            return "itself", "this node answers there"
+        if self._peer is None:
+            self._peer, self._places = found, {**self._sources.places(found), **self._places}
+        return (OK, f"{found} answers there") if found == self._peer else ("other-identity", f"{found} answers there")
 
     async def _reach(self) -> None:
         """Try each way now."""

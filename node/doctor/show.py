@@ -16,13 +16,13 @@ from shoal.node.text import printable
 Answer = dict[str, Any]
 WAYS = {
     "dial": "dialled",
-    "relay": "asked the relay",
-    "meet": "met by help of",
+    "relay": "called by",
+    "meet": "both dialled at once, helped by",
     "reversal": "dialled back",
-    "came": "came to us from",
-    "lost": "lost",
-    "name": "looked at",
-    "lookup": "looked into the runs' directories",
+    "came": "it came from",
+    "lost": "lost the connection with",
+    "name": "looked who is at",
+    "lookup": "looked into the directories of our runs",
 }
 THEIR_WAYS = WAYS | {"came": "we came from"}
 THEIR_REASONS = {
@@ -60,7 +60,9 @@ class Examined:
     # -- parts ----------------------------------------------------------------------------------------------
 
     def _opening(self, answer: Answer) -> None:
-        print(clean(answer.get("peer") or "whoever is there"))
+        self._name = answer.get("peer")
+        if self._name:
+            print(clean(self._name))
         self._addresses(answer.get("addresses", []))
 
     def _addresses(self, found: list[Answer]) -> None:
@@ -73,16 +75,19 @@ class Examined:
         """When, what, where, and what came of it."""
         when = time.strftime("%H:%M:%S", time.localtime(step["at"]))
         often = f", {step['times']} times" if step["times"] > 1 else ""
-        took = f" after {step['seconds']:.1f} s" if step["seconds"] >= 0.05 else ""
-        came = "ok" if step["code"] == "ok" else f"{step['code']}: {step['words']}" if step["words"] else step["code"]
+        took = f" after {step['seconds']:.1f} s" if step["seconds"] >= 0.05 and step["code"] != "silent" else ""
+        came = step["words"] or step["code"]
         again = max(0.0, float(step.get("again", 0)) - time.time())
         following = f"; again in {again:.0f} s" if again else ""
         where = place(step["where"]) if step["way"] != "meet" else f"the relay {step['where'][-6:]}"
-        self._say(f"{when}  {ways.get(step['way'], step['way'])} {where}: {came}{took}{often}{following}", hang=10)
+        what = f"{ways.get(step['way'], step['way'])} {where}".strip()
+        self._say(f"{when}  {what}: {came}{took}{often}{following}", hang=10)
 
     def _report(self, report: Answer) -> None:
         if report["path"] is not None:
             self._begin("the connection")
+            if not self._name:
+                self._pair("peer", report["peer"])
             self._pair("path", report["path"])
             self._pair("why", report["reason"])
             self._pair("round trip", f"{report['rtt_ms']:.1f} ms" if report["rtt_ms"] is not None else None)

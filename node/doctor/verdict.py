@@ -5,7 +5,8 @@ Codes and sides are for programs, and keep their meaning. `side` is "ours", "the
 
     direct, punched                                    all is well
     relayed-symmetric-{here,there,both}, relayed-failed, relayed-untried     slow, as all goes by a relay
-    no-address, unresolved, unreachable, refused, reset, silent, other-identity, failed     not reached
+    itself, no-address, unresolved, unreachable, refused, reset, silent, other-identity, too-often,
+    failed                                             not reached
 """
 
 from __future__ import annotations
@@ -20,8 +21,18 @@ from shoal.protocol.journal import OK, Step, Way
 from shoal.protocol.messages.doctor import Seen
 
 SLOW = "a relay carries at most 17 Mbit/s for each peer, and control traffic first of all"
-FORWARD = "forward TCP {ports} to {machine} in the router there, or switch its UPnP on"
-WORST_FIRST = ("other-identity", "refused", "reset", "silent", "failed", "unreachable", "unresolved")
+FORWARD = "forward TCP {ports} to {machine} in its router, or switch UPnP on there"
+WORST_FIRST = (
+    "itself",
+    "other-identity",
+    "refused",
+    "reset",
+    "silent",
+    "failed",
+    "too-often",
+    "unreachable",
+    "unresolved",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +78,7 @@ def _symmetric(account: Account, here: bool, there: bool, ports: str) -> Verdict
 
 def of_failure(name: str, steps: Sequence[Step], is_alone: bool) -> Verdict:
     """Of a peer that was not reached; `steps` are what was tried just now, `is_alone`: we are connected with nobody."""
-    failed = {step.code: step for step in reversed(steps) if step.code not in (OK, "overtaken")}
+    failed = {step.code: step for step in steps if step.code not in (OK, "overtaken")}
     code = next((code for code in WORST_FIRST if code in failed), None)
     if code is None:
         return Verdict(
@@ -87,6 +98,7 @@ def of_failure(name: str, steps: Sequence[Step], is_alone: bool) -> Verdict:
 def _what(name: str, step: Step) -> str:
     at = step.where
     return {
+        "itself": f"at {at} answers this node itself",
         "other-identity": f"at {at} answers another node, not {name}: {step.words}",
         "refused": f"the machine at {at} is there, and nothing listens on that port",
         "reset": f"something at {at} takes connections and cuts them off",
@@ -101,6 +113,7 @@ def _remedy(name: str, step: Step) -> tuple[str, str]:
     if step.code == "silent" and step.way is Way.DIAL and scope_of(step.where) is Scope.LAN:
         return "network", f"That is an address of a local network, good only inside it: ask {name} for another one."
     return {
+        "itself": ("ours", "Give the address of another one."),
         "other-identity": ("theirs", f"Ask {name} where it is now (`shoal status` there), and whether its key is new."),
         "refused": ("theirs", "Start the node there, or take the address that `shoal status` prints there."),
         "reset": ("theirs", "Check that a Shoal node, and no other program, listens there."),

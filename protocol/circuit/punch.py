@@ -25,6 +25,7 @@ from libp2p.peer.id import ID
 from libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
 from multiaddr import Multiaddr
 
+from shoal.protocol.account import WHOSE_ROUTER
 from shoal.protocol.allowance import Allowance, Allowances
 from shoal.protocol.circuit.book import Refused, Status
 from shoal.protocol.circuit.relay import OpenStream
@@ -55,7 +56,7 @@ class NowhereToMeet(TransportError):
 
     def __init__(self, here: bool, there: bool) -> None:
         whose = "both" if here and there else "here" if here else "there"
-        super().__init__("one of the two is seen elsewhere by each whom it dials", f"no-place-{whose}")
+        super().__init__(WHOSE_ROUTER[f"no-place-{whose}"], f"no-place-{whose}")
 
 
 class Puncher:

@@ -16,7 +16,7 @@ from shoal.node.api import MAX_BODY, serve_api
 from shoal.node.service import UnknownRun, find_run
 from shoal.node.version import shoal_version
 from shoal.protocol.errors import LocalError
-from tests.fake_service import ENTERED, LINK, PEER, RUN, FakeService
+from tests.fake_service import ENTERED, EXAMINED, LINK, PEER, RUN, FakeService
 
 TOKEN = "right-token"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -46,6 +46,19 @@ async def call() -> AsyncIterator[Caller]:
         aiohttp.ClientSession() as session,
     ):
         yield Caller(session, f"http://{host}:{port}", service)
+
+
+@pytest.mark.asyncio
+async def test_an_examination_comes_line_by_line(call: Caller) -> None:
+    async with call.session.post(f"{call.base}/v1/doctor", data='{"peer": "x"}', headers=BEARER) as response:
+        assert (response.status, response.content_type) == (200, "application/x-ndjson")
+        assert [json.loads(line) async for line in response.content] == EXAMINED
+    assert await call("POST", "/v1/doctor", {"peer": "nobody"}) == (
+        400,
+        {"error": "no peer 'nobody' is known here", "blame": "caller"},
+    )
+    assert (await call("POST", "/v1/doctor", {"who": "x"}))[0] == 400
+    assert (await call("POST", "/v1/doctor", {"peer": "x"}, Authorization="Bearer wrong"))[0] == 401
 
 
 @pytest.mark.asyncio

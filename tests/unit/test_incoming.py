@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,7 +33,9 @@ class Receiver:
         self.complaints: list[RemoteError] = []
         self.allowed, self.was_reset, self.rest = 0, 0, 0.0
         stream: Any = self
-        self.incoming = Incoming(stream, limit, PeerId("peer"), self.take, self.complaints.append)
+        self.came: list[tuple[int, float]] = []
+        note = lambda size, seconds: self.came.append((size, seconds))  # noqa: E731
+        self.incoming = Incoming(stream, limit, PeerId("peer"), self.take, self.complaints.append, note)
 
     def take(self, frame: Frame, size: int) -> float:
         assert size == len(framed(bytes(frame.body)))
@@ -90,6 +93,23 @@ async def test_many_frames_at_once_let_others_have_a_turn(monkeypatch: pytest.Mo
     for count in (2, 3, 4):
         await asyncio.sleep(0)
         assert len(receiver.bodies) == count
+
+
+@pytest.mark.asyncio
+async def test_how_fast_a_frame_comes_is_measured_from_its_first_piece_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(incoming, "time", clock)
+    receiver, data = Receiver(10_000), framed(bytes(4000))
+    for seconds, piece in ((0.0, data[:1000]), (0.5, data[1000:3000]), (1.5, data[3000:] + data[:500])):
+        clock.now += seconds
+        receiver.feed(piece)
+    assert receiver.came == [(len(data) - 1000, 2.0)]
+    clock.now += 1.0
+    receiver.feed(data[500:])
+    assert receiver.came[1:] == [(len(data) - 500, 1.0)], "what came with the end of the one before counts for nothing"
+    clock.now += 9.0
+    receiver.feed(framed(b"whole"))
+    assert len(receiver.came) == 2, "a frame in one piece says nothing, and neither does the pause before it"
 
 
 @pytest.mark.asyncio

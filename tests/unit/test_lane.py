@@ -54,7 +54,12 @@ class Sender:
         self.wires: list[Wire] = []
         self.fails_to_open = False
         self.told: list[str] = []
-        self.lane = Lane(LIMIT, self.open, asyncio.create_task)
+        self.written: list[int] = []
+        self.lane = Lane(LIMIT, self.open, asyncio.create_task, self.wrote)
+
+    def wrote(self, begin: float, end: float, size: int) -> None:
+        assert begin <= end
+        self.written.append(size)
 
     async def open(self) -> Any:
         await asyncio.sleep(0)
@@ -138,6 +143,7 @@ async def test_a_payload_is_told_of_later_only() -> None:
     await sender.idle()
     assert wire.data == b"ab"
     assert sender.told == ["a sent", "b sent"]
+    assert sender.written == [1, 1]
 
 
 @pytest.mark.asyncio

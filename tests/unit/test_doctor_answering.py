@@ -1,0 +1,71 @@
+"""What peers may ask of us: about themselves, seldom, and a bounded number of bytes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from shoal.node.doctor import answering
+from shoal.node.doctor.answering import BYTES, QUESTIONS, Answering
+from shoal.protocol.account import Account, Line
+from shoal.protocol.gauge import Gauge
+from shoal.protocol.ids import PeerId
+from shoal.protocol.journal import Step, Way
+from shoal.protocol.messages.data import Later
+from shoal.protocol.messages.doctor import Carried, Carry, HowAmISeen, Seen
+from shoal.protocol.messages.node import Refused
+from shoal.protocol.network import Network
+from shoal.protocol.weighing import LARGEST, MOST
+from shoal.protocol.wire import decode, encode
+
+STANDING = {"reachability": "nat", "nat": "keeping", "relays": ["r", "s"]}
+
+
+def account(peer: PeerId) -> Account:
+    steps = tuple(Step(5.0, way, f"/where/{peer}" + "x" * 2000, "failed", "ä" * 2000, 0.25) for way in Way)
+    return Account(peer, "direct", (Line((f"/door/{peer}",), False),), steps, Gauge(rtt=0.02))
+
+
+@pytest.fixture
+def desk(monkeypatch: pytest.MonkeyPatch) -> Answering:
+    monkeypatch.setattr(answering, "time", SimpleNamespace(monotonic=lambda: 100.0, time=lambda: 10.0))
+    return Answering(cast(Network, SimpleNamespace(account=account)), lambda: STANDING)
+
+
+def test_a_peer_hears_of_itself(desk: Answering) -> None:
+    seen = desk.answer(PeerId("eve"), HowAmISeen())
+    assert isinstance(seen, Seen)
+    assert (seen.addresses, seen.path, seen.reason, seen.trip) == (("/door/eve",), "direct", "it-dialled", 20_000)
+    assert (seen.reachability, seen.nat, seen.relays) == ("nat", "keeping", 2)
+    assert {(each.ago, each.took) for each in seen.tried} == {(5000, 250)}
+    assert decode(encode(seen)) == seen, "however long the words are, it can be sent"
+
+
+def test_questions_are_bounded_for_each_and_for_all(desk: Answering) -> None:
+    most = int(QUESTIONS[0][0])
+    answers = [desk.answer(PeerId("eve"), HowAmISeen()) for _ in range(most + 1)]
+    assert [isinstance(each, Refused) for each in answers] == [False] * most + [True]
+    others = [desk.answer(PeerId(f"{number}"), HowAmISeen()) for number in range(100)]
+    assert sum(isinstance(each, Seen) for each in others) == QUESTIONS[1][0] - most
+
+
+def test_bytes_are_bounded_for_each_and_for_all(desk: Answering) -> None:
+    def carry(name: str) -> int:
+        """Until it is refused."""
+        given = 0
+        while isinstance(desk.answer(PeerId(name), Carry(bytes(LARGEST), LARGEST)), Carried):
+            given += 2 * LARGEST
+        return given
+
+    assert 2 * MOST <= carry("eve") <= BYTES[0][0]
+    assert isinstance(desk.answer(PeerId("eve"), Carry(b"", LARGEST)), Later)
+    assert sum(carry(str(number)) for number in range(20)) <= BYTES[1][0]
+
+
+def test_nobody_has_us_make_more_than_a_part(desk: Answering) -> None:
+    assert isinstance(desk.answer(PeerId("eve"), Carry(b"", LARGEST + 1)), Refused)
+    answer = desk.answer(PeerId("eve"), Carry(b"", 1000))
+    assert isinstance(answer, Carried)
+    assert len(answer.content) == 1000

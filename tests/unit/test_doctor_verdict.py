@@ -1,0 +1,118 @@
+"""What follows from what was seen and tried: a code, a side, a sentence; and whom a person means."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from shoal.node.doctor.verdict import of_connection, of_failure
+from shoal.node.doctor.who import Wanted, whom
+from shoal.protocol.account import Account, Line
+from shoal.protocol.errors import LocalError
+from shoal.protocol.gauge import Gauge
+from shoal.protocol.identity import Identity
+from shoal.protocol.ids import PeerId, short
+from shoal.protocol.journal import Step, Way
+from shoal.protocol.messages.doctor import Seen
+
+BOB, EVE = (Identity.generate().peer for _ in range(2))
+RELAY = Identity.generate().peer
+DOOR, AT_HOME = "/ip4/203.0.113.7/tcp/4101", "/ip4/192.168.1.7/tcp/4101"
+BY_RELAY = Line((f"/ip4/198.51.100.1/tcp/4101/p2p/{RELAY}/p2p-circuit",), True)
+SEEN = Seen((), "relayed", "relay", 0, "nat", "keeping", 2, ())
+
+
+def account(path: str, *codes: str) -> Account:
+    line = BY_RELAY if path == "relayed" else Line((DOOR,), True)
+    return Account(BOB, path, (line,), tuple(Step(1, Way.MEET, RELAY, code) for code in codes), Gauge())
+
+
+CONNECTED = [
+    ("direct", (), "unknown", SEEN, "direct", "nobody"),
+    ("punched", ("ok",), "keeping", SEEN, "punched", "nobody"),
+    ("relayed", (), "keeping", SEEN, "relayed-untried", "nobody"),
+    ("relayed", ("silent",), "keeping", SEEN, "relayed-failed", "network"),
+    ("relayed", ("no-place-there",), "symmetric", SEEN, "relayed-symmetric-here", "ours"),  # it knows better by now
+    ("relayed", ("no-place-there",), "keeping", None, "relayed-symmetric-there", "theirs"),
+    ("relayed", (), "keeping", replace(SEEN, nat="symmetric"), "relayed-symmetric-there", "theirs"),
+    ("relayed", ("no-place-both",), "unknown", None, "relayed-symmetric-both", "both"),
+]
+
+
+@pytest.mark.parametrize(("path", "codes", "nat", "seen", "code", "side"), CONNECTED)
+def test_of_connections(path: str, codes: tuple[str, ...], nat: str, seen: Seen | None, code: str, side: str) -> None:
+    verdict = of_connection(account(path, *codes), 0.0, nat, seen, "5101 and 5102")
+    assert (verdict.code, verdict.side) == (code, side)
+    assert short(RELAY) in verdict.sentence or path != "relayed"
+    assert ("5101 and 5102 to this machine" in verdict.advice) is (side == "ours")
+
+
+def step(code: str, way: Way = Way.DIAL, where: str = DOOR) -> Step:
+    return Step(1, way, where, code, "the words")
+
+
+FAILED = [
+    ((), "no-address", "ours", "nobody has told this node where"),
+    ((step("refused"),), "refused", "theirs", "nothing listens on that port"),
+    ((step("silent"), step("refused")), "refused", "theirs", "is there, and nothing listens"),
+    ((step("silent"),), "silent", "theirs", f"nothing answers at {DOOR}"),
+    ((step("silent", where=AT_HOME),), "silent", "network", AT_HOME),
+    ((step("unreachable"),), "unreachable", "ours", "no way to"),
+    ((step("unresolved"),), "unresolved", "ours", "the words"),
+    ((step("reset"),), "reset", "theirs", "cuts them off"),
+    ((step("failed", Way.RELAY),), "failed", "network", "the words"),
+    ((step("overtaken"), step("too-often")), "too-often", "network", "the words"),
+    ((step("itself"),), "itself", "ours", "this node itself"),
+    ((step("other-identity"), step("other-identity", Way.NAME)), "other-identity", "theirs", "another node"),
+]
+
+
+@pytest.mark.parametrize(("steps", "code", "side", "words"), FAILED)
+def test_of_failures(steps: tuple[Step, ...], code: str, side: str, words: str) -> None:
+    verdict = of_failure("bob", steps, is_alone=False)
+    assert (verdict.code, verdict.side) == (code, side)
+    assert words in verdict.sentence
+    assert verdict.advice
+
+
+def test_who_reaches_nobody_looks_at_home_first() -> None:
+    assert of_failure("bob", [step("silent")], is_alone=True).side == "ours"
+    assert of_failure("bob", [step("refused")], is_alone=True).side == "theirs", "somebody did answer"
+
+
+def test_who_is_meant() -> None:
+    known = [BOB, EVE, BOB]
+    assert whom(BOB, []) == Wanted(BOB)
+    assert whom(f" {BOB[-6:]} ", known) == Wanted(BOB)
+    assert whom(DOOR, known) == Wanted(None, DOOR)
+    assert whom(f"{DOOR}/p2p/{EVE}", []) == Wanted(EVE, DOOR)
+    circuit = BY_RELAY.leads_to[0]
+    assert whom(f"{circuit}/p2p/{EVE}", []) == Wanted(EVE, circuit)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ("nonsense", "no peer 'nonsense' is known here: it is a PeerID"),
+        ("12D3Koo", "means several peers"),
+        ("", "no peer '' is known"),
+        (BOB[-3:], "no peer"),
+        ("/ip4/203.0.113.7", "is no address"),
+        (f"{DOOR}/p2p/bob", "is no address"),
+        (f"shoal:{'0' * 64}?p={DOOR}", f"`shoal doctor {DOOR}`"),
+        (f"shoal:{'0' * 64}", "a PeerID or an address"),
+        ("shoal:0000", "is not whole"),
+    ],
+)
+def test_who_is_not(asked: str, words: str) -> None:
+    with pytest.raises(LocalError) as error:
+        whom(asked, [BOB, EVE])
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_names_are_told_apart_by_their_ends() -> None:
+    twin = PeerId(BOB[:10] + "x" * 20 + BOB[-6:])
+    with pytest.raises(LocalError, match="several"):
+        whom(BOB[-6:], [BOB, twin])
