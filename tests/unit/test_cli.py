@@ -321,6 +321,7 @@ def test_what_was_done_to_a_run_as_json(shoal: Shoal, node: FakeService, tmp_pat
     ("news", "said"),
     [
         ({"waiting_for": "round 4 waits for nu5qcu, jvSQQz"}, "stdlib: round 4 waits for nu5qcu, jvSQQz\n"),
+        ({"warnings": [{"code": "slow", "words": "it is slow"}]}, "stdlib: it is slow (slow)\n"),
         ({"phase": "failed", "failure": "the disk is full"}, "stdlib has failed on this node: the disk is full\n"),
     ],
 )
