@@ -79,11 +79,21 @@ def magnitudes(x: Tensor, room: Tensor) -> Floats:
 
 
 def column(scales: Floats, like: Tensor) -> Tensor:
-    """One number for each row, to multiply the rows of `like` by."""
-    return torch.tensor(scales, device=like.device)[:, None]
+    """One number for each row, to multiply the rows of `like` by; the array is ours, not a payload's."""
+    return torch.from_numpy(scales).to(like.device)[:, None]
+
+
+def factors(levels: float, scales: Floats) -> Floats:
+    """levels / scale for each, and 0 for a scale of 0."""
+    if scales.min() > 0:
+        return levels / scales
+    quotients: Floats = np.divide(levels, scales, out=np.zeros_like(scales), where=scales > 0)
+    return quotients
 
 
 def are_scales(scales: Floats, smallest: float) -> bool:
     """Whether each is +0, or finite and at least `smallest`; told by the bits, as NaN may not be compared aloud."""
+    if not len(scales):
+        return True
     bits, least = scales.view(np.uint32), int(np.float32(smallest).view(np.uint32))
-    return bool(((bits == 0) | ((bits >= least) & (bits < INFINITY))).all())
+    return bool(bits.max() < INFINITY and (bits.min() >= least or ((bits == 0) | (bits >= least)).all()))

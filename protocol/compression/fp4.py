@@ -28,6 +28,7 @@ from shoal.protocol.compression.blocks import (
     are_scales,
     blocks,
     column,
+    factors,
     magnitudes,
     rows,
     slabs_of,
@@ -38,7 +39,7 @@ from shoal.protocol.errors import PayloadError
 Bytes = npt.NDArray[np.uint8]
 
 SMALLEST = 2.0**-120  # 2**6 * 2**-126, the smallest normal number
-STEPS = np.float32(128 * (1 - 2.0**-20))  # s becomes 127 when its fraction is cut off, half-way points what is below
+STEPS = 128 * (1 - 2.0**-20)  # s becomes 127 when its fraction is cut off, half-way points what is below
 FIRST = (1, 3, 6, 12, 24, 48, 96)  # of these steps, those with which the codes 1 to 7 begin
 
 
@@ -79,13 +80,12 @@ class Fp4(Dense):
         scales, codes = _parts(payload, n)
         pairs = np.take(UNPACKED, codes[_pairs(slab)])
         np.copyto(out.numpy(), pairs.view(np.float32)[: slab.size])
-        rows(out).mul_(column(scales[slab.blocks], out))
+        rows(out).mul_(column(scales[slab.blocks].copy(), out))
 
 
 def quantize(x: Tensor, scale: Floats, room: Tensor) -> npt.NDArray[np.int8]:
     """Each value in steps of s / 128, cut off towards zero; a row of scale 0 has zeros. One more if n is odd."""
-    factor = np.divide(STEPS, scale, out=np.zeros_like(scale), where=scale > 0)
-    torch.mul(x, column(factor, x), out=room)
+    torch.mul(x, column(factors(STEPS, scale), x), out=room)
     steps = np.zeros(x.numel() + x.numel() % 2, np.int8)
     torch.from_numpy(steps)[: x.numel()].copy_(room.view(-1))
     return steps

@@ -28,6 +28,7 @@ from shoal.protocol.compression.blocks import (
     are_scales,
     blocks,
     column,
+    factors,
     magnitudes,
     rows,
     slabs,
@@ -39,7 +40,9 @@ from shoal.protocol.errors import PayloadError
 LEVELS = 127
 STEP = np.float32(1 / LEVELS)  # such that 127 * STEP is 1
 SMALLEST = 2.0**-119  # > LEVELS * 2**-126, the smallest normal number
-ROUNDING = 1.5 * 2.0**23  # added to a small number, it leaves the nearest integer in the sum's lowest bits
+ROUNDING = torch.full(
+    (1, BLOCK), 1.5 * 2.0**23
+)  # added to small numbers, it leaves the nearest integers in the lowest bits
 
 
 class Int8(Dense):
@@ -80,7 +83,7 @@ class Int8(Dense):
         scales, codes = _parts(payload, n)
         np.copyto(out.numpy(), codes[slab.values])
         out.mul_(float(STEP))
-        rows(out).mul_(column(scales[slab.blocks], out))
+        rows(out).mul_(column(scales[slab.blocks].copy(), out))
 
     def add(self, total: Tensor, payload: Payload, weight: float = 1.0) -> None:
         """code (m / 127 times the weight)."""
@@ -98,8 +101,8 @@ class Int8(Dense):
 
 def quantize(x: Tensor, scale: Floats, room: Tensor) -> Tensor:
     """The rows' codes in the lowest bytes of int32, in `room`; a row of scale 0 has zeros."""
-    factor = np.divide(LEVELS, scale, out=np.zeros_like(scale), where=scale > 0)
-    torch.addcmul(x.new_full((1, x.shape[1]), ROUNDING), x, column(factor, x), out=room)
+    rounding = ROUNDING[:, : x.shape[1]].to(x.device)
+    torch.addcmul(rounding, x, column(factors(LEVELS, scale), x), out=room)
     return room.view(torch.int32)
 
 

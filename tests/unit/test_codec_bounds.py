@@ -188,7 +188,7 @@ def test_uint8_of_these_values_is_these_bytes() -> None:
     payload = codec("uint8").encode(torch.tensor([0.0, 1.0, 0.5, 0.501]))
     table = np.frombuffer(payload, "<f4", 256)
     assert payload[1024:] == bytes((0, 255, 127, 128))
-    assert table[[0, 126, 127, 128, 254, 255]].tolist() == np.float32([0, 0, 0.5, 0.501, 0.501, 1]).tolist()
+    assert table[[0, 126, 127, 128, 254, 255]].tolist() == np.array([0, 0, 0.5, 0.501, 0.501, 1], np.float32).tolist()
 
 
 def test_uint8_refuses_a_table_that_falls() -> None:
