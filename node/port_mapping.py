@@ -56,6 +56,7 @@ class PortMapping:
     ) -> None:
         self._settings, self._network = settings, network
         self._discovery, self._relaying, self._tell = discovery, relaying, tell
+        self._port = 0  # on which we listen, once we do
         self._home: Home | None = None
         self._gateway: Gateway | None = None
         self._upkeep = Upkeep((), random.Random())
@@ -81,7 +82,8 @@ class PortMapping:
         """For good."""
         if not may_map(self._settings):
             return
-        self._upkeep = Upkeep((self._port(),), random.Random())
+        self._port = next((place[1] for place in map(host_and_port, self._network.own_addresses()) if place), 0)
+        self._upkeep = Upkeep((self._port,), random.Random())
         try:
             while True:
                 await self._step()
@@ -102,12 +104,12 @@ class PortMapping:
             self._fail(step, error)
 
     async def _take(self, step: Step) -> None:
-        home, gateway, upkeep = self._home, self._gateway, self._upkeep
+        where, gateway, upkeep = self._home, self._gateway, self._upkeep
         match step:
             case Rest(seconds):
                 await asyncio.sleep(min(seconds, GLANCE))
-            case Find() if home is not None:
-                self._gateway = await find(home)
+            case Find() if where is not None:
+                self._gateway = await find(where)
                 upkeep.found(_now())
             case Look() if gateway is not None:
                 seen = await gateway.look(list(upkeep.leases.values()))
@@ -140,7 +142,7 @@ class PortMapping:
     def _settle(self) -> None:
         """Name the address to others if it may be one, and say what has changed."""
         judgement = self._judge()
-        place = None if judgement.is_behind else self.outside(self._port())
+        place = None if judgement.is_behind else self.outside(self._port)
         addresses = (multiaddr(*place),) if place else ()
         if addresses != self._network.mapped_addresses:
             self._network.mapped_addresses = addresses
@@ -171,13 +173,8 @@ class PortMapping:
             log.info("the router lets others in no more", extra={"code": "port-mapping-gone"})
 
     def _external(self) -> str | None:
-        place = self.outside(self._port())
+        place = self.outside(self._port)
         return f"{place[0]}:{place[1]}" if place else None
-
-    def _port(self) -> int:
-        """The one on which we listen; 0 as long as we do not."""
-        places = map(host_and_port, self._network.own_addresses())
-        return next((place[1] for place in places if place is not None), 0)
 
 
 def _now() -> float:

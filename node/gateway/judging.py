@@ -22,7 +22,7 @@ class Judgement:
 def judge(host: str | None, seen_at: Collection[str], is_online: bool, is_confirmed: bool) -> Judgement:
     """`host` is what the router says (empty: none, None: there is no router), `seen_at` where others see us.
 
-    `is_confirmed`: somebody has dialled us there.
+    `is_confirmed`: somebody has dialled us there. Who sees us by IPv6 says nothing of the router's IPv4.
     """
     if host is None:
         return Judgement()
@@ -45,10 +45,11 @@ def judge(host: str | None, seen_at: Collection[str], is_online: bool, is_confir
         )
     if not is_public(address):
         return Judgement(True, f"the router's outside, {host}, is a private address: it is behind another router")
-    if is_confirmed or host in seen_at:
+    seen = [each for each in seen_at if ":" not in each]
+    if is_confirmed or host in seen:
         return Judgement(False)
-    if seen_at:
-        others = ", ".join(sorted(seen_at))
+    if seen:
+        others = ", ".join(sorted(seen))
         return Judgement(
             True,
             f"others see this node at {others}, not at the router's outside, {host}: something "

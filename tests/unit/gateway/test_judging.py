@@ -25,6 +25,7 @@ PUBLIC, OTHER = "203.0.113.7", "198.51.100.2"
         (PUBLIC, (), True, True, False, ""),
         (PUBLIC, (OTHER,), True, True, False, ""),  # somebody was there: that counts for more
         (PUBLIC, (OTHER,), True, False, True, OTHER),
+        (PUBLIC, ("2001:db8::7",), True, False, None, ""),
     ],
 )
 def test_what_follows(

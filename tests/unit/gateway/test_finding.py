@@ -1,0 +1,66 @@
+"""Which router is taken: who speaks NAT-PMP and has an outside, else who speaks UPnP, else whoever speaks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from ipaddress import IPv4Network
+from typing import Any
+
+import pytest
+
+from shoal.node.gateway import finding
+from shoal.node.gateway.routes import Home
+from shoal.node.gateway.values import GatewayError, Lease, Seen
+
+HOME = Home("192.168.1.2", IPv4Network("192.168.1.0/24"), "192.168.1.1")
+SILENT = GatewayError("silence")
+
+
+def found(
+    monkeypatch: pytest.MonkeyPatch, pmp: Seen | GatewayError, upnp: str | GatewayError, home: Home = HOME
+) -> str | object:
+    class NatPmp:
+        def __init__(self, host: str) -> None:
+            assert host == HOME.gateway
+
+        async def look(self, leases: Sequence[Lease]) -> Seen:
+            if isinstance(pmp, GatewayError):
+                raise pmp
+            return pmp
+
+    async def find_upnp(home: Home) -> Any:
+        await asyncio.sleep(0)
+        if isinstance(upnp, GatewayError):
+            raise upnp
+        return upnp
+
+    monkeypatch.setattr(finding, "NatPmpGateway", NatPmp)
+    monkeypatch.setattr(finding, "find_upnp", find_upnp)
+    router = asyncio.run(finding.find(home))
+    return "nat-pmp" if isinstance(router, NatPmp) else router
+
+
+@pytest.mark.parametrize(
+    ("pmp", "upnp", "expected"),
+    [
+        (Seen("7.7.7.8"), "upnp", "nat-pmp"),
+        (Seen("7.7.7.8"), SILENT, "nat-pmp"),
+        (SILENT, "upnp", "upnp"),
+        (Seen(""), "upnp", "upnp"),  # it may know of another outside
+        (Seen(""), SILENT, "nat-pmp"),
+    ],
+)
+def test_the_best_is_taken(
+    monkeypatch: pytest.MonkeyPatch, pmp: Seen | GatewayError, upnp: str | GatewayError, expected: str
+) -> None:
+    assert found(monkeypatch, pmp, upnp) == expected
+
+
+def test_where_nobody_speaks_all_reasons_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(GatewayError, match="no packet; no answer"):
+        found(monkeypatch, GatewayError("no packet"), GatewayError("no answer"))
+
+
+def test_where_the_way_out_is_not_known_there_is_still_upnp(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert found(monkeypatch, Seen("7.7.7.8"), "upnp", Home(HOME.here, HOME.network, None)) == "upnp"
