@@ -89,6 +89,7 @@ class FakeService:
         self.looks = 0  # at its status, while it is ending
         self.missing = ""  # why this machine does not have the data of other runs
         self.facts = Facts(reachability="public", found_at=("/ip4/192.0.2.9/tcp/4101",), peers=1)
+        self.facts_before: list[Facts] = []  # what it finds out first
         self._on_stop = on_stop
 
     def status(self) -> Answer:
@@ -141,7 +142,7 @@ class FakeService:
                 yield answer
 
     def netcheck(self) -> Answer:
-        return report(self.facts)
+        return report(self.facts_before.pop(0) if self.facts_before else self.facts)
 
     def run_details(self, run: str) -> Answer:
         found = find_run(run, {RUN: "stdlib"})

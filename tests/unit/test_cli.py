@@ -233,8 +233,7 @@ def test_netcheck_says_what_is_in_the_way_and_ends_with_its_code(shoal: Shoal, n
 
 def test_netcheck_waits_for_what_is_not_known_yet_and_says_so(shoal: Shoal, node: FakeService) -> None:
     known = node.facts
-    node.facts = replace(known, pending=("relays",))
-    threading.Timer(0.7, lambda: setattr(node, "facts", known)).start()
+    node.facts_before = [replace(known, pending=("relays",))] * 2
     code, out, err = shoal("netcheck")
     assert (code, err) == (Exit.OK, "finding out: relays\n")
     assert "Not known yet" not in out
