@@ -12,7 +12,7 @@ from __future__ import annotations
 from shoal.protocol.effects import Effect
 from shoal.protocol.timers import Timers
 
-GROWTH, MOST = 1 / 10, 20.0  # periods for each second without news
+GROWTH, MOST = 1 / 5, 20.0  # periods for each second without news
 PROBES, EXCHANGES, EXCHANGES_MOST = 1.0, 30.0, 120.0  # seconds between two while something happens; the longest
 
 
@@ -34,6 +34,11 @@ class Calm:
     def probe_pause(self, now: float) -> float:
         """Until the next probe."""
         return PROBES * self._growth(now)
+
+    def asked_before(self, now: float) -> float:
+        """At rest, one probe of two members is enough, whose ever it is: who asked us later than this need not be."""
+        pause = self.probe_pause(now)
+        return now - pause if pause > PROBES else now
 
     def exchange_pause(self, now: float) -> float:
         """Until the next exchange of summaries, in a small group."""

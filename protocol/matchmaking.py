@@ -30,7 +30,8 @@ from shoal.protocol.roster import Base, Offer, check_join
 from shoal.protocol.signing import signed
 from shoal.protocol.voting import VoteState
 
-RETRY, RETRY_MOST = 1.0, 12.0  # seconds between repeats of a JOIN; of one that is counted, when we wait for long
+RETRY = 1.0  # seconds between repeats of a JOIN
+RETRY_GROWTH, RETRY_MOST = 1 / 6, 15.0  # of one that is counted: of the time that we wait, and seconds
 SILENCE = 5  # repeats without an answer before a leader counts as wedged
 
 
@@ -209,7 +210,7 @@ class Matchmaking:
         is_wedged = self._silent >= SILENCE and self._view.is_alive(self.leader)
         if is_wedged or self.candidates.may_replace(self.leader):
             return self.enter(now, self.attempt + 1)
-        pause = RETRY if self._silent else min(RETRY_MOST, max(RETRY, (now - self._entered_at) / RETRY_MOST))
+        pause = RETRY if self._silent else min(RETRY_MOST, max(RETRY, RETRY_GROWTH * (now - self._entered_at)))
         self._silent = min(self._silent + 1, SILENCE)
         leaves = [Send(self.leader, leave) for leave in self.candidates.pass_on(self.attempt)]
         return [*leaves, Send(self.leader, self._join), self._wake(pause * (1 + self._silent / 2))]

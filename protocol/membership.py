@@ -156,7 +156,7 @@ class Membership(MembershipView):
     def _answer(self, now: float, sender: PeerId, message: Spoken) -> list[Effect]:
         match message:
             case Ping():
-                return self._prober.on_ping(sender, message)
+                return self._prober.on_ping(now, sender, message)
             case Ack():
                 asked_at = self._prober.asked_at(message.number)
                 return [*self._prober.on_ack(now, message), *self._suspicions.answered(now, sender, asked_at)]
@@ -264,7 +264,7 @@ class Membership(MembershipView):
         return effects + self._exchange.ask_somebody()
 
     def _probe_next(self, now: float, _: str) -> list[Effect]:
-        target = self._prober.next_target()
+        target = self._prober.next_target(self.calm.asked_before(now))
         effects = [] if target is None else self._prober.probe(now, target)
         return [*effects, self._timers.arm(now, self.calm.probe_pause(now), "probe")]
 

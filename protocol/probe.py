@@ -62,12 +62,15 @@ class Prober:
 
     # -- asking -------------------------------------------------------------------------------------------
 
-    def next_target(self) -> PeerId | None:
-        """Round robin over a shuffled list: everyone is probed within n periods, in no predictable order."""
+    def next_target(self, asked_before: float) -> PeerId | None:
+        """Round robin over a shuffled list: everyone is probed within n periods, in no predictable order.
+
+        Whose own probe came later than `asked_before` is passed over: it lives.
+        """
         for _ in range(2):
             while self._queue:
                 member = self._table.get(self._queue.pop())
-                if member is not None and member.is_present:
+                if member is not None and member.is_present and member.asked_us_at <= asked_before:
                     return member.entry.peer
             self._queue = self._rng.sample(self._table.present(), len(self._table.present()))
         return None
@@ -161,8 +164,10 @@ class Prober:
         self._settle(now, message.number, learn=False)
         return probe.target
 
-    def on_ping(self, sender: PeerId, ping: Ping) -> list[Effect]:
+    def on_ping(self, now: float, sender: PeerId, ping: Ping) -> list[Effect]:
         """Answer."""
+        if (member := self._table.get(sender)) is not None:
+            member.asked_us_at = now
         return [Send(sender, Ack(self._table.own, ping.number, self._news.pack(sender)))]
 
     def on_ping_for(self, now: float, sender: PeerId, message: PingFor) -> list[Effect]:

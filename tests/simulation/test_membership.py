@@ -81,6 +81,7 @@ def test_a_killed_peer_is_dead_soon_after_its_connections_close(count: int, link
 @pytest.mark.parametrize(("count", "within"), [(2, 6.0), (8, 8.0), (32, 11.0)])
 def test_a_death_that_no_connection_tells_of_is_found_by_probing(count: int, within: float) -> None:
     world = settled_swarm(count, seed=5, unnoticed=1.0)
+    let_rest(world, False)
     world.run(10.0)
     victim = world.living()[-1]
     world.kill(victim)

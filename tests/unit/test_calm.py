@@ -22,7 +22,7 @@ def test_pauses_grow_with_the_time_without_news_up_to_a_bound() -> None:
     calm, _ = calm_with_timers()
     calm.stir(100.0)
     assert calm.probe_pause(105.0) == PROBES
-    assert calm.probe_pause(150.0) == pytest.approx(5 * PROBES)
+    assert calm.probe_pause(150.0) == pytest.approx(10 * PROBES)
     assert calm.probe_pause(1e5) == MOST * PROBES
     assert calm.exchange_pause(1e5) == EXCHANGES_MOST
     calm.stir(1e5)
@@ -43,3 +43,10 @@ def test_news_bring_forward_what_was_put_off_and_nothing_else() -> None:
     calm.stir(5.0)
     assert (timers.due("probe"), timers.due("sync")) == (5.0 + PROBES, 10.0)
     assert not calm.stir(5.5)
+
+
+def test_at_rest_a_probe_by_either_of_two_is_enough() -> None:
+    calm, _ = calm_with_timers()
+    calm.stir(0.0)
+    assert calm.asked_before(3.0) == 3.0, "while something happens, it is not"
+    assert calm.asked_before(1000.0) == 1000.0 - MOST * PROBES
