@@ -194,7 +194,7 @@ def test_uint8_of_these_values_is_these_bytes() -> None:
 def test_uint8_refuses_a_table_that_falls() -> None:
     payload = bytearray(codec("uint8").encode(torch.linspace(-1, 1, 1000)))
     payload[4:8] = struct.pack("<f", -1.5)
-    refused("uint8", payload, 1000)
+    refused("uint8", bytes(payload), 1000)
 
 
 # -- fp4 ----------------------------------------------------------------------------------------------------
