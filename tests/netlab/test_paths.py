@@ -157,7 +157,7 @@ def test_every_place_and_every_other(lab: Lab, tmp_path: Path) -> None:
 
 
 def rounds() -> Iterator[list[tuple[str, str]]]:
-    """All pairs, in rounds in which each place calls once and is called once; like calls like last, when all are warm."""
+    """All pairs, in rounds in which each place calls once and is called once; like calls like when all are warm."""
     places = [*PLACES]
     for shift in range(1, len(places) + 1):
         yield list(zip(places, [*places[shift:], *places[:shift]], strict=True))
