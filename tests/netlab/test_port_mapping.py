@@ -48,7 +48,7 @@ def test_a_node_is_public_by_its_mapping_which_ends_with_it(
     until(lambda: not mapper.mappings(), "the mapping to be removed", words(laptop))
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", [PROTOCOLS[0], pytest.param(PROTOCOLS[1], marks=pytest.mark.slow)])
 def test_behind_another_nat_a_mapping_is_of_no_use_and_the_node_says_so(
     lab: Lab, children: Children, tmp_path: Path, protocol: str
 ) -> None:
@@ -122,6 +122,7 @@ def test_a_router_that_was_restarted_or_has_forgotten_is_asked_anew(
     print(f"\n{protocol}: mapped again {time.monotonic() - begin:.1f} s after the router was back")
 
 
+@pytest.mark.slow
 def test_a_node_that_was_told_not_to_asks_nobody(lab: Lab, children: Children, tmp_path: Path) -> None:
     router = lab.internet.router("home", KEEPS_PORTS, address=next(ADDRESSES))
     mapper = Mapper(router, "nat-pmp")
