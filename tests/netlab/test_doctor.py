@@ -14,6 +14,7 @@ from tests.netlab.lab import Lab
 from tests.netlab.links import Link
 from tests.netlab.nodes import LabNode
 from tests.netlab.places import settle
+from tests.netlab.test_relayed import is_public
 
 PATIENCE = 120.0
 SLOW = Link(delay=0.01, rate=20e6)
@@ -25,14 +26,18 @@ def test_doctor_says_how_two_are_connected_and_why(lab: Lab, children: Children,
     symmetric = LabNode(settle(lab.internet, "home-symmetric", "symmetric", SLOW), tmp_path / "symmetric")
     dropping = LabNode(settle(lab.internet, "home-drop", "dropping", SLOW), tmp_path / "dropping")
     other = LabNode(settle(lab.internet, "home-drop", "other"), tmp_path / "other")
-    nodes = [*relays, symmetric, dropping, other]
-    for node in nodes:
-        node.start(children, bootstrap=() if node is relays[0] else (relays[0].door,))
+    homes = [symmetric, dropping, other]
+    nodes = [*relays, *homes]
 
     def words() -> str:
         return "\n".join(f"{node.host} {node.status()}\n{node.words()}" for node in nodes)
 
-    for node in (symmetric, dropping, other):
+    relays[0].start(children)
+    relays[1].start(children, bootstrap=(relays[0].door,))
+    until(lambda: all(is_public(each) for each in relays), "public nodes", words, PATIENCE)
+    for node in homes:
+        node.start(children, bootstrap=tuple(each.door for each in relays))
+    for node in homes:
         until(lambda node=node: len(node.status().get("relays", ())) == 2, "relays", words, PATIENCE)  # type: ignore[misc]
 
     by_relay(symmetric, dropping)

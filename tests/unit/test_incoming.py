@@ -97,7 +97,8 @@ async def test_many_frames_at_once_let_others_have_a_turn(monkeypatch: pytest.Mo
 
 @pytest.mark.asyncio
 async def test_how_fast_a_frame_comes_is_measured_from_its_first_piece_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
+    clock = SimpleNamespace(now=100.0)
+    clock.monotonic = lambda: clock.now
     monkeypatch.setattr(incoming, "time", clock)
     receiver, data = Receiver(10_000), framed(bytes(4000))
     for seconds, piece in ((0.0, data[:1000]), (0.5, data[1000:3000]), (1.5, data[3000:] + data[:500])):
