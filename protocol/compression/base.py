@@ -7,7 +7,7 @@
   results of its own making, which some processors and libraries flush to zero. `encode` need not: a value near the
   middle between two codes may become one on this machine and the other on that.
 - `encode` returns its own copy: the payload is kept under its hash while the vector it came from changes.
-- No codec keeps anything between two calls; each may be used by several threads at once.
+- No codec keeps anything of a payload between two calls; each may be used by several threads at once.
 """
 
 from __future__ import annotations

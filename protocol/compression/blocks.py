@@ -1,9 +1,10 @@
 """How a vector is worked on: in slabs that stay in the cache, each a matrix with a block of 1,024 values per row.
 
 A pass over a slab reads what the pass before has left in the cache; whole vectors would go to memory and back each
-time. A slab is as long as a chunk usually is, because a call of torch costs as much as some 30,000 values. What a slab
-needs in between is allocated once per call and is not larger than one slab: more, and the allocator would give the
-pages back to the kernel after each chunk, and fault them in again for the next, which took longer than the arithmetic.
+time. A slab is as long as a chunk usually is, because a call of torch costs as much as some 30,000 values. The room to
+compute in, of one slab, is used again by the next call: else the allocator gives its pages back to the kernel after
+each chunk and faults them in for the next, which can take longer than the arithmetic. There are as many rooms as
+threads were ever at work at once; taking one is atomic.
 
 The last values of a vector that are not a whole block are a slab of their own, of one short row.
 """
@@ -24,6 +25,7 @@ Floats = npt.NDArray[np.float32]
 
 BLOCK = 1024
 SLAB = 256 * BLOCK
+ROOMS: list[Tensor] = []  # that nobody computes in
 INFINITY = 0x7F800000  # the bits of it in fp32; those of greater magnitude are NaN's
 
 
@@ -59,9 +61,13 @@ def slabs(n: int, size: int = SLAB) -> Iterator[Slab]:
 def slabs_of(values: Tensor) -> Iterator[tuple[Slab, Tensor, Tensor]]:
     """Its slabs, their values as rows, and as much room to compute in; on a GPU, whose calls cost more, the largest."""
     size = SLAB if values.device.type == "cpu" else max(SLAB, blocks(len(values)) * BLOCK)
-    room = torch.empty_like(values[:size])
-    for slab in slabs(len(values), size):
-        yield slab, rows(values[slab.values]), rows(room[: slab.size])
+    room = ROOMS.pop() if ROOMS and values.device.type == "cpu" else torch.empty(size, device=values.device)
+    try:
+        for slab in slabs(len(values), size):
+            yield slab, rows(values[slab.values]), rows(room[: slab.size])
+    finally:
+        if values.device.type == "cpu":
+            ROOMS.append(room)
 
 
 def rows(slab: Tensor) -> Tensor:

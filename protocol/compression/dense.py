@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from shoal.protocol.compression.base import Payload
-from shoal.protocol.compression.blocks import SLAB, Slab, slabs
+from shoal.protocol.compression.blocks import Slab, slabs, slabs_of
 
 
 class Dense(ABC):
@@ -32,10 +32,8 @@ class Dense(ABC):
 
     def add(self, total: Tensor, payload: Payload, weight: float = 1.0) -> None:
         """Add what `decode` would give, times the weight: each a multiplication, then an addition."""
-        room = torch.empty_like(total[:SLAB])
-        for slab in slabs(len(total)):
-            part = room[: slab.size]
-            self.read(payload, len(total), slab, part)
+        for slab, x, room in slabs_of(total):
+            self.read(payload, len(total), slab, room.view(-1))
             if weight != 1:
-                part.mul_(weight)
-            total[slab.values].add_(part)
+                room.mul_(weight)
+            x.add_(room)

@@ -22,7 +22,6 @@ from torch import Tensor
 from shoal.protocol.compression.base import Payload, require_size
 from shoal.protocol.compression.blocks import (
     BLOCK,
-    SLAB,
     Floats,
     Slab,
     are_scales,
@@ -31,7 +30,6 @@ from shoal.protocol.compression.blocks import (
     factors,
     magnitudes,
     rows,
-    slabs,
     slabs_of,
 )
 from shoal.protocol.compression.dense import Dense
@@ -91,12 +89,9 @@ class Int8(Dense):
         scales, codes = _parts(payload, n)
         with np.errstate(over="ignore"):  # whether a sum stays finite is its owner's question
             steps = scales * STEP * np.float32(weight)
-        room = torch.empty_like(total[:SLAB])
-        for slab in slabs(n):
-            part = room[: slab.size]
-            np.copyto(part.numpy(), codes[slab.values])
-            rows(part).mul_(column(steps[slab.blocks], part))
-            total[slab.values].add_(part)
+        for slab, x, room in slabs_of(total):
+            np.copyto(room.view(-1).numpy(), codes[slab.values])
+            x.add_(room.mul_(column(steps[slab.blocks], room)))
 
 
 def quantize(x: Tensor, scale: Floats, room: Tensor) -> Tensor:

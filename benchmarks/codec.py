@@ -1,6 +1,6 @@
 """How fast each codec is on one core, and what it loses, beside a plain copy in the same run.
 
-    python benchmarks/codecs.py [--mib 64] [--passes 9] [--devices cpu,cuda] [--json]
+    python benchmarks/codec.py [--mib 64] [--passes 9] [--devices cpu,cuda] [--json]
 
 A vector of normal values is encoded chunk by chunk, as in a round; each payload is checked and added to a sum, as its
 owner does it. GB/s are of fp32 values, read or added. Each chunk counts with its fastest pass, because whatever else
@@ -18,6 +18,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -57,27 +58,27 @@ def main() -> None:
 
 def measure(values: Tensor, passes: int) -> list[Result]:
     """All codecs on one device; the copy first."""
-    chunks = values.split(CHUNK if values.device.type == "cpu" else len(values))
+    size = CHUNK if values.device.type == "cpu" else len(values)
+    chunks = [values[start : start + size] for start in range(0, len(values), size)]
     return [copying(chunks, passes), *(coding(codec, chunks, passes) for codec in CODECS.values())]
 
 
 def copying(chunks: Sequence[Tensor], passes: int) -> Result:
     """What memory alone allows."""
     place = torch.empty(chunks[0].shape)
-    speed = rate(chunks, [lambda each=each: place[: len(each)].copy_(each) for each in chunks], passes)
+    speed = rate(chunks, [partial(place[: len(each)].copy_, each) for each in chunks], passes)
     return Result(name_of(chunks), "copy", 32, speed, None, 0, 0)
 
 
 def coding(codec: Codec, chunks: Sequence[Tensor], passes: int) -> Result:
     """One codec's line."""
     payloads = [codec.encode(each) for each in chunks]
-    encode = rate(chunks, [lambda each=each: codec.encode(each) for each in chunks], passes)
+    encode = rate(chunks, [partial(codec.encode, each) for each in chunks], passes)
     add = None
     if chunks[0].device.type == "cpu":
         total = torch.zeros(chunks[0].shape)
         jobs = [
-            lambda each=each, payload=payload: counted(codec, total[: len(each)], payload)
-            for each, payload in zip(chunks, payloads, strict=True)
+            partial(counted, codec, total[: len(each)], payload) for each, payload in zip(chunks, payloads, strict=True)
         ]
         add = rate(chunks, jobs, passes)
     errors = [codec.decode(payload, len(each)) - each.cpu() for each, payload in zip(chunks, payloads, strict=True)]
