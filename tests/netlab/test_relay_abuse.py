@@ -1,8 +1,8 @@
 """A real node as a relay, and hosts that take from it what they can: it keeps its limits, and serves others meanwhile.
 
 One host asks for 1,000 circuits under eight names, most of which lead to nobody who answers, or says anything; another
-sends 10 GB under one. What is measured is the relay's own word (`relaying` and `memory` in its status), and how long a
-word takes from one of two others to the other, who can only meet by that relay.
+sends what it can of 10 GB under one. What is measured is the relay's own word (`relaying` and `memory` in its status),
+and how long a word takes from one of two others to the other, who can only meet by that relay.
 """
 
 from __future__ import annotations
