@@ -1,8 +1,8 @@
 """A real node as a relay, and hosts that take from it what they can: it keeps its limits, and serves others meanwhile.
 
 One host asks for 1,000 circuits under eight names, most of which lead to nobody who answers, or says anything; another
-sends 10 GB under one. What is measured is the relay's own word (`relaying` and `memory` in its status), and how long a
-word takes from one of two others to the other, who can only meet by that relay.
+sends what it can of 10 GB under one. What is measured is the relay's own word (`relaying` and `memory` in its status),
+and how long a word takes from one of two others to the other, who can only meet by that relay.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from shoal.node.up.processes import Children
 from shoal.protocol.circuit.book import LIMITS, MIB
@@ -28,16 +26,14 @@ from tests.netlab.test_paths import Remote, remote
 ABUSER = Path(__file__).with_name("circuit_abuser.py")
 FAR = Link(delay=0.01)
 ASKED, FLOOD = 1000, 10_000_000_000  # circuits and bytes that are tried
-LEAST = 2 * MIB  # bytes that the flood brings through in a few seconds
+SECONDS = 6.0  # a node hangs up on who does not answer its pings for 30, as these peers do not
+LEAST = MIB  # bytes that the flood brings through in a few seconds
 GROWTH = 100 * MIB  # bytes of memory for all of it
 SLOWEST = 0.5  # seconds more than at rest for half of all words, on a busy machine
 LONG = 120.0
 
 
-@pytest.mark.parametrize("seconds", [10.0, pytest.param(90.0, marks=pytest.mark.slow)])
-def test_a_relay_under_abuse_keeps_its_limits_and_serves_others(
-    lab: Lab, children: Children, tmp_path: Path, seconds: float
-) -> None:
+def test_a_relay_under_abuse_keeps_its_limits_and_serves_others(lab: Lab, children: Children, tmp_path: Path) -> None:
     relay = public_relay(lab, children, tmp_path)
     name, door = relay.name(), relay.door
     with ExitStack() as stack:
@@ -59,11 +55,11 @@ def test_a_relay_under_abuse_keeps_its_limits_and_serves_others(
         before = relay.status()
         rest = talk(one, other, 1.0)
         target = names[sink][0]
-        floods = {"flood": [target, f"{door}/p2p/{name}/p2p-circuit", FLOOD, seconds]}
+        floods = {"flood": [target, f"{door}/p2p/{name}/p2p-circuit", FLOOD, SECONDS]}
         crowds = {"crowd": [name, [*names[crowd], *names[silent]], ASKED]}
         begin = time.monotonic()
         with asking(flood, **floods) as flooded, asking(crowd, **crowds) as crowded:
-            seen, trips = watch(relay, one, other, seconds)
+            seen, trips = watch(relay, one, other, SECONDS)
         took = time.monotonic() - begin
         carried = relay.status()["relaying"]["carried_bytes"] - before["relaying"]["carried_bytes"]
         answers, sent = crowded()["answers"], flooded()["sent"]
