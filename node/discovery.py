@@ -255,9 +255,7 @@ class Discovery:
     async def _tidy(self) -> None:
         while True:
             await asyncio.sleep(TIDY_EVERY)
-            linked = [link.peer for link in self._network.links()]
-            for peer in self._last_use.to_close(self.now(), linked, self._is_needed, self.verdict.serves):
+            lent, linked = self._network.book.users, [link.peer for link in self._network.links()]
+            needed = {peer for peer in linked if peer in lent or peer in self._kept or self._needed(peer)}
+            for peer in self._last_use.to_close(self.now(), linked, needed, self.verdict.serves):
                 await self._network.part(peer)
-
-    def _is_needed(self, peer: PeerId) -> bool:
-        return peer in self._kept or self._needed(peer)

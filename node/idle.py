@@ -3,14 +3,14 @@
 A node of the DHT talks to many peers, and a connection costs both its ends memory and a ping now and then. So the KEPT
 that were used last are kept, for the next question is likely to go there; beyond that, those that nothing was asked
 over for a while are closed. Who cannot be dialled (it does not serve) pays for each with a word every half minute, lest
-its router forget it: of those that were not used for long it keeps FEW. Members of our runs are none of its business:
-membership takes a lost connection for a sign of death.
+its router forget it: of those that were not used for long it keeps FEW. Some are needed, and none of its business:
+members of our runs, as membership takes a lost connection for a sign of death; our relays, and those whose relay we are.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Iterable
 
 from shoal.protocol.ids import PeerId
 
@@ -34,10 +34,10 @@ class LastUse:
             self._at.popitem(last=False)
 
     def to_close(
-        self, now: float, linked: Iterable[PeerId], needed: Callable[[PeerId], bool], serves: bool = True
+        self, now: float, linked: Iterable[PeerId], needed: Collection[PeerId], serves: bool = True
     ) -> list[PeerId]:
         """The connections beyond KEPT, or FEW, that were idle for longest."""
-        spare = [peer for peer in linked if not needed(peer)]
+        spare = [peer for peer in linked if peer not in needed]
         for peer in spare:
             self._at.setdefault(peer, now)
         spare.sort(key=lambda peer: self._at[peer], reverse=True)

@@ -73,7 +73,7 @@ class Relaying:
 
     def as_json(self) -> Answer:
         """For `status`."""
-        return {"relays": self.relays, "relaying": self._network.given, "nat": self.nat}
+        return {"relays": self.relays, "relaying": self._network.book.given, "nat": self.nat}
 
     def link(self, peer: PeerId, up: bool) -> None:
         """A connection was made or lost."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from shoal.protocol.ids import PeerId
 
+NOT_SPOKEN = "not-spoken"  # the code of a TransportError: the peer is there, and does not speak that protocol
 MAX_REASON = 400  # characters; reasons are logged and shown
 
 

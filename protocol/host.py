@@ -23,6 +23,7 @@ from libp2p.custom_types import TProtocol
 from libp2p.host.basic_host import BasicHost
 from libp2p.network.stream.net_stream import NetStream
 from libp2p.peer.id import ID
+from libp2p.protocol_muxer.exceptions import ProtocolNotSupportedError
 from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
 from multiaddr import Multiaddr
 
@@ -30,7 +31,7 @@ from shoal.protocol.circuit.book import Book
 from shoal.protocol.circuit.circuits import Circuits
 from shoal.protocol.circuit.holder import Promise
 from shoal.protocol.circuit.punch import OnStep, goes_by_a_relay
-from shoal.protocol.errors import LocalError, TransportError
+from shoal.protocol.errors import NOT_SPOKEN, LocalError, TransportError
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId, short
 from shoal.protocol.multiaddrs import is_relayed, place_of
@@ -243,7 +244,15 @@ class TrioHost:
         stream = await connection.new_stream()
         try:
             lines, client = MultiselectCommunicator(stream), self._host.multiselect_client
-            await client.select_one_of([TProtocol(protocol)], lines, NEGOTIATE_LIMIT)
+            with trio.fail_after(NEGOTIATE_LIMIT):
+                await client.handshake(lines)
+                await client.try_select(lines, TProtocol(protocol))
+        except ProtocolNotSupportedError as error:
+            await stream.reset()
+            raise TransportError(f"it does not speak {protocol}", NOT_SPOKEN) from error
+        except trio.TooSlowError as error:
+            await stream.reset()
+            raise TransportError(f"no answer in {NEGOTIATE_LIMIT} s", "silent") from error
         except BaseException:  # nothing is swallowed; the half-open stream just has no owner yet
             with trio.CancelScope(shield=True):
                 await stream.reset()

@@ -30,7 +30,7 @@ from shoal.protocol.arrivals import Arrivals
 from shoal.protocol.calls import Calls
 from shoal.protocol.clocks import ahead, shown
 from shoal.protocol.dialing import Dialing
-from shoal.protocol.errors import LocalError, RemoteError, TransportError
+from shoal.protocol.errors import NOT_SPOKEN, LocalError, RemoteError, TransportError
 from shoal.protocol.frames import MAX_HEAD, Frame, Kind, frame_head
 from shoal.protocol.gauge import Gauge
 from shoal.protocol.heartbeat import Heartbeat
@@ -134,7 +134,12 @@ class Neighbour:
 
     def _ping(self) -> None:
         """Before all else that waits."""
-        self._put(Kind.PING, self._heart.ping(_now()), b"", urgent=True)
+        self._put(Kind.PING, self._heart.ping(_now()), b"", self._unheard, urgent=True)
+
+    def _unheard(self, reason: TransportError) -> None:
+        """Who says that it does not speak with us is there: another implementation, which we are a relay for."""
+        if reason.code == NOT_SPOKEN:
+            self.forgive()
 
     async def _give_up(self) -> None:
         with suppress(TransportError):  # the host has stopped, and with it the connection
@@ -150,8 +155,8 @@ class Neighbour:
             try:
                 own = await self.dialing.open_own_connection(protocol) if protocol == BULK else None
                 return own or await self._around.transport.open_stream(self.peer, protocol)
-            except TransportError:
-                if not tries_left:
+            except TransportError as error:
+                if not tries_left or error.code == NOT_SPOKEN:
                     raise
         raise AssertionError("OPEN_TRIES is positive")
 

@@ -67,6 +67,7 @@ class Network:
         self._whereabouts = Whereabouts()
         self._transport = Transport(identity, (CONTROL, BULK), self._accept, self._change)
         self.large_ones_pass = self._transport.large_ones_pass  # to a peer: see there
+        self.book = self._transport.book  # what others have of us as a relay; to be read only
         self._transport.on_direct = lambda peer: self._neighbour(peer).has_direct()
         self._neighbours: OrderedDict[PeerId, Neighbour] = OrderedDict()
         self._traffic: dict[RunId, Traffic] = {}
@@ -197,11 +198,6 @@ class Network:
     async def seen_by(self, peer: PeerId) -> tuple[str, int]:
         """Where a peer that we have dialled sees the port that we listen on, and that port; TransportError if not."""
         return await self._transport.seen_by(peer)
-
-    @property
-    def given(self) -> dict[str, int]:
-        """What others have of us as a relay, see shoal.protocol.circuit.book."""
-        return self._transport.book.given
 
     def meet_at(self, addresses: tuple[str, ...]) -> None:
         """Others who dial us when we dial them can meet us there."""

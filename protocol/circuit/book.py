@@ -163,6 +163,12 @@ class Book:
         """What others have of us, for people to read; from any thread."""
         return {"reservations": len(self._reserved), "circuits": len(self._circuits), "carried_bytes": self.carried}
 
+    @property
+    def users(self) -> set[PeerId]:
+        """Who would lose something if we hung up; from any thread."""
+        ends = {each.peer for circuit in list(self._circuits) for each in (circuit.source, circuit.target)}
+        return ends | set(list(self._reserved))
+
     def reserve(self, now: float, peer: PeerId, host: str) -> float:
         """Promise `peer`, connected from `host`, to connect others with it; until when. Refused if there is no room."""
         self._ask(now, End(peer, host))

@@ -19,11 +19,11 @@ import pytest
 
 from shoal.node.worker_messages import Stop
 from shoal.protocol import calls, heartbeat, incoming, link, swarm, wire
-from shoal.protocol.errors import LocalError, RemoteError, TransportError
+from shoal.protocol.errors import NOT_SPOKEN, LocalError, RemoteError, TransportError
 from shoal.protocol.frames import LENGTH_SIZE, Kind, frame_head
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import NO_DIGEST, PeerId, RunId
-from shoal.protocol.link import BULK, CONTROL
+from shoal.protocol.link import BULK, CONTROL, Neighbour
 from shoal.protocol.messages.membership import Entry
 from shoal.protocol.messages.node import GetManifest, ManifestIs, Refused
 from shoal.protocol.messages.status import RunStatus
@@ -744,6 +744,33 @@ async def test_a_silent_connection_is_given_up(monkeypatch: pytest.MonkeyPatch) 
             times.add(a.links()[0].rtt_ms)
             await asyncio.sleep(0.01)
         assert a.changes == [True, False, True]
+
+
+@pytest.mark.asyncio
+async def test_who_says_that_it_does_not_speak_with_us_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other implementations of libp2p, which may have us as a relay, know nothing of our pings."""
+    monkeypatch.setattr("shoal.protocol.network.LOOK", 0.02)
+    for name, seconds in {"SILENCE": 0.3, "OFTEN": 0.02, "QUIET": 0.02, "MEASURE": 0.02}.items():
+        monkeypatch.setattr(heartbeat, name, seconds)
+    a, stranger = Node(), Transport(Identity.generate(), ("/other/1",), lambda *_: None, lambda *_: None)
+    refusals = 0
+
+    def unheard(link: Neighbour, reason: TransportError) -> None:
+        nonlocal refusals
+        refusals += reason.code == NOT_SPOKEN
+        original(link, reason)
+
+    original = Neighbour._unheard
+    monkeypatch.setattr(Neighbour, "_unheard", unheard)
+    async with running(a):
+        await stranger.start("/ip4/127.0.0.1/tcp/0")
+        try:
+            await stranger.dial(a.peer, a.addresses()[0], DEADLINE)
+            begin = time.monotonic()
+            await eventually(lambda: refusals > 20 and time.monotonic() > begin + 1.0)
+            assert a.changes == [True]
+        finally:
+            await stranger.close()
 
 
 # -- ports and leftovers ------------------------------------------------------------------------------------

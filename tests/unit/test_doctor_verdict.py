@@ -104,7 +104,17 @@ def test_who_is_meant() -> None:
         (f"shoal:{'0' * 64}", "a PeerID or an address"),
         ("shoal:0000", "is not whole"),
     ],
-    ids=["nonsense", "several", "nothing", "too short", "half an address", "no PeerID", "link", "bare link", "half a link"],
+    ids=[
+        "nonsense",
+        "several",
+        "nothing",
+        "too short",
+        "half an address",
+        "no PeerID",
+        "link",
+        "bare link",
+        "half a link",
+    ],
 )
 def test_who_is_not(asked: str, words: str) -> None:
     with pytest.raises(LocalError) as error:

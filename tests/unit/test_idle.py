@@ -8,10 +8,6 @@ from shoal.protocol.ids import PeerId
 PEERS = [PeerId(f"{number:04}") for number in range(KEPT + 10)]
 
 
-def nobody(peer: PeerId) -> bool:
-    return False
-
-
 def used(peers: list[PeerId]) -> LastUse:
     last = LastUse()
     for second, peer in enumerate(peers):
@@ -21,34 +17,34 @@ def used(peers: list[PeerId]) -> LastUse:
 
 def test_those_used_last_are_kept_and_so_are_all_while_they_are_few() -> None:
     last = used(PEERS)
-    assert last.to_close(1000.0, PEERS[:KEPT], nobody) == []
-    assert sorted(last.to_close(1000.0, PEERS, nobody)) == PEERS[:10]
+    assert last.to_close(1000.0, PEERS[:KEPT], ()) == []
+    assert sorted(last.to_close(1000.0, PEERS, ())) == PEERS[:10]
 
 
 def test_members_of_our_runs_are_never_closed() -> None:
     members = PEERS[:5]
-    assert sorted(used(PEERS).to_close(1000.0, PEERS, lambda peer: peer in members)) == PEERS[5:10]
+    assert sorted(used(PEERS).to_close(1000.0, PEERS, members)) == PEERS[5:10]
 
 
 def test_who_does_not_serve_keeps_few_that_were_not_used_for_long() -> None:
     last, some = used(PEERS[:20]), PEERS[:20]
-    assert last.to_close(LONG_IDLE - 1.0, some, nobody, serves=False) == []
-    assert last.to_close(LONG_IDLE + 3.0, some, nobody, serves=False) == [PEERS[3], PEERS[2], PEERS[1], PEERS[0]]
-    assert sorted(last.to_close(2 * LONG_IDLE, some, nobody, serves=False)) == PEERS[: 20 - FEW]
-    assert last.to_close(2 * LONG_IDLE, some, nobody, serves=True) == []
-    assert len(used(PEERS).to_close(IDLE + len(PEERS), PEERS, nobody, serves=False)) == 10
+    assert last.to_close(LONG_IDLE - 1.0, some, (), serves=False) == []
+    assert last.to_close(LONG_IDLE + 3.0, some, (), serves=False) == [PEERS[3], PEERS[2], PEERS[1], PEERS[0]]
+    assert sorted(last.to_close(2 * LONG_IDLE, some, (), serves=False)) == PEERS[: 20 - FEW]
+    assert last.to_close(2 * LONG_IDLE, some, (), serves=True) == []
+    assert len(used(PEERS).to_close(IDLE + len(PEERS), PEERS, (), serves=False)) == 10
 
 
 def test_what_was_just_used_is_kept_however_many_there_are() -> None:
     last = used(PEERS)
-    assert last.to_close(IDLE - 1.0, PEERS, nobody) == []
-    assert last.to_close(IDLE + 3.0, PEERS, nobody) == [PEERS[3], PEERS[2], PEERS[1], PEERS[0]]
+    assert last.to_close(IDLE - 1.0, PEERS, ()) == []
+    assert last.to_close(IDLE + 3.0, PEERS, ()) == [PEERS[3], PEERS[2], PEERS[1], PEERS[0]]
 
 
 def test_who_never_called_counts_from_when_it_was_seen_first() -> None:
     last = LastUse()
-    assert last.to_close(0.0, PEERS, nobody) == []
-    assert len(last.to_close(IDLE, PEERS, nobody)) == 10
+    assert last.to_close(0.0, PEERS, ()) == []
+    assert len(last.to_close(IDLE, PEERS, ())) == 10
 
 
 def test_the_memory_is_bounded() -> None:

@@ -209,3 +209,13 @@ def test_a_network_has_only_so_many_reservations_and_who_is_gone_has_none() -> N
     book.release(A)
     book.reserve(0.0, C, "192.0.2.7")
     assert refusal(book.open, 0.0, D, "192.0.3.7", A) is Status.NO_RESERVATION
+
+
+def test_its_users_are_those_with_a_reservation_and_both_ends_of_a_circuit() -> None:
+    book = reserved(A, B)
+    circuit = book.open(0.0, C, "host c", A)
+    assert book.users == {A, B, C}
+    book.release(A)
+    assert book.users == {A, B, C}, "the circuit is still there"
+    circuit.close()
+    assert book.users == {B}
