@@ -4,7 +4,7 @@ A node of the DHT talks to many peers, and a connection costs both its ends memo
 that were used last are kept, for the next question is likely to go there; beyond that, those that nothing was asked
 over for a while are closed. Who cannot be dialled (it does not serve) pays for each with a word every half minute, lest
 its router forget it: of those that were not used for long it keeps FEW. Some are needed, and none of its business:
-members of our runs, as membership takes a lost connection for a sign of death; our relays, and those whose relay we are.
+members of our runs, as membership takes a lost connection for a sign of death; our relays, and whose relay we are.
 """
 
 from __future__ import annotations
