@@ -27,7 +27,7 @@ SHELLS = {
     *("bridge", "transport"),  # and asyncio's view of it
     "circuit",  # relays
     *("incoming", "arrivals", "dialing", "racing", "tasks", "ports", "addresses"),  # who is where
-    *("network", "link", "lane", "calls", "complaints"),  # frames to peers by name
+    *("network", "link", "surroundings", "lane", "calls", "complaints"),  # frames to peers by name
     "identity",  # the key file
 }
 TENSORS = {"compression", "reduction"}  # sub-packages of pure functions on tensors

@@ -50,17 +50,24 @@ def test_of_several_connections_the_best_counts() -> None:
     assert best_path([ways[RELAYED]]) == RELAYED
 
 
+class Dialled:
+    """A connection that we made."""
+
+    muxed_conn = SimpleNamespace(is_initiator=True)
+
+
 def test_words_move_when_a_way_without_a_relay_is_there() -> None:
     told: list[str] = []
     transport = Transport(ANNA, (), lambda *stream: None, lambda peer, up: told.append("up" if up else "down"))
     transport.on_direct = lambda peer: told.append("direct")
+    first, second = Dialled(), Dialled()
     relayed, punched = Route(RELAYED, (CIRCUIT,)), Route(PUNCHED, ("/ip4/203.0.113.7/tcp/4101",))
-    transport._change(BERT.peer, "first", relayed, True)
+    transport._change(BERT.peer, first, relayed, True)
     assert transport.path(BERT.peer) == RELAYED
-    transport._change(BERT.peer, "second", punched, True)
+    transport._change(BERT.peer, second, punched, True)
     assert (transport.path(BERT.peer), told) == (PUNCHED, ["up", "direct"])
     assert transport.remote_addresses(BERT.peer) == (CIRCUIT, "/ip4/203.0.113.7/tcp/4101")
-    transport._change(BERT.peer, "second", punched, False)
+    transport._change(BERT.peer, second, punched, False)
     assert transport.path(BERT.peer) == RELAYED
-    transport._change(BERT.peer, "first", relayed, False)
+    transport._change(BERT.peer, first, relayed, False)
     assert told == ["up", "direct", "down"]

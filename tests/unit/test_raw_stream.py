@@ -32,7 +32,8 @@ class Muxed:
 
 
 def a_stream(muxed: Any, reset: Callable[[], Awaitable[None]]) -> RawStream:
-    raw: Any = SimpleNamespace(muxed_stream=muxed, reset=reset, swarm_conn=None)
+    connection = SimpleNamespace(get_transport_addresses=list)
+    raw: Any = SimpleNamespace(muxed_stream=muxed, muxed_conn=connection, reset=reset, swarm_conn=None)
     return RawStream(raw)
 
 
