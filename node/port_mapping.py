@@ -120,10 +120,13 @@ class PortMapping:
                 self._trouble = None
 
     def _fail(self, step: Step, error: GatewayError) -> None:
+        now, upkeep = _now(), self._upkeep
         if isinstance(step, Map) and isinstance(error, Declined):
-            self._upkeep.declined(_now(), step.port, error.is_taken)
+            upkeep.declined(now, step.port, error.is_taken)
+        elif isinstance(step, Map):
+            upkeep.unheard(now, step.port)
         else:
-            self._upkeep.failed(_now())
+            upkeep.failed(now)
         if not self._upkeep.has_router:
             self._gateway = None
         if not self._upkeep.leases:

@@ -3,8 +3,10 @@
 Rules:
 - A lease is renewed at half its time. The router is looked at every LOOK seconds: if its outside has another address,
   or a mapping is gone, it has been restarted, and is asked anew at once.
-- A router that is silent is asked MISSES times in all, soon; then another is looked for. Where none is, and where one
-  says nothing or declines, pauses double up to PAUSES[1].
+- A router that is silent when looked at is asked MISSES times in all, soon; then another is looked for: at once if this
+  one had given us a port. Where none is, and where one never gives any, pauses double up to PAUSES[1].
+- Who answers a look and not a wish for a port is asked for that ever more rarely; a lease that cannot be renewed lasts
+  to its end.
 - A port that another machine has outside is asked for under other numbers, TAKEN times.
 - When our network changes all begins anew.
 """
@@ -68,7 +70,7 @@ class Pause:
 
 
 class Upkeep:
-    """`ports` are ours. Whatever is done is told: `found`, `saw`, `mapped`, or that it was in vain."""
+    """`ports` are ours. Whatever is done is told: `found`, `saw`, `mapped`, or how it was in vain."""
 
     def __init__(self, ports: Sequence[int], random: Random) -> None:
         self._ports, self._random = tuple(ports), random
@@ -85,6 +87,7 @@ class Upkeep:
         self.has_router = False
         self._look_at, self._misses = now, 0
         self._due = dict.fromkeys(self._ports, now)
+        self._ends = dict.fromkeys(self._ports, now)  # of leases, as far as known
         self._refusals = {port: Pause() for port in self._ports}
         self._taken = dict.fromkeys(self._ports, 0)
         self._other = dict[int, int]()  # external ports to ask for, if not the same
@@ -104,31 +107,42 @@ class Upkeep:
         self.has_router, self._look_at = True, now
 
     def failed(self, now: float) -> None:
-        """None was found, or it is silent."""
+        """None was found, or it is silent when looked at."""
         if not self.has_router:
             self._look_at = now + self._searches.next()
         elif self._misses + 1 < MISSES:
             self._misses += 1
             self._look_at = now + SOON
+            self._due = {port: max(due, now + SOON) for port, due in self._due.items()}
         else:
-            never_spoke = self.host is None
+            has_served = bool(self.leases)
             self._forget(now)
-            if never_spoke:
+            if not has_served:
                 self._look_at = now + self._searches.next()
 
     def saw(self, now: float, seen: Seen) -> None:
         """The router has answered."""
-        self._misses, self._look_at, self._searches = 0, now + LOOK, Pause()
+        self._misses, self._look_at = 0, now + LOOK
         lost = self._ports if self.host not in (None, seen.host) else seen.lost
         for port in lost:
-            self._due[port] = now
+            self._due[port] = self._ends[port] = now
         self.host = seen.host
 
     def mapped(self, now: float, lease: Lease) -> None:
         """A port leads to us."""
+        lifetime = max(SHORTEST, lease.lifetime)
         self.leases[lease.port] = lease
-        self._due[lease.port] = now + max(SHORTEST, lease.lifetime) / 2
+        self._due[lease.port], self._ends[lease.port] = now + lifetime / 2, now + lifetime
         self._refusals[lease.port], self._taken[lease.port] = Pause(), 0
+        self._searches = Pause()
+
+    def unheard(self, now: float, port: int) -> None:
+        """To the wish for a port nothing was said, or nonsense. Whether the router is still there, the next look tells."""
+        later, end = now + self._refusals[port].next(), self._ends[port]
+        if now >= end:
+            self.leases.pop(port, None)
+        self._due[port] = min(later, end) if now < end else later
+        self._look_at = min(self._look_at, now + SOON)
 
     def declined(self, now: float, port: int, is_taken: bool) -> None:
         """A port does not."""

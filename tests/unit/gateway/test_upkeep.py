@@ -115,6 +115,68 @@ def test_a_router_that_is_found_and_never_speaks_is_asked_ever_more_rarely() -> 
     assert len(searches) < 12
 
 
+def asked_for_a_port(us: Upkeep, now: float, until: float) -> list[float]:
+    """When, of a router that answers all looks, and to a wish for a port nothing that makes sense."""
+    asked = []
+    while now < until:
+        match us.next(now):
+            case Rest(seconds):
+                now += seconds
+            case Find():
+                us.found(now)
+            case Look():
+                us.saw(now, Seen(HOST))
+            case Map(port, _):
+                asked.append(now)
+                us.unheard(now, port)
+    return asked
+
+
+def test_a_router_that_says_nonsense_to_a_wish_is_asked_ever_more_rarely_and_stays_the_router() -> None:
+    us = upkeep()
+    assert asked_for_a_port(us, 0.0, 1000.0) == [0.0, 30.0, 90.0, 210.0, 450.0, 930.0]
+    assert us.has_router
+
+
+def test_a_renewal_in_vain_keeps_the_lease_to_its_end_and_no_longer() -> None:
+    us = mapped()
+    asked = asked_for_a_port(us, 0.0, LIFETIME - 1.0)
+    assert asked[:3] == [LIFETIME / 2 + late for late in (0.0, 30.0, 90.0)]
+    assert us.leases
+    assert asked_for_a_port(us, LIFETIME - 1.0, LIFETIME + 1.0) == [LIFETIME]
+    assert us.leases == {}
+
+
+def test_a_lost_mapping_that_cannot_be_made_anew_is_none() -> None:
+    us = mapped()
+    us.saw(LOOK, Seen(HOST, lost=(4101,)))
+    us.unheard(LOOK, 4101)
+    assert us.leases == {}
+
+
+def test_after_a_wish_in_vain_the_router_is_looked_at_soon() -> None:
+    us = mapped(lifetime=40.0)
+    us.unheard(20.0, 4101)
+    assert us.next(20.0) == Rest(SOON)
+    assert us.next(20.0 + SOON) == Look()
+
+
+def test_a_silent_router_is_not_asked_for_ports() -> None:
+    us = upkeep()
+    us.found(0.0)
+    us.failed(0.0)
+    assert us.next(0.0) == Rest(SOON)
+
+
+def test_one_that_is_looked_at_and_falls_silent_without_giving_a_port_is_not_looked_for_at_once() -> None:
+    us = upkeep()
+    us.found(0.0)
+    us.saw(0.0, Seen(HOST))
+    for _ in range(MISSES):
+        us.failed(0.0)
+    assert us.next(0.0) == Rest(PAUSES[0])
+
+
 def test_a_taken_port_is_asked_for_under_other_numbers_and_then_later() -> None:
     us = mapped()
     us.saw(LOOK, Seen(HOST, lost=(4101,)))
