@@ -1,7 +1,7 @@
 """Our port at the home router's outside, so that others can dial us: the shell of shoal.node.gateway.
 
 Rules:
-- It is a convenience: what goes wrong with it is said once, is tried again, and never ends the node.
+- It is a convenience: what goes wrong with it, ours included, is said once, is tried again, and never ends the node.
 - A mapped address is one more that others may try (dialback.py). It makes nobody `public` before somebody has dialled
   us there, and is not named to others where the router is itself behind another one.
 - What is mapped is removed when the node ends. Where it is killed, the mapping ends with its lease.
@@ -94,14 +94,22 @@ class PortMapping:
     # -- with the router ------------------------------------------------------------------------------------
 
     async def _step(self) -> None:
-        if (found := home(self._settings.listen_host)) != self._home:
-            self._home, self._gateway, self._trouble = found, None, None
-            self._upkeep.moved(_now())
-        step = self._upkeep.next(_now()) if self._home is not None else Rest(GLANCE)
+        step: Step = Rest(GLANCE)
         try:
+            self._glance()
+            step = self._upkeep.next(_now()) if self._home is not None else step
             await self._take(step)
         except GatewayError as error:
             self._fail(step, error)
+        except Exception as error:  # our own mistake, or this machine is out of something: no reason to end the node
+            log.error("asking the router for a port has failed: %s", error)
+            self._fail(step, GatewayError(str(error) or type(error).__name__))
+            await asyncio.sleep(GLANCE)
+
+    def _glance(self) -> None:
+        if (found := home(self._settings.listen_host)) != self._home:
+            self._home, self._gateway, self._trouble = found, None, None
+            self._upkeep.moved(_now())
 
     async def _take(self, step: Step) -> None:
         where, gateway, upkeep = self._home, self._gateway, self._upkeep

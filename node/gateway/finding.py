@@ -6,16 +6,25 @@ It tells when the router has begun anew, and takes one packet for what takes UPn
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 
 from shoal.node.gateway.natpmp_gateway import NatPmpGateway
 from shoal.node.gateway.routes import Home
 from shoal.node.gateway.upnp_gateway import find_upnp
 from shoal.node.gateway.values import Gateway, GatewayError
 
+LIMIT = 15.0  # seconds for all of it
+
 
 async def find(home: Home) -> Gateway:
     """The router that leads out of our network; GatewayError, with what each said, if none can be asked."""
+    try:
+        async with asyncio.timeout(LIMIT):
+            return await _find(home)
+    except TimeoutError as error:
+        raise GatewayError(f"no router has said within {LIMIT:.0f} s what it can do") from error
+
+
+async def _find(home: Home) -> Gateway:
     searching = asyncio.create_task(find_upnp(home))
     try:
         pmp = NatPmpGateway(home.gateway) if home.gateway is not None else None
@@ -34,5 +43,4 @@ async def find(home: Home) -> Gateway:
             raise GatewayError("; ".join(str(each) for each in (refusal, error) if each is not None)) from error
     finally:
         searching.cancel()
-        with suppress(asyncio.CancelledError, GatewayError):
-            await searching
+        await asyncio.gather(searching, return_exceptions=True)  # raises what ends ourselves, and nothing else

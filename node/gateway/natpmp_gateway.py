@@ -54,16 +54,16 @@ class NatPmpGateway:
         return before is not None and natpmp.has_begun_anew(before[1], now - before[0], epoch)
 
     async def _ask(self, question: bytes, answer: Callable[[bytes], T | None]) -> T:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-            sock.setblocking(False)
-            try:
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+                sock.setblocking(False)
                 sock.connect((self._host, natpmp.PORT))
                 for turn in range(TRIES):
                     with suppress(TimeoutError):
                         async with asyncio.timeout(FIRST * 2**turn):
                             return await _ask_once(sock, question, answer)
-            except OSError as error:  # nobody listens there, or there is no way
-                raise GatewayError(f"the router at {self._host} does not speak NAT-PMP: {error.strerror}") from error
+        except OSError as error:  # nobody listens there, or there is no way, or no socket
+            raise GatewayError(f"the router at {self._host} does not speak NAT-PMP: {error.strerror}") from error
         raise GatewayError(f"the router at {self._host} does not answer (NAT-PMP)")
 
 

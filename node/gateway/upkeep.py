@@ -137,7 +137,7 @@ class Upkeep:
         self._searches = Pause()
 
     def unheard(self, now: float, port: int) -> None:
-        """To the wish for a port nothing was said, or nonsense. Whether the router is still there, the next look tells."""
+        """To the wish for a port nothing was said, or nonsense; the next look tells if the router is still there."""
         later, end = now + self._refusals[port].next(), self._ends[port]
         if now >= end:
             self.leases.pop(port, None)

@@ -1,7 +1,10 @@
 """A router that speaks UPnP: the shell of ssdp.py and igd.py.
 
-Rules: every request is bounded in time and bytes, goes to a numerical address, follows no redirect, uses no proxy and
-unpacks nothing.
+Rules:
+- Every request is bounded in time and bytes, goes to a numerical address, follows no redirect, uses no proxy, and
+  unpacks nothing.
+- Where it is known who leads out of our network, nobody else is heard. That is no proof: who is on the network can send
+  with the address of another, and then has the router itself asked, at a port and path of its choice.
 """
 
 from __future__ import annotations
@@ -88,20 +91,20 @@ async def _controls(url: str) -> list[igd.Control]:
 
 
 async def _search(home: Home) -> list[str]:
-    """Where gateways on our network describe themselves, that of the way out first."""
+    """Where gateways on our network describe themselves."""
     found: dict[str, str] = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.setblocking(False)
-        try:
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 2)
             sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(home.here))
             sock.bind((home.here, 0))
             with suppress(TimeoutError):
                 async with asyncio.timeout(SEARCH) as limit:
                     await _gather(sock, home, found, limit)
-        except OSError as error:
-            raise GatewayError(f"nobody can be asked by UPnP here: {error.strerror}") from error
-    return sorted(found, key=lambda url: found[url] != home.gateway)
+    except OSError as error:
+        raise GatewayError(f"nobody can be asked by UPnP here: {error.strerror}") from error
+    return list(found.values())
 
 
 async def _gather(sock: socket.socket, home: Home, found: dict[str, str], limit: asyncio.Timeout) -> None:
@@ -110,10 +113,21 @@ async def _gather(sock: socket.socket, home: Home, found: dict[str, str], limit:
         await loop.sock_sendto(sock, question, (ssdp.GROUP, ssdp.PORT))
     while len(found) < MAX_DEVICES:
         said, (source, _) = await loop.sock_recvfrom(sock, ssdp.LONGEST + 1)
-        if (url := ssdp.location(said, source, home.network)) is not None:
-            if not found:
-                limit.reschedule(loop.time() + AFTER_FIRST)
-            found[url] = source
+        if note(found, said, source, home):
+            limit.reschedule(loop.time() + AFTER_FIRST)
+
+
+def note(found: dict[str, str], said: bytes, source: str, home: Home) -> bool:
+    """Put an answer to what was `found`, if it counts; whether it is the first that does.
+
+    Who leads out of the network is heard alone, if that is known, and else each device once: none keeps others out.
+    """
+    url = ssdp.location(said, source, home.network)
+    if url is None or home.gateway not in (None, source):
+        return False
+    is_first = not found
+    found.setdefault(url if home.gateway else source, url)
+    return is_first
 
 
 async def _request(method: str, url: str, body: bytes = b"", headers: dict[str, str] | None = None) -> bytes:

@@ -33,11 +33,13 @@ class Router:
     def __init__(self, host: str = OUTSIDE) -> None:
         self.host, self.held = host, dict[int, Lease]()
         self.refusal: GatewayError | None = None
+        self.wishes = 0
 
     async def look(self, leases: Sequence[Lease]) -> Seen:
         return Seen(self.host, tuple(each.port for each in leases if each.port not in self.held))
 
     async def map(self, port: int, external: int, lifetime: int) -> Lease:
+        self.wishes += 1
         if self.refusal is not None:
             raise self.refusal
         self.held[port] = Lease(port, external, lifetime)
@@ -154,6 +156,36 @@ def test_a_router_that_declines_is_said_once(tmp_path: Path, caplog: pytest.LogC
     with caplog.at_level(logging.INFO):
         asyncio.run(main())
     assert codes(caplog) == ["port-mapping-refused"]
+
+
+def test_nonsense_in_answer_to_a_wish_for_a_port_is_no_reason_to_hurry(tmp_path: Path) -> None:
+    async def main() -> None:
+        router, searches = Router(), list[Router]()
+        router.refusal = GatewayError("the router answers with HTTP 401")
+
+        def found() -> Router:
+            searches.append(router)
+            return router
+
+        async with mapping(Around(), tmp_path, found) as us:
+            await until(lambda: us.as_json()["error"] == "the router answers with HTTP 401")
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert (len(searches), router.wishes) == (1, 1)
+
+    asyncio.run(main())
+
+
+def test_our_own_mistake_is_said_and_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def out_of_handles() -> Router:
+        raise OSError(24, "Too many open files")
+
+    async def main() -> None:
+        async with mapping(Around(), tmp_path, out_of_handles) as us:
+            await until(lambda: "Too many open files" in str(us.as_json()["error"]))
+
+    asyncio.run(main())
+    assert [each.levelname for each in caplog.records if "Too many open files" in each.message] == ["ERROR"]
 
 
 def test_where_no_router_answers_nobody_is_warned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -64,3 +64,44 @@ def test_where_nobody_speaks_all_reasons_are_said(monkeypatch: pytest.MonkeyPatc
 
 def test_where_the_way_out_is_not_known_there_is_still_upnp(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found(monkeypatch, Seen("7.7.7.8"), "upnp", Home(HOME.here, HOME.network, None)) == "upnp"
+
+
+def test_a_search_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def find_upnp(home: Home) -> Any:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(finding, "find_upnp", find_upnp)
+    monkeypatch.setattr(finding, "LIMIT", 0.01)
+    with pytest.raises(GatewayError, match="within"):
+        asyncio.run(finding.find(Home(HOME.here, HOME.network, None)))
+
+
+def test_to_be_ended_while_the_search_takes_its_leave_is_to_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        is_leaving, may_leave = asyncio.Event(), asyncio.Event()
+
+        async def find_upnp(home: Home) -> Any:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                is_leaving.set()
+                await may_leave.wait()
+
+        class NatPmp:
+            def __init__(self, host: str) -> None:
+                pass
+
+            async def look(self, leases: Sequence[Lease]) -> Seen:
+                await asyncio.sleep(0)
+                return Seen("7.7.7.8")
+
+        monkeypatch.setattr(finding, "NatPmpGateway", NatPmp)
+        monkeypatch.setattr(finding, "find_upnp", find_upnp)
+        task = asyncio.create_task(finding.find(HOME))
+        await is_leaving.wait()
+        task.cancel()
+        may_leave.set()
+        await asyncio.wait([task], timeout=10.0)
+        assert task.cancelled()
+
+    asyncio.run(main())

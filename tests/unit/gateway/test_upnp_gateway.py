@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import math
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from ipaddress import IPv4Network
 
 import pytest
 from aiohttp import web
 
 from shoal.node.gateway.igd import KINDS, Control
 from shoal.node.gateway.markup import MAX_BYTES
-from shoal.node.gateway.upnp_gateway import UpnpGateway
-from shoal.node.gateway.values import Declined, GatewayError, Lease, Seen
+from shoal.node.gateway.natpmp_gateway import NatPmpGateway
+from shoal.node.gateway.routes import Home
+from shoal.node.gateway.ssdp import KINDS as DEVICES
+from shoal.node.gateway.upnp_gateway import UpnpGateway, find_upnp, note
+from shoal.node.gateway.values import Declined, Gateway, GatewayError, Lease, Seen
 from tests.unit.gateway.test_igd import fault, soap
 
 HERE = "127.0.0.1"
@@ -143,5 +148,50 @@ def test_nobody_there_is_an_error_that_is_expected() -> None:
             pass
         with pytest.raises(GatewayError, match="does not answer"):
             await gateway.look(())
+
+    asyncio.run(main())
+
+
+def heard(gateway: str | None, *answers: tuple[str, str]) -> list[str]:
+    """What is taken of answers, each from a host with a path."""
+    found: dict[str, str] = {}
+    for source, path in answers:
+        said = f"HTTP/1.1 200 OK\r\nST: {DEVICES[0]}\r\nLocation: http://{source}/{path}\r\n\r\n"
+        note(found, said.encode(), source, Home("192.168.1.2", IPv4Network("192.168.1.0/24"), gateway))
+    return list(found.values())
+
+
+def test_only_who_leads_out_of_the_network_is_heard() -> None:
+    loud = [("192.168.1.9", str(number)) for number in range(9)]
+    router = [("192.168.1.1", "one"), ("192.168.1.1", "two")]
+    assert heard("192.168.1.1", *loud, *router) == ["http://192.168.1.1/one", "http://192.168.1.1/two"]
+
+
+def test_where_nobody_knows_who_that_is_each_device_is_heard_once() -> None:
+    loud = [("192.168.1.9", str(number)) for number in range(9)]
+    assert heard(None, *loud, ("192.168.1.1", "one")) == ["http://192.168.1.9/0", "http://192.168.1.1/one"]
+
+
+@pytest.mark.parametrize("gateway", [NatPmpGateway(HERE), UpnpGateway(Control(f"http://{HERE}:9/ctl", KINDS[1]), HERE)])
+def test_a_machine_out_of_handles_cannot_ask(monkeypatch: pytest.MonkeyPatch, gateway: Gateway) -> None:
+    def none_left(*kind: object, **more: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    async def main() -> None:
+        monkeypatch.setattr(socket, "socket", none_left)
+        with pytest.raises(GatewayError, match="Too many open files"):
+            await gateway.look(())
+
+    asyncio.run(main())
+
+
+def test_nor_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(*kind: object, **more: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    async def main() -> None:
+        monkeypatch.setattr(socket, "socket", none_left)
+        with pytest.raises(GatewayError, match="Too many open files"):
+            await find_upnp(Home("192.168.1.2", IPv4Network("192.168.1.0/24"), None))
 
     asyncio.run(main())
