@@ -57,6 +57,7 @@ class PortMapping:
         self._settings, self._network = settings, network
         self._discovery, self._relaying, self._tell = discovery, relaying, tell
         self._port = 0  # on which we listen, once we do
+        self._may_ask = may_map(settings)  # as far as we know
         self._home: Home | None = None
         self._gateway: Gateway | None = None
         self._upkeep = Upkeep((), random.Random())
@@ -68,19 +69,26 @@ class PortMapping:
         host, lease = self._upkeep.host, self._upkeep.leases.get(port)
         return (host, lease.external) if host and lease else None
 
-    def as_json(self) -> Answer:
-        """For `status`; where another NAT lies behind the router, `error` says of what kind it is."""
-        judgement = self._judge()
+    def as_json(self) -> Answer | None:
+        """For `status`; None where nobody is asked, and `pending` until it is known what comes of it.
+
+        Where another NAT lies behind the router, `error` says of what kind it is.
+        """
+        if not self._may_ask:
+            return None
+        judgement, external = self._judge(), self._external()
+        error = judgement.words or self._trouble
         return {
             "protocol": self._gateway.protocol if self._gateway is not None else None,
-            "external": self._external(),
-            "error": judgement.words or self._trouble,
+            "external": external,
+            "error": error,
             "behind_another_nat": judgement.is_behind,
+            "pending": not (external or error),
         }
 
     async def run(self) -> None:
         """For good."""
-        if not may_map(self._settings):
+        if not self._may_ask:
             return
         self._port = next((place[1] for place in map(host_and_port, self._network.own_addresses()) if place), 0)
         self._upkeep = Upkeep((self._port,), random.Random())
@@ -110,6 +118,7 @@ class PortMapping:
         if (found := home(self._settings.listen_host)) != self._home:
             self._home, self._gateway, self._trouble = found, None, None
             self._upkeep.moved(_now())
+        self._may_ask = found is not None
 
     async def _take(self, step: Step) -> None:
         where, gateway, upkeep = self._home, self._gateway, self._upkeep

@@ -34,7 +34,8 @@ class NodeService(Protocol):
         `ending`: it was asked to stop, and says good-bye to its runs and saves what must be.
         `reachability` is "public", "nat" or "unknown"; `dht` is {servers (that we know), serves (others may ask us and
         store with us), records (that we hold)}. `relays` connect others with us; `relaying` is {reservations, circuits,
-        carried_bytes}: what others have of us.
+        carried_bytes}: what others have of us. `port_mapping` is {protocol, external, error, behind_another_nat,
+        pending}: what the router lets in; None where no router is asked.
         Each of `runs`: {run, name, round, members, digest, loss, step, samples}, and what else is known:
         phase ("failed" if the run has ended on this node, "finished" after its last round), failure (why it failed),
         waiting_for (a sentence: what holds it up), root, trains, is_creator, tokens_per_second, bytes_sent,

@@ -119,6 +119,7 @@ class FakeService:
                 "external": "203.0.113.7:4101",
                 "error": None,
                 "behind_another_nat": False,
+                "pending": False,
             },
             "dht": {"servers": 12, "serves": True, "records": 30},
             "addresses": [ADDRESS],

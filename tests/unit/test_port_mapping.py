@@ -23,6 +23,13 @@ from shoal.node.port_mapping import PortMapping, may_map
 OUTSIDE, PLACE = "203.0.113.7", "/ip4/203.0.113.7/tcp/4101"
 HOME = Home("192.168.1.2", IPv4Network("192.168.1.0/24"), "192.168.1.1")
 LIMIT = 10.0
+MAPPED = {
+    "protocol": "upnp",
+    "external": f"{OUTSIDE}:4101",
+    "error": None,
+    "behind_another_nat": None,
+    "pending": False,
+}
 
 
 class Router:
@@ -34,8 +41,11 @@ class Router:
         self.host, self.held = host, dict[int, Lease]()
         self.refusal: GatewayError | None = None
         self.wishes = 0
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
 
     async def look(self, leases: Sequence[Lease]) -> Seen:
+        await self.may_answer.wait()
         return Seen(self.host, tuple(each.port for each in leases if each.port not in self.held))
 
     async def map(self, port: int, external: int, lifetime: int) -> Lease:
@@ -69,13 +79,15 @@ class Around:
 
 
 @asynccontextmanager
-async def mapping(around: Any, folder: Path, found: Callable[[], Router]) -> AsyncIterator[PortMapping]:
+async def mapping(
+    around: Any, folder: Path, found: Callable[[], Router], place: Home | None = HOME
+) -> AsyncIterator[PortMapping]:
     async def find(home: Home) -> Router:
         return found()
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(port_mapping, "find", find)
-        patch.setattr(port_mapping, "home", lambda listen_host: HOME)
+        patch.setattr(port_mapping, "home", lambda listen_host: place)
         patch.setattr(port_mapping, "GLANCE", 0.01)
         us = PortMapping(NodeSettings(folder), around, around, around, lambda: None)
         task = asyncio.create_task(us.run())
@@ -92,6 +104,12 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
+def shown(us: PortMapping) -> dict[str, Any]:
+    said = us.as_json()
+    assert said is not None
+    return said
+
+
 def codes(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.code for record in caplog.records if hasattr(record, "code")]
 
@@ -105,10 +123,9 @@ def test_a_mapped_address_is_named_to_others_and_removed_at_the_end(
             await until(lambda: around.mapped_addresses == (PLACE,))
             assert us.outside(4101) == (OUTSIDE, 4101)
             assert us.outside(4102) is None
-            expected = {"protocol": "upnp", "external": f"{OUTSIDE}:4101", "error": None, "behind_another_nat": None}
-            assert us.as_json() == expected
+            assert us.as_json() == MAPPED
             around.verdict = Verdict((PLACE,), "public")
-            assert us.as_json() == expected | {"behind_another_nat": False}
+            assert us.as_json() == MAPPED | {"behind_another_nat": False}
         assert (around.moves, router.held) == (1, {})
 
     with caplog.at_level(logging.INFO):
@@ -124,10 +141,10 @@ def test_what_leads_into_another_nat_is_not_named(
         around = Around()
         around.seen_at = frozenset(seen_at)
         async with mapping(around, tmp_path, lambda: Router(host)) as us:
-            await until(lambda: us.outside(4101) is not None and bool(us.as_json()["behind_another_nat"]))
+            await until(lambda: us.outside(4101) is not None and bool(shown(us)["behind_another_nat"]))
             await until(lambda: "behind-another-nat" in codes(caplog))
             assert around.mapped_addresses == ()
-            assert host in us.as_json()["error"]
+            assert host in shown(us)["error"]
 
     with caplog.at_level(logging.INFO):
         asyncio.run(main())
@@ -149,9 +166,9 @@ def test_a_router_that_declines_is_said_once(tmp_path: Path, caplog: pytest.LogC
         around, router = Around(), Router()
         router.refusal = Declined("the router does not let us (UPnP)")
         async with mapping(around, tmp_path, lambda: router) as us:
-            await until(lambda: us.as_json()["error"] == "the router does not let us (UPnP)")
+            await until(lambda: shown(us)["error"] == "the router does not let us (UPnP)")
             await until(lambda: bool(codes(caplog)))
-            assert (us.as_json()["protocol"], us.as_json()["external"]) == ("upnp", None)
+            assert (shown(us)["protocol"], shown(us)["external"]) == ("upnp", None)
 
     with caplog.at_level(logging.INFO):
         asyncio.run(main())
@@ -168,7 +185,7 @@ def test_nonsense_in_answer_to_a_wish_for_a_port_is_no_reason_to_hurry(tmp_path:
             return router
 
         async with mapping(Around(), tmp_path, found) as us:
-            await until(lambda: us.as_json()["error"] == "the router answers with HTTP 401")
+            await until(lambda: shown(us)["error"] == "the router answers with HTTP 401")
             for _ in range(100):
                 await asyncio.sleep(0)
             assert (len(searches), router.wishes) == (1, 1)
@@ -182,7 +199,7 @@ def test_our_own_mistake_is_said_and_ends_nothing(tmp_path: Path, caplog: pytest
 
     async def main() -> None:
         async with mapping(Around(), tmp_path, out_of_handles) as us:
-            await until(lambda: "Too many open files" in str(us.as_json()["error"]))
+            await until(lambda: "Too many open files" in str(shown(us)["error"]))
 
     asyncio.run(main())
     assert [each.levelname for each in caplog.records if "Too many open files" in each.message] == ["ERROR"]
@@ -194,13 +211,49 @@ def test_where_no_router_answers_nobody_is_warned(tmp_path: Path, caplog: pytest
 
     async def main() -> None:
         async with mapping(Around(), tmp_path, nobody) as us:
-            await until(lambda: us.as_json()["error"] == "nobody answers" and bool(codes(caplog)))
-            assert us.as_json()["protocol"] is None
+            await until(lambda: shown(us)["error"] == "nobody answers" and bool(codes(caplog)))
+            assert shown(us)["protocol"] is None
 
     with caplog.at_level(logging.INFO):
         asyncio.run(main())
     assert codes(caplog) == ["port-mapping-none"]
     assert all(record.levelno < logging.WARNING for record in caplog.records)
+
+
+def test_until_the_router_has_answered_that_is_pending(tmp_path: Path) -> None:
+    async def main() -> None:
+        router = Router()
+        router.may_answer.clear()
+        async with mapping(Around(), tmp_path, lambda: router) as us:
+            assert shown(us)["pending"]
+            await until(lambda: shown(us)["protocol"] == "upnp")
+            assert shown(us)["pending"]
+            router.may_answer.set()
+            await until(lambda: us.as_json() == MAPPED)
+
+    asyncio.run(main())
+
+
+def test_an_answer_in_the_negative_is_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        router = Router()
+        router.refusal = Declined("no")
+        async with mapping(Around(), tmp_path, lambda: router) as us:
+            await until(lambda: not shown(us)["pending"])
+            assert shown(us)["error"] == "no"
+
+    asyncio.run(main())
+
+
+def test_where_nobody_is_asked_nothing_is_shown(tmp_path: Path) -> None:
+    async def main() -> None:
+        around: Any = Around()
+        async with mapping(around, tmp_path, Router, place=None) as us:
+            await until(lambda: us.as_json() is None)
+        off = NodeSettings(tmp_path, port_mapping=False)
+        assert PortMapping(off, around, around, around, lambda: None).as_json() is None
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize(
