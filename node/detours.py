@@ -6,14 +6,15 @@ It is said when it begins, and when it is over; what is said in between stands i
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
+from shoal.node.forwarding import port_in, ports_to_forward
 from shoal.node.logs import warn
 from shoal.node.service import Answer
 from shoal.protocol.circuit.book import LIMITS, MIB
 from shoal.protocol.roster import Plan
 
 CODE = "bulk-relayed"
-REMEDY = "forward TCP port 4101 to the machine of one member, and they are as fast as its line"
 
 log = logging.getLogger("shoal.run")
 
@@ -25,9 +26,9 @@ class Detours:
         self._run = run
         self._words = ""
 
-    def begun(self, plan: Plan) -> None:
-        """A group is at work."""
-        said, self._words = self._words, words(plan)
+    def begun(self, plan: Plan, own: Sequence[str]) -> None:
+        """A group is at work; our `own` addresses say which ports others would need."""
+        said, self._words = self._words, words(plan, port_in(own))
         if self._words and not said:
             warn(log, CODE, f"{self._run}: {self._words}")
         elif said and not self._words:
@@ -38,13 +39,14 @@ class Detours:
         return [{"code": CODE, "words": self._words}] if self._words else []
 
 
-def words(plan: Plan) -> str:
-    """Why the rounds of a group are slow; empty if no payload of it takes a relay."""
+def words(plan: Plan, port: int) -> str:
+    """Why the rounds of a group are slow, and what helps; empty if no payload of it takes a relay."""
     by_relay = len(plan.ways.by_relay(plan.owners, plan.members))
     if not by_relay:
         return ""
     rate = round(LIMITS.rate_of_peer[1] / MIB)
     return (
         f"rounds are slow, because payloads of {by_relay} of {len(plan.members)} members take relays, which pass on "
-        f"about {rate} MiB/s for each: no member can be reached by all others; {REMEDY}"
+        f"about {rate} MiB/s for each: no member can be reached by all others; forward {ports_to_forward(port)} to "
+        "this machine in its router, or its ports to that of any other member, and they are as fast as its line"
     )

@@ -18,6 +18,7 @@ from contextlib import suppress
 
 from shoal.dht.scope import Scope, scope_between
 from shoal.node.discovery import Discovery
+from shoal.node.forwarding import port_in, ports_to_forward
 from shoal.node.gateway.finding import find
 from shoal.node.gateway.judging import Judgement, judge
 from shoal.node.gateway.routes import Home, home
@@ -28,11 +29,15 @@ from shoal.node.options import NodeSettings
 from shoal.node.relaying import Relaying
 from shoal.node.service import Answer
 from shoal.protocol.addresses import is_loopback
-from shoal.protocol.multiaddrs import host_and_port, multiaddr
+from shoal.protocol.multiaddrs import multiaddr
 from shoal.protocol.network import Network
 
 GLANCE = 5.0  # seconds between two looks at the network that we are in
 GOODBYE = 2.0  # seconds for removing what we mapped
+BEYOND = (
+    "put the inner router into bridge mode, or ask the provider for a public address; without either this node works "
+    "like all others behind routers"
+)
 
 log = logging.getLogger("shoal.daemon")
 
@@ -90,7 +95,7 @@ class PortMapping:
         """For good."""
         if not self._may_ask:
             return
-        self._port = next((place[1] for place in map(host_and_port, self._network.own_addresses()) if place), 0)
+        self._port = port_in(self._network.own_addresses())
         self._upkeep = Upkeep((self._port,), random.Random())
         try:
             while True:
@@ -182,9 +187,11 @@ class PortMapping:
             return
         self._said = said
         if judgement.is_behind:
-            warn(log, "behind-another-nat", f"a port mapping is of no use: {error}")
+            warn(log, "behind-another-nat", f"a port mapping is of no use: {error}; {BEYOND}")
         elif error and self._gateway is not None:
-            warn(log, "port-mapping-refused", f"the router does not let others in: {error}; trying again now and then")
+            remedy = f"forward {ports_to_forward(self._port)} to this machine there by hand"
+            words = f"the router does not let others in: {error}; it is asked again now and then, or {remedy}"
+            warn(log, "port-mapping-refused", words)
         elif error:
             log.info("no router lets others in: %s", error, extra={"code": "port-mapping-none"})
         elif external:

@@ -188,7 +188,7 @@ class Run:
             case NamesakeSeen():
                 self._network.meet_namesake()
             case Begun(plan):
-                self.detours.begun(plan)
+                self.detours.begun(plan, self._network.own_addresses())
             case Waiting(reason):
                 self.obstacle = reason  # often for some milliseconds only: `_report` says what lasts
             case Aborted(round, attempt, reason):

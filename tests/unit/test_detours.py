@@ -15,13 +15,14 @@ from tests.unit.rounds_kit import BASE, PEERS, POLICY, join, plan, roster
 
 LEADER = rank(BASE, 1, PEERS)[0]
 ALONE = {peer: tuple(each for each in PEERS if each != peer) for peer in PEERS}
+ADDRESSES = ("/ip4/192.168.1.2/tcp/4201",)
 JOINS = tuple(join(each.peer, LEADER, apart=ALONE[each.peer]) for each in roster().joins)
 RELAYED = make_plan(signed(dataclasses.replace(roster(), joins=JOINS), FakeSigner(LEADER)), POLICY)
 
 
 def test_nothing_is_said_while_no_payload_takes_a_relay(caplog: pytest.LogCaptureFixture) -> None:
     detours = Detours("tiny")
-    detours.begun(plan())
+    detours.begun(plan(), ADDRESSES)
     assert detours.warnings() == []
     assert caplog.records == []
 
@@ -30,12 +31,13 @@ def test_a_warning_stands_while_they_do_and_is_logged_once(caplog: pytest.LogCap
     caplog.set_level(logging.INFO)
     detours = Detours("tiny")
     for _ in range(2):
-        detours.begun(RELAYED)
-    assert detours.warnings() == [{"code": CODE, "words": words(RELAYED)}]
-    assert "payloads of 3 of 3 members take relays" in words(RELAYED)
+        detours.begun(RELAYED, ADDRESSES)
+    assert detours.warnings() == [{"code": CODE, "words": words(RELAYED, 4201)}]
+    assert "payloads of 3 of 3 members take relays" in words(RELAYED, 4201)
+    assert "forward TCP 4201 and 4202 to this machine" in words(RELAYED, 4201)
     assert [each.code for each in caplog.records] == [CODE]  # type: ignore[attr-defined]
     for _ in range(2):
-        detours.begun(plan())
+        detours.begun(plan(), ADDRESSES)
     assert detours.warnings() == []
     assert "no payload takes a relay any more" in caplog.records[-1].message
     assert len(caplog.records) == 2

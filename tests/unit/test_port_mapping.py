@@ -145,6 +145,7 @@ def test_what_leads_into_another_nat_is_not_named(
             await until(lambda: "behind-another-nat" in codes(caplog))
             assert around.mapped_addresses == ()
             assert host in shown(us)["error"]
+            assert "bridge mode" in caplog.text
 
     with caplog.at_level(logging.INFO):
         asyncio.run(main())
@@ -173,6 +174,7 @@ def test_a_router_that_declines_is_said_once(tmp_path: Path, caplog: pytest.LogC
     with caplog.at_level(logging.INFO):
         asyncio.run(main())
     assert codes(caplog) == ["port-mapping-refused"]
+    assert "forward TCP 4101 and 4102 to this machine" in caplog.text
 
 
 def test_nonsense_in_answer_to_a_wish_for_a_port_is_no_reason_to_hurry(tmp_path: Path) -> None:
