@@ -71,7 +71,7 @@ def row(run: Run, traffic: Traffic) -> Answer:
         "bytes_sent": traffic.sent,
         "bytes_received": traffic.received,
         "bulk": by_path(traffic),
-        "warnings": run.detours.warnings(),
+        "warnings": run.detours.warnings() if is_active(run) else [],
         "last": run.manifest.rounds.last,
         "checkpoint": run.saving.keeper.newest or None,
     }
@@ -185,6 +185,11 @@ def meters(run: Run, traffic: Traffic) -> Answer:
 def by_path(traffic: Traffic) -> Answer:
     """The bytes of payloads, by the path that they took: {path: {sent, received}}."""
     return {path: asdict(count) for path, count in traffic.bulk.items()}
+
+
+def is_active(run: Run) -> bool:
+    """Whether there are rounds, or may be soon: it is not over, and others are here."""
+    return not run.failure and not run.is_finished and bool(run.member.membership.alive())
 
 
 def is_resting(run: Run) -> bool:

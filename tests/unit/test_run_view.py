@@ -11,7 +11,7 @@ import pytest
 from shoal.node.meters import Meters
 from shoal.node.records import CommitLog
 from shoal.node.run import Run
-from shoal.node.run_view import is_resting, meters, waiting_for
+from shoal.node.run_view import is_active, is_resting, meters, waiting_for
 from shoal.protocol.ids import PeerId, RunId
 from shoal.protocol.traffic import Traffic
 
@@ -61,6 +61,20 @@ def run(
 )
 def test_sentences(run: Run, sentence: str | None) -> None:
     assert waiting_for(run) == sentence
+
+
+@pytest.mark.parametrize(
+    ("others", "changes", "expected"),
+    [
+        (PEERS, {}, True),
+        ([], {}, False),  # it rests, or waits
+        (PEERS, {"is_finished": True}, False),
+        (PEERS, {"failure": "the disk is full"}, False),
+    ],
+)
+def test_warnings_are_of_runs_with_rounds(others: list[PeerId], changes: dict[str, Any], expected: bool) -> None:
+    member = SimpleNamespace(membership=SimpleNamespace(alive=lambda: others))
+    assert is_active(run(member=member, **changes)) is expected
 
 
 def test_a_run_is_active_until_its_last_round_and_its_age_counts_from_the_joining() -> None:
