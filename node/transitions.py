@@ -5,7 +5,7 @@ Rules:
   together are all missed, so that they stand in one line; good news is, so that a state that flaps is said once.
 - CONNECTED and IN-ROUND are one here: they follow each other in every round. The word is that of the moment.
 - Codes: state-split and state-solo (of a node that had others) are warnings, state-together and state-solo (of one that
-  waits for the first) are not.
+  waits for the first) are not. Warnings say what to do.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from shoal.node.sentence import ADVICE
 from shoal.node.service import Answer
 
 LOOK = 1.0  # seconds
@@ -51,6 +52,8 @@ class Transitions:
 def _say(kind: str, before: str, status: Answer) -> None:
     is_bad = kind == "split" or (kind == "solo" and before != "")
     words = f"{status['state']}: {_evidence(kind, before, status)}"
+    if is_bad:
+        words += f". {ADVICE[status['state']]}"
     fields = {"state": status["state"], "before": before}
     log.log(logging.WARNING if is_bad else logging.INFO, "%s", words, extra={"code": f"state-{kind}", "fields": fields})
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from shoal.node.sentence import ADVICE
 from shoal.node.transitions import BAD_HOLDS, GOOD_HOLDS, Transitions
 
 RUN = {"name": "tiny", "members": 6}
@@ -51,9 +52,9 @@ def test_from_the_start_to_a_cut_and_back(watched: Watched) -> None:
     assert watched.said == [
         ("INFO", "state-solo", "SOLO: nobody is connected yet"),
         ("INFO", "state-together", "CONNECTED: 5 peers are connected; tiny has 6 here"),
-        ("WARNING", "state-split", f"SPLIT: {EVIDENCE}"),
+        ("WARNING", "state-split", f"SPLIT: {EVIDENCE}. {ADVICE['SPLIT']}"),
         ("INFO", "state-together", "CONNECTED: 1 peer is connected; tiny has 6 here"),
-        ("WARNING", "state-solo", "SOLO: the last connection is lost"),
+        ("WARNING", "state-solo", f"SOLO: the last connection is lost. {ADVICE['SOLO']}"),
     ]
 
 
@@ -68,7 +69,7 @@ def test_a_state_that_flaps_is_said_once(watched: Watched) -> None:
 def test_the_evidence_is_that_of_the_moment_in_which_it_is_said(watched: Watched) -> None:
     watched.see("SPLIT", BAD_HOLDS / 2, evidence="tiny: 2 of the last 6 members are lost")
     watched.see("SPLIT", BAD_HOLDS)
-    assert [words for _, _, words in watched.said] == [f"SPLIT: {EVIDENCE}"]
+    assert [words for _, _, words in watched.said] == [f"SPLIT: {EVIDENCE}. {ADVICE['SPLIT']}"]
 
 
 def test_a_blink_is_not_said(watched: Watched) -> None:
