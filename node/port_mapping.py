@@ -147,7 +147,7 @@ class PortMapping:
             upkeep.declined(now, step.port, error.is_taken)
         elif isinstance(step, Map):
             upkeep.unheard(now, step.port)
-        else:
+        elif not isinstance(step, Rest):  # which has nothing to do with the router
             upkeep.failed(now)
         if not self._upkeep.has_router:
             self._gateway = None
@@ -157,7 +157,7 @@ class PortMapping:
     async def _give_back(self) -> None:
         """Remove what is mapped, if the router is quick to hear."""
         if self._gateway is not None:
-            with suppress(GatewayError, TimeoutError):
+            with suppress(Exception):  # the node ends all the same
                 async with asyncio.timeout(GOODBYE):
                     for lease in self._upkeep.leases.values():
                         await self._gateway.unmap(lease)

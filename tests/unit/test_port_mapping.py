@@ -207,6 +207,25 @@ def test_our_own_mistake_is_said_and_ends_nothing(tmp_path: Path, caplog: pytest
     assert [each.levelname for each in caplog.records if "Too many open files" in each.message] == ["ERROR"]
 
 
+def test_a_look_at_our_own_network_in_vain_costs_no_mapping(tmp_path: Path) -> None:
+    async def main() -> None:
+        around, looks = Around(), 0
+
+        def out_of_handles(listen_host: str) -> Home:
+            nonlocal looks
+            looks += 1
+            raise OSError(24, "Too many open files")
+
+        async with mapping(around, tmp_path, Router) as us:
+            await until(lambda: us.as_json() == MAPPED)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(port_mapping, "home", out_of_handles)
+                await until(lambda: looks > 5)
+                assert us.as_json() == MAPPED
+
+    asyncio.run(main())
+
+
 def test_where_no_router_answers_nobody_is_warned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def nobody() -> Router:
         raise GatewayError("nobody answers")
