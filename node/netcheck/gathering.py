@@ -67,7 +67,7 @@ class NetCheck:
             port=next((where[1] for each in own if (where := host_and_port(each)) is not None), 0),
             own=tuple(each for each in own if not is_loopback(each)),
             found_at=verdict.addresses,
-            seen_at=self._relaying.seen,
+            seen_places=self._relaying.seen_places,
             peers=len(links),
             internet_peers=sum(scope_between(link.addresses) is Scope.INTERNET for link in links),
             reachability=verdict.reachability,

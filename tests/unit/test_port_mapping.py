@@ -53,7 +53,7 @@ class Around:
     def __init__(self) -> None:
         self.mapped_addresses: tuple[str, ...] = ()
         self.verdict = Verdict()
-        self.seen_at: frozenset[str] = frozenset()
+        self.seen_hosts: frozenset[str] = frozenset()
         self.moves = 0
 
     def own_addresses(self) -> tuple[str, ...]:
@@ -120,7 +120,7 @@ def test_what_leads_into_another_nat_is_not_named(
 ) -> None:
     async def main() -> None:
         around = Around()
-        around.seen_at = frozenset(seen_at)
+        around.seen_hosts = frozenset(seen_at)
         async with mapping(around, tmp_path, lambda: Router(host)) as us:
             await until(lambda: us.outside(4101) is not None and bool(us.as_json()["behind_another_nat"]))
             await until(lambda: "behind-another-nat" in codes(caplog))
@@ -136,7 +136,7 @@ def test_an_address_that_proves_to_lead_nowhere_is_withdrawn(tmp_path: Path) -> 
         around = Around()
         async with mapping(around, tmp_path, Router):
             await until(lambda: around.mapped_addresses == (PLACE,))
-            around.seen_at = frozenset(("198.51.100.9",))
+            around.seen_hosts = frozenset(("198.51.100.9",))
             await until(lambda: around.mapped_addresses == ())
 
     asyncio.run(main())
