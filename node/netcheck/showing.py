@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shoal.node.present import clean, is_terminal, show_pairs
+from shoal.node.present import clean, colour, show_pairs
 from shoal.node.service import Answer
 
-COLOURS = {"ok": "32", "info": "2", "warn": "33", "bad": "1;31"}  # of a terminal (ECMA-48)
-WIDTH = max(map(len, COLOURS))
+STYLES = {"ok": "green", "info": "dim", "warn": "yellow", "bad": "bold red"}
+WIDTH = max(map(len, STYLES))
 OTHERS = {
     "public": "that can be dialled",
     "firewalled": "behind a firewall",
@@ -50,4 +50,4 @@ def _facts(answer: Answer) -> Iterator[tuple[str, object]]:
 
 def _marked(level: str) -> str:
     padded = f"{clean(level):{WIDTH}}"
-    return f"\x1b[{COLOURS[level]}m{padded}\x1b[0m" if is_terminal() and level in COLOURS else padded
+    return colour(padded, STYLES[level]) if level in STYLES else padded
