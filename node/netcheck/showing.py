@@ -5,6 +5,8 @@ What is to be done is said once.
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from collections.abc import Iterator
 
 from shoal.node.present import clean, colour, show_pairs
@@ -12,6 +14,7 @@ from shoal.node.service import Answer
 
 STYLES = {"ok": "green", "info": "dim", "warn": "yellow", "bad": "bold red"}
 WIDTH = max(map(len, STYLES))
+WIDEST = 120  # columns
 OTHERS = {
     "public": "that can be dialled",
     "firewalled": "behind a firewall",
@@ -31,9 +34,9 @@ def show_netcheck(answer: Answer) -> None:
     print()
     for each in answer["findings"]:
         print(f"{_marked(each['level'])}  {clean(each['code'])}")
-        print(f"{'':{WIDTH}}  {clean(each['sentence'])}")
+        print(_folded(each["sentence"]))
         if each["action"] not in ("", said["action"]):
-            print(f"{'':{WIDTH}}  -> {clean(each['action'])}")
+            print(_folded(f"-> {each['action']}"))
     print()
     show_pairs([(f"a peer {words}", answer["forecast"][kind]) for kind, words in OTHERS.items()])
     if not answer["settled"]:
@@ -46,6 +49,13 @@ def _facts(answer: Answer) -> Iterator[tuple[str, object]]:
     yield "seen by others", ", ".join(addresses["found_at"] or addresses["seen_at"]) or None
     yield "router", answer["nat"]
     yield "relays", len(answer["relays"])
+
+
+def _folded(text: str) -> str:
+    """Under its mark, within the terminal; an address stays whole to copy."""
+    width, indent = min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns), " " * (WIDTH + 2)
+    whole = {"break_long_words": False, "break_on_hyphens": False}
+    return textwrap.fill(clean(text), width, initial_indent=indent, subsequent_indent=indent, **whole)
 
 
 def _marked(level: str) -> str:

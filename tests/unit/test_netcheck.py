@@ -167,6 +167,24 @@ def test_it_is_shown_with_the_verdict_first(capsys: pytest.CaptureFixture[str]) 
     assert rest[-1] == "Not known yet: clocks, IPv6."
 
 
+def test_nothing_is_coloured_for_who_wants_no_colours(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.node.present.is_terminal", lambda: True)
+    for wanted in (True, False):
+        monkeypatch.setenv("NO_COLOR", "" if wanted else "1")
+        show_netcheck(report(SHUT_OFF))
+        assert ("\x1b[1;31mbad " in capsys.readouterr().out) is wanted
+
+
+def test_a_long_finding_is_folded(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    show_netcheck(report(dataclasses.replace(KEEPING, portmap=Portmap(error="the router " + "says no, " * 20))))
+    lines = capsys.readouterr().out.splitlines()
+    first = lines.index("info  NET-PORTMAP-NONE") + 1
+    assert all(line.startswith("      ") and len(line) <= 80 for line in lines[first : first + 3])
+
+
 def test_what_a_peer_says_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     show_netcheck(report(dataclasses.replace(KEEPING, portmap=Portmap(error="no\x1b[2J way"))))
     assert "\x1b" not in capsys.readouterr().out
