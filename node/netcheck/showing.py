@@ -54,8 +54,14 @@ def _facts(answer: Answer) -> Iterator[tuple[str, object]]:
 def _folded(text: str) -> str:
     """Under its mark, within the terminal; an address stays whole to copy."""
     width, indent = min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns), " " * (WIDTH + 2)
-    whole = {"break_long_words": False, "break_on_hyphens": False}
-    return textwrap.fill(clean(text), width, initial_indent=indent, subsequent_indent=indent, **whole)
+    return textwrap.fill(
+        clean(text),
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _marked(level: str) -> str:
