@@ -81,8 +81,9 @@ class Daemon:
         self._sight = Sight(self._network, lambda: self._runs.open, lambda: self._discovery.contacts())
         self._discovery = Discovery(identity, self._network, self._sight.is_in_a_run)
         self._relaying = Relaying(self._network, self._discovery, self._runs.move)
-        self.netcheck = NetCheck(self._network, self._discovery, self._relaying, self.status).answer
         self._port_mapping = PortMapping(settings, self._network, self._discovery, self._relaying, self._runs.move)
+        self._netcheck = NetCheck(self._network, self._discovery, self._relaying, self._port_mapping.as_json)
+        self.netcheck = self._netcheck.answer
         self._directory = Directory(self._discovery, self._network, lambda: self._runs.open)
         self._runs.providers = lambda run: providers(self._discovery, run)
         self._was_in_runs = bool(self._runs.restoring)
@@ -131,7 +132,8 @@ class Daemon:
         finally:
             self._stopping.set()
             await asyncio.to_thread(self._cache.update, self._sight.to_note())
-            await asyncio.gather(self._directory.close(), self._manager.bears_with(self._runs.close()))
+            await asyncio.gather(self._netcheck.close(), self._directory.close())
+            await self._manager.bears_with(self._runs.close())
 
     async def _enter_runs(self) -> None:
         """The runs of our last life come first, then what the command line wants."""

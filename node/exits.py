@@ -19,6 +19,7 @@ class Exit(IntEnum):
     HIDDEN = 8
     UNREACHABLE = 9
     NETWORK_TROUBLE = 10
+    UNKNOWN = 11
     INTERRUPTED = 130
 
 
@@ -34,5 +35,6 @@ HELP = {
     Exit.HIDDEN: "Others can meet this node neither directly nor by a relay: `shoal netcheck` says what to do.",
     Exit.UNREACHABLE: "The peer cannot be reached: `shoal doctor` says whose side that is on.",
     Exit.NETWORK_TROUBLE: "Something between this node and the others is broken: `shoal netcheck` says what.",
+    Exit.UNKNOWN: "What was asked is not known yet: ask again later.",
     Exit.INTERRUPTED: "Interrupted by Ctrl-C.",
 }

@@ -178,7 +178,7 @@ class PortMapping:
     def _judge(self) -> Judgement:
         is_online = any(scope_between(link.addresses) is Scope.INTERNET for link in self._network.links())
         is_confirmed = any(each in self._discovery.verdict.addresses for each in self._network.mapped_addresses)
-        return judge(self._upkeep.host, self._relaying.seen_at, is_online, is_confirmed)
+        return judge(self._upkeep.host, self._relaying.seen_hosts, is_online, is_confirmed)
 
     def _say(self, judgement: Judgement) -> None:
         """Each change once."""

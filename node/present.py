@@ -228,7 +228,7 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 
 def colour(text: str, style: str) -> str:
     """`text` so, if a person reads it who wants colours."""
-    codes = {"bold": "1", "green": "32", "yellow": "33"}
+    codes = {"bold": "1", "dim": "2", "green": "32", "yellow": "33", "bold red": "1;31"}  # ECMA-48
     wanted = is_terminal() and not os.environ.get("NO_COLOR")
     return f"\033[{codes[style]}m{text}\033[0m" if wanted else text
 

@@ -57,7 +57,7 @@ class Relaying:
         return self._mapping.kind(self._network.own_addresses())
 
     @property
-    def seen(self) -> tuple[str, ...]:
+    def seen_places(self) -> tuple[str, ...]:
         """Where relays see the port that we listen on."""
         return self._mapping.seen
 
@@ -67,7 +67,7 @@ class Relaying:
         return bool(self._lent)
 
     @property
-    def seen_at(self) -> frozenset[str]:
+    def seen_hosts(self) -> frozenset[str]:
         """The hosts at which our relays see us."""
         return self._mapping.hosts
 

@@ -27,7 +27,7 @@ from shoal.node.meters import Meters
 from shoal.node.outer import OuterState, StateStore
 from shoal.node.outgoing import Outgoing
 from shoal.node.outgrown import unless_outgrown
-from shoal.node.reach import own_standing
+from shoal.node.reach import own_standing, worth_remembering
 from shoal.node.records import CommitLog
 from shoal.node.resting import Rested, rest_on
 from shoal.node.run_facts import last_vote, run_facts, samples_before
@@ -184,7 +184,7 @@ class Run:
             case Parted():
                 self._parted.set()
             case PeerUp(peer, addresses):
-                self._network.remember(peer, addresses)
+                self._network.remember(peer, worth_remembering(addresses, self._network.links()))
             case NamesakeSeen():
                 self._network.meet_namesake()
             case Begun(plan):

@@ -124,12 +124,12 @@ class Neighbour:
         self._bulk.clear(reason)
         self._calls.lose(reason)
 
-    def look(self) -> None:
-        """Ping, if it is time to; give up a peer that does not answer."""
+    def look(self, anew: bool = False) -> None:
+        """Ping, if it is time to, or wanted `anew`; give up a peer that does not answer."""
         now = _now()
         if self._heart.is_silent(now):
             self._around.spawn(self._give_up())
-        if self._heart.is_due(now):
+        if anew or self._heart.is_due(now):
             self._ping()
 
     def _ping(self) -> None:

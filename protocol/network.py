@@ -174,6 +174,11 @@ class Network:
         """All peers that we are connected with."""
         return [each.link() for each in self._neighbours.values() if each.is_up]
 
+    def measure(self) -> None:
+        """Ping all that we are connected with: how long that takes, and what their clocks show, is known anew soon."""
+        for each in [each for each in self._neighbours.values() if each.is_up]:
+            each.look(anew=True)
+
     def remote_addresses(self, peer: PeerId) -> tuple[str, ...]:
         """Where our connections with `peer` lead; empty without one."""
         return self._transport.remote_addresses(peer)

@@ -67,7 +67,7 @@ EXAMINED: list[Answer] = [
             "reachability": "nat",
             "nat": "symmetric",
             "relays": 2,
-            "steps": [STEPS[0]],
+            "steps": [{"at": 1.7e9, "way": "meet", "where": PEER, "code": "no-place-there", "times": 2}],
         },
         "there_note": None,
         "verdict": {"code": "relayed-symmetric-there", "side": "theirs", "sentence": "slow.", "advice": "Forward."},

@@ -26,7 +26,7 @@ def netcheck(
     """Find out how others reach this node, what is in the way, and what to do about it.
 
     The exit code is 0 if they do, directly or by relays; 4 if the node sees nobody, 8 if nobody can reach it, 10 if
-    something else is broken.
+    something else is broken, 11 if too little is known yet.
     """
     from shoal.node import present
     from shoal.node.client import Client

@@ -1,6 +1,9 @@
 """Our answers to peers that ask how we see them, and how fast the path between us is.
 
-Rules: a peer hears of nothing but itself; how often, and of how many bytes, is bounded for each and for all.
+Rules:
+- A peer hears of nothing but itself, and of no place that is nearer to us than it is: we dial what its entries name,
+  and whoever names places behind our router must not learn what is there.
+- How often, and of how many bytes, is bounded for each and for all; a question counts for LEAST bytes at least.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ import os
 import time
 from collections.abc import Callable
 
+from shoal.dht.scope import Scope, scope_between, scope_of
 from shoal.node.service import Answer
 from shoal.protocol.allowance import Allowance, Allowances
 from shoal.protocol.ids import PeerId
@@ -20,9 +24,11 @@ from shoal.protocol.network import Network
 from shoal.protocol.weighing import LARGEST, MOST
 from shoal.protocol.wire import MAX_STRING, Message
 
+MOST_ADDRESSES = 8  # of one peer
 MAX_PEERS = 1024  # whose allowances are remembered
 QUESTIONS = (4, 1 / 15), (64, 4.0)  # of one peer, and of all: in a burst, and per second
 BYTES = (2.5 * MOST, 2 * MOST / 60), (16 * MOST, MOST / 4)  # one measurement each way a minute
+LEAST = 4 << 10
 AGAIN = 60_000  # milliseconds
 FILLING = os.urandom(LARGEST)  # nothing on the way can make it shorter
 
@@ -46,22 +52,23 @@ class Answering:
 
     def _seen(self, peer: PeerId) -> Seen:
         account, standing, now = self._network.account(peer), self._standing(), time.time()
-        addresses = tuple(each for line in account.lines for each in line.leads_to)[:8]
+        addresses = tuple(each for line in account.lines for each in line.leads_to)
+        scope = scope_between(addresses)
         return Seen(
-            addresses,
+            addresses[:MOST_ADDRESSES],
             account.path or "",
             account.reason(now).code,
             int(1e6 * (account.gauge.rtt or 0)),
             standing["reachability"],
             standing["nat"],
             len(standing["relays"]),
-            tuple(_tried(step, now) for step in account.steps),
+            tuple(_tried(step, now) for step in account.steps if _is_as_far(step.where, scope)),
         )
 
     def _carry(self, peer: PeerId, message: Carry) -> Message:
         if message.wanted > LARGEST:
             return Refused(f"gives {LARGEST} bytes at most at a time")
-        now, size = time.monotonic(), len(message.content) + message.wanted
+        now, size = time.monotonic(), max(LEAST, len(message.content) + message.wanted)
         if self._bytes.of(peer).take(now, size) and self._all_bytes.take(now, size):
             return Carried(FILLING[: message.wanted])
         return Later(AGAIN)
@@ -73,6 +80,10 @@ def handled(message: Message) -> bool:
 
 
 def _tried(step: Step, now: float) -> Tried:
-    ago, took = max(0.0, now - step.at), max(0.0, step.seconds)
-    where, words = step.where[:MAX_STRING], step.words[: MAX_STRING // 4]  # bytes are counted, and these are letters
-    return Tried(step.way, where, step.code, words, int(1000 * ago), int(1000 * took), step.times)
+    return Tried(step.way, step.where[:MAX_STRING], step.code, int(1000 * max(0.0, now - step.at)), step.times)
+
+
+def _is_as_far(where: str, scope: Scope) -> bool:
+    """Whether a place is one that a peer which is connected with us in `scope` may hear of; a relay's name is none."""
+    found = scope_of(where) if "/" in where else scope
+    return found is not None and found >= scope

@@ -68,6 +68,7 @@ class Examination:
             yield self._report()
         finally:
             work.cancel()
+            await asyncio.wait([work])
 
     # -- what is done ---------------------------------------------------------------------------------------
 

@@ -35,6 +35,18 @@ THEIR_REASONS = {
     "relay-failed": "by a relay, as the tries to meet failed",
     "none": "no connection",
 }
+OUTCOMES = {  # of a peer's steps, which come as codes: each end words them from its own side
+    "refused": "nothing listens there",
+    "silent": "no answer",
+    "unreachable": "it has no way there",
+    "reset": "the connection was cut",
+    "other-identity": "another node answers there",
+    "overtaken": "another way was faster",
+    "no-place-here": "its router gives each destination another port (symmetric)",
+    "no-place-there": "this node's router gives each destination another port (symmetric)",
+    "no-place-both": "both routers give each destination another port (symmetric)",
+    "too-often": "dialled in vain too often",
+}
 WIDEST, INDENT = 120, 2
 LABEL = 14  # columns
 
@@ -75,8 +87,9 @@ class Examined:
         """When, what, where, and what came of it."""
         when = time.strftime("%H:%M:%S", time.localtime(step["at"]))
         often = f", {step['times']} times" if step["times"] > 1 else ""
-        took = f" after {step['seconds']:.1f} s" if step["seconds"] >= 0.05 and step["code"] != "silent" else ""
-        came = step["words"] or step["code"]
+        seconds = step.get("seconds", 0.0)
+        took = f" after {seconds:.1f} s" if seconds >= 0.05 and step["code"] != "silent" else ""
+        came = step.get("words") or OUTCOMES.get(step["code"], step["code"])
         again = max(0.0, float(step.get("again", 0)) - time.time())
         following = f"; again in {again:.0f} s" if again else ""
         where = place(step["where"]) if step["way"] != "meet" else f"the relay {step['where'][-6:]}"

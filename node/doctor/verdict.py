@@ -77,9 +77,14 @@ def _symmetric(account: Account, here: bool, there: bool, ports: str) -> Verdict
 
 
 def of_failure(name: str, steps: Sequence[Step], is_alone: bool) -> Verdict:
-    """Of a peer that was not reached; `steps` are what was tried just now, `is_alone`: we are connected with nobody."""
-    failed = {step.code: step for step in steps if step.code not in (OK, "overtaken")}
-    code = next((code for code in WORST_FIRST if code in failed), None)
+    """Of a peer that was not reached; `steps` are what was tried just now, `is_alone`: we are connected with nobody.
+
+    What is in a local network says little of a peer that may be elsewhere: it decides where nothing else was tried.
+    """
+    failed = [step for step in steps if step.code not in (OK, "overtaken")]
+    far = [step for step in failed if scope_of(step.where) not in (Scope.LOOPBACK, Scope.LAN)]
+    by_code = {step.code if step.code in WORST_FIRST else "failed": step for step in far or failed}
+    code = next((code for code in WORST_FIRST if code in by_code), None)
     if code is None:
         return Verdict(
             "no-address",
@@ -87,7 +92,7 @@ def of_failure(name: str, steps: Sequence[Step], is_alone: bool) -> Verdict:
             f"nobody has told this node where {name} is.",
             "Give its address, which `shoal status` there prints: `shoal doctor /ip4/.../tcp/4101/p2p/...`.",
         )
-    step = failed[code]
+    step = by_code[code]
     if is_alone and code in ("silent", "unreachable", "unresolved"):
         sentence = f"{_what(name, step)}, and this node is connected with nobody else either."
         return Verdict(code, "ours", sentence, "Check this machine's network first, then the address.")

@@ -11,7 +11,7 @@ from shoal.node.doctor.verdict import Verdict
 from shoal.node.reached import UNREACHED, as_reached
 from shoal.node.service import Answer
 from shoal.protocol.account import Account
-from shoal.protocol.journal import Step
+from shoal.protocol.journal import MOST_STEPS, Step
 from shoal.protocol.messages.doctor import Seen
 
 
@@ -52,11 +52,9 @@ def theirs(seen: Seen | None) -> Answer | None:
                 "way": each.way,
                 "where": each.where,
                 "code": each.code,
-                "words": each.words,
-                "seconds": each.took / 1000,
                 "times": each.times,
             }
-            for each in seen.tried
+            for each in seen.tried[:MOST_STEPS]
         ],
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address
 
 from shoal.protocol.multiaddrs import is_public
 
@@ -17,6 +17,11 @@ class Judgement:
 
     is_behind: bool | None = None
     words: str | None = None
+
+
+def is_carriers(host: IPv4Address | IPv6Address) -> bool:
+    """Whether an address is one of a carrier's own network."""
+    return isinstance(host, IPv4Address) and host in CARRIERS
 
 
 def judge(host: str | None, seen_at: Collection[str], is_online: bool, is_confirmed: bool) -> Judgement:
@@ -37,7 +42,7 @@ def judge(host: str | None, seen_at: Collection[str], is_online: bool, is_confir
             else Judgement()
         )
     address = IPv4Address(host)
-    if address in CARRIERS:
+    if is_carriers(address):
         return Judgement(
             True,
             f"the router's outside, {host}, is an address of its carrier's own network: the carrier "

@@ -15,7 +15,9 @@ from shoal.node.service import Answer
 from shoal.protocol.circuit.forecast import forecasts
 from shoal.protocol.multiaddrs import host_and_port
 
+ENOUGH = 2  # peers to which large packets get lost, and it is our fault
 OK, INFO, WARN, BAD = LEVELS = ("ok", "info", "warn", "bad")
+RELAYS = "relays"  # what is pending while they are looked for
 CLOCK_WARN, CLOCK_BAD = 1.0, 120.0  # seconds; beyond the latter others refuse what we write into the DHT
 
 
@@ -40,7 +42,7 @@ def report(facts: Facts) -> Answer:
         "findings": [asdict(each) for each in found],
         "self": facts.situation.as_json(),
         "forecast": forecasts(facts.situation),
-        "addresses": {"own": list(facts.own), "found_at": list(facts.found_at), "seen_at": list(facts.seen_at)},
+        "addresses": {"own": list(facts.own), "found_at": list(facts.found_at), "seen_at": list(facts.seen_places)},
         "nat": nat_kind(facts),
         "mapping": facts.mapping,
         "relays": [{"peer": peer, "rtt_ms": rtt} for peer, rtt in facts.relays],
@@ -63,8 +65,10 @@ def exit_code(facts: Facts, found: list[Finding]) -> Exit:
     if not facts.peers:
         return Exit.ALONE
     if facts.reachability == "nat" and not facts.relays:
-        return Exit.HIDDEN
-    return Exit.NETWORK_TROUBLE if any(each.level == BAD for each in found) else Exit.OK
+        return Exit.UNKNOWN if RELAYS in facts.pending else Exit.HIDDEN
+    if any(each.level == BAD for each in found):
+        return Exit.NETWORK_TROUBLE
+    return Exit.OK if facts.reachability != "unknown" or facts.is_local else Exit.UNKNOWN
 
 
 def verdict(facts: Facts) -> tuple[str, str]:
@@ -98,10 +102,12 @@ def _unreachable(facts: Facts, kind: str) -> str:
 def open_ports(facts: Facts) -> str:
     """What makes this node reachable."""
     ports = f"TCP {facts.port} and {facts.port + 1}"
-    if nat_kind(facts) == "firewall":
+    if nat_kind(facts) == "firewall" or facts.has_public_address:
         return f"allow incoming {ports} in this machine's firewall, or its provider's, to be reachable"
-    if facts.is_behind_carrier:
+    if facts.is_carriers_customer:
         return "ask the provider for a public address, or for IPv6: the router cannot forward what it does not get"
+    if facts.is_behind_carrier:
+        return "put the inner router into bridge mode, or ask the provider for a public address, or for IPv6"
     hosts = [where[0] for each in facts.own if (where := host_and_port(each)) is not None and where[0].version == 4]
     return f"forward {ports} to this machine{f' ({hosts[0]})' if hosts else ''} in the router to be reachable"
 
@@ -115,8 +121,7 @@ def findings(facts: Facts) -> Iterator[Finding]:
     yield _dial(facts)
     yield _nat(facts)
     if facts.is_behind_carrier:
-        words = "There is another router beyond this node's own, probably the provider's."
-        yield Finding("NET-NAT-CARRIER", WARN, words, open_ports(facts) if facts.reachability == "nat" else "")
+        yield _beyond(facts)
     yield _portmap(facts)
     yield _relays(facts)
     yield _ipv6(facts)
@@ -137,7 +142,7 @@ def _dial(facts: Facts) -> Finding:
 
 
 def _nat(facts: Facts) -> Finding:
-    seen = " and ".join(facts.seen_at) or "-"
+    seen = " and ".join(facts.seen_places) or "-"
     words = {
         "public": ("NET-NAT-NONE", OK, "No router translates this node's address."),
         "forwarded": ("NET-NAT-FORWARDED", OK, "The router forwards this node's port."),
@@ -151,10 +156,19 @@ def _nat(facts: Facts) -> Finding:
     return Finding(code, level, sentence, open_ports(facts) if level == WARN else "")
 
 
+def _beyond(facts: Facts) -> Finding:
+    """The router says what it knows of it, if it was asked."""
+    said = facts.portmap.error if facts.portmap and facts.portmap.behind_another_nat else None
+    words = f"{said[:1].upper()}{said[1:]}." if said else "The provider translates this machine's address (CGNAT)."
+    return Finding("NET-NAT-CARRIER", WARN, words, open_ports(facts) if facts.reachability == "nat" else "")
+
+
 def _portmap(facts: Facts) -> Finding:
     found = facts.portmap
     if found is None:
-        return Finding("NET-PORTMAP-UNTRIED", INFO, "The router was not asked for a port (UPnP, NAT-PMP).")
+        return Finding("NET-PORTMAP-UNTRIED", INFO, "No router is asked for a port (UPnP, NAT-PMP).")
+    if found.pending:
+        return Finding("NET-PORTMAP-UNTRIED", INFO, "The router is being asked for a port (UPnP, NAT-PMP).")
     if found.external and not found.behind_another_nat:
         return Finding("NET-PORTMAP-OK", OK, f"The router forwards {found.external} to this node, by {found.protocol}.")
     if found.external:
@@ -207,4 +221,5 @@ def _packets(facts: Facts) -> Finding:
     where = "on all ways that were tried" if everywhere else "on some ways"
     words = f"Packets of full size get lost {where}, and nobody says so; short ones come through."
     action = "lower the MTU of this machine's interface, to 1280 say, or have its router send ICMP"
-    return Finding("NET-MTU-LOST", BAD if everywhere else WARN, words, action)
+    is_sure = everywhere and len(facts.large_packets) >= ENOUGH  # one peer's way may be at fault itself
+    return Finding("NET-MTU-LOST", BAD if is_sure else WARN, words, action)

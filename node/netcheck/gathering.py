@@ -2,8 +2,8 @@
 
 Rules:
 - Most is known already, as the node lives by it. What may have changed, or costs something, is looked at anew with the
-  first question after FRESH seconds: whether others can dial us, large packets, IPv6. An answer comes at once, with
-  what is known so far; whoever wants all asks again until nothing is `pending`.
+  first question after FRESH seconds: whether others can dial us, clocks, large packets, IPv6. An answer comes at once,
+  with what is known so far; whoever wants all asks again until nothing is `pending`.
 - Nobody but peers that we know is dialled, TRIED at most, on connections of their own: what is tried may kill one.
 """
 
@@ -16,12 +16,13 @@ from collections.abc import Callable, Iterable, Iterator
 from shoal.dht.scope import Scope, scope_between, scope_of
 from shoal.node.discovery import Discovery
 from shoal.node.netcheck.facts import Facts, Portmap
-from shoal.node.netcheck.findings import report
+from shoal.node.netcheck.findings import RELAYS, report
 from shoal.node.relaying import Relaying
 from shoal.node.service import Answer
 from shoal.protocol.account import Link
 from shoal.protocol.addresses import is_loopback
 from shoal.protocol.errors import ShoalError, TransportError
+from shoal.protocol.messages.dht import Contact
 from shoal.protocol.multiaddrs import host_and_port
 from shoal.protocol.network import Network
 from shoal.protocol.paths import DIRECT
@@ -29,22 +30,29 @@ from shoal.protocol.tasks import Tasks
 
 FRESH = 30.0  # seconds for which what was looked at is believed
 TRIED = 3  # peers
+CLOCKS_LIMIT = 2.0  # seconds in which all have said what theirs show who say it at all
+RELAYS_LIMIT = 10.0  # seconds until one should be found
 
 log = logging.getLogger("shoal.daemon")
 
 
 class NetCheck:
-    """`status` is the node's."""
+    """`mapped` says what came of asking the router for a port, as in `status`."""
 
     def __init__(
-        self, network: Network, discovery: Discovery, relaying: Relaying, status: Callable[[], Answer]
+        self, network: Network, discovery: Discovery, relaying: Relaying, mapped: Callable[[], Answer | None]
     ) -> None:
-        self._network, self._discovery, self._relaying, self._status = network, discovery, relaying, status
+        self._network, self._discovery, self._relaying, self._mapped = network, discovery, relaying, mapped
         self._tasks = Tasks(lambda error: log.error("netcheck made a mistake", exc_info=error))
         self._looked_at: float | None = None
         self._large_packets: tuple[bool, ...] = ()
         self._ipv6_answers: bool | None = None
         self._busy: list[str] = []
+        self._hidden_since: float | None = None  # nobody can dial us, and we have no relay
+
+    async def close(self) -> None:
+        """Try nothing more."""
+        await self._tasks.close()
 
     def answer(self) -> Answer:
         """What is known by now; the first question begins to look. See NodeService."""
@@ -52,7 +60,8 @@ class NetCheck:
         if self._network.links() and (self._looked_at is None or now - self._looked_at > FRESH) and not self._busy:
             self._looked_at = now
             self._discovery.look_again()
-            self._busy = ["large packets", "IPv6"]
+            self._busy = ["clocks", "large packets", "IPv6"]
+            self._tasks.spawn(self._ask_clocks())
             self._tasks.spawn(self._try_packets())
             self._tasks.spawn(self._try_ipv6())
         return report(self._facts())
@@ -62,12 +71,12 @@ class NetCheck:
     def _facts(self) -> Facts:
         links, own, verdict = self._network.links(), self._network.own_addresses(), self._discovery.verdict
         rtts = {link.peer: link.rtt_ms for link in links}
-        mapped = self._status().get("port_mapping")
+        mapped = self._mapped()
         facts = Facts(
             port=next((where[1] for each in own if (where := host_and_port(each)) is not None), 0),
             own=tuple(each for each in own if not is_loopback(each)),
             found_at=verdict.addresses,
-            seen_at=self._relaying.seen,
+            seen_places=self._relaying.seen_places,
             peers=len(links),
             internet_peers=sum(scope_between(link.addresses) is Scope.INTERNET for link in links),
             reachability=verdict.reachability,
@@ -77,7 +86,7 @@ class NetCheck:
             clocks=tuple(link.ahead for link in links if link.ahead is not None),
             ipv6_answers=self._ipv6_answers,
             large_packets=self._large_packets,
-            portmap=_portmap(mapped) if isinstance(mapped, dict) else None,
+            portmap=Portmap(**mapped) if mapped is not None else None,
         )
         return facts.waiting_for(self._pending(facts))
 
@@ -87,15 +96,32 @@ class NetCheck:
             return
         if (facts.reachability == "unknown" and not facts.is_local) or not self._discovery.is_settled:
             yield "whether others can dial this node"
-        if facts.reachability == "nat" and not facts.relays:
-            yield "relays"
+        if self._seeks_relays(facts):
+            yield RELAYS
         if facts.reachability == "nat" and facts.mapping == "unknown":
             yield "what the router makes of its port"
-        if not facts.clocks:
-            yield "clocks"
+        if facts.portmap is not None and facts.portmap.pending:
+            yield "a port of the router"
         yield from self._busy
 
+    def _seeks_relays(self, facts: Facts) -> bool:
+        """Whether one may still be found; it is not waited for for ever."""
+        now = asyncio.get_running_loop().time()
+        if facts.reachability != "nat" or facts.relays:
+            self._hidden_since = None
+            return False
+        self._hidden_since = now if self._hidden_since is None else self._hidden_since
+        return now - self._hidden_since < RELAYS_LIMIT
+
     # -- what is tried --------------------------------------------------------------------------------------
+
+    async def _ask_clocks(self) -> None:
+        """What they showed before may be old, and ours may have been set since."""
+        try:
+            self._network.measure()
+            await asyncio.sleep(CLOCKS_LIMIT)
+        finally:
+            self._busy.remove("clocks")
 
     async def _try_packets(self) -> None:
         try:
@@ -120,11 +146,20 @@ class NetCheck:
     async def _try_ipv6(self) -> None:
         try:
             used = [each for link in self._network.links() for each in _of_ipv6(link.addresses)]
-            known = [each for contact in self._discovery.contacts() for each in _of_ipv6(contact.addresses)]
-            tried = [True] if used else await asyncio.gather(*(self._answers(each) for each in known[:TRIED]))
-            self._ipv6_answers = any(tried) if tried else None
+            known = [contact for contact in self._discovery.contacts() if _of_ipv6(contact.addresses)][:TRIED]
+            tried = [True] if used else await asyncio.gather(*(self._answers_by_ipv6(each) for each in known))
+            said = [each for each in tried if each is not None]
+            self._ipv6_answers = any(said) if said else None
         finally:
             self._busy.remove("IPv6")
+
+    async def _answers_by_ipv6(self, contact: Contact) -> bool | None:
+        """None of who does not answer by IPv4 either: it says nothing of IPv6."""
+        if await self._answers(_of_ipv6(contact.addresses)[0]):
+            return True
+        fours = [each for each in contact.addresses if each.startswith("/ip4/") and scope_of(each) is Scope.INTERNET]
+        is_there = bool(self._network.remote_addresses(contact.peer)) or (fours and await self._answers(fours[0]))
+        return False if is_there else None
 
     async def _answers(self, address: str) -> bool:
         try:
@@ -136,7 +171,3 @@ class NetCheck:
 
 def _of_ipv6(addresses: Iterable[str]) -> list[str]:
     return [each for each in addresses if each.startswith("/ip6/") and scope_of(each) is Scope.INTERNET]
-
-
-def _portmap(said: Answer) -> Portmap:
-    return Portmap(*(said.get(key) for key in ("protocol", "external", "error", "behind_another_nat")))

@@ -5,13 +5,16 @@ What is to be done is said once.
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from collections.abc import Iterator
 
-from shoal.node.present import clean, is_terminal, show_pairs
+from shoal.node.present import clean, colour, show_pairs
 from shoal.node.service import Answer
 
-COLOURS = {"ok": "32", "info": "2", "warn": "33", "bad": "1;31"}  # of a terminal (ECMA-48)
-WIDTH = max(map(len, COLOURS))
+STYLES = {"ok": "green", "info": "dim", "warn": "yellow", "bad": "bold red"}
+WIDTH = max(map(len, STYLES))
+WIDEST = 120  # columns
 OTHERS = {
     "public": "that can be dialled",
     "firewalled": "behind a firewall",
@@ -31,9 +34,9 @@ def show_netcheck(answer: Answer) -> None:
     print()
     for each in answer["findings"]:
         print(f"{_marked(each['level'])}  {clean(each['code'])}")
-        print(f"{'':{WIDTH}}  {clean(each['sentence'])}")
+        print(_folded(each["sentence"]))
         if each["action"] not in ("", said["action"]):
-            print(f"{'':{WIDTH}}  -> {clean(each['action'])}")
+            print(_folded(f"-> {each['action']}"))
     print()
     show_pairs([(f"a peer {words}", answer["forecast"][kind]) for kind, words in OTHERS.items()])
     if not answer["settled"]:
@@ -48,6 +51,19 @@ def _facts(answer: Answer) -> Iterator[tuple[str, object]]:
     yield "relays", len(answer["relays"])
 
 
+def _folded(text: str) -> str:
+    """Under its mark, within the terminal; an address stays whole to copy."""
+    width, indent = min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns), " " * (WIDTH + 2)
+    return textwrap.fill(
+        clean(text),
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
 def _marked(level: str) -> str:
     padded = f"{clean(level):{WIDTH}}"
-    return f"\x1b[{COLOURS[level]}m{padded}\x1b[0m" if is_terminal() and level in COLOURS else padded
+    return colour(padded, STYLES[level]) if level in STYLES else padded

@@ -1,6 +1,7 @@
 """Calls by which two peers tell each other how they are connected, and find out how fast that is (`shoal doctor`).
 
-Nobody is told anything but what concerns itself: where it was dialled, how, and what came of it.
+Nobody is told anything but what concerns itself: where it was dialled, how, and what came of it, in a code. How long it
+took, and what a machine there said, would show more of a network than whoever asks can see.
 """
 
 from __future__ import annotations
@@ -15,9 +16,7 @@ class Tried:
     way: str
     where: str
     code: str
-    words: str
     ago: int  # milliseconds since it ended, the last time
-    took: int  # milliseconds
     times: int
 
 

@@ -24,11 +24,12 @@ LIMIT = 60.0  # seconds that netcheck may wait: on a quiet machine ten are enoug
 FAR = Link(delay=0.01)
 COMMON = {"NET-IPV6-NONE": "info", "NET-CLOCK-OK": "ok", "NET-MTU-OK": "ok"}
 HIDDEN = {"NET-DIAL-NO": "warn", "NET-RELAY-OK": "ok", **COMMON}
+NOBODY_ASKED, NO_ANSWER = {"NET-PORTMAP-UNTRIED": "info"}, {"NET-PORTMAP-NONE": "info"}  # routers there speak neither
 CODES = {
-    "public": {"NET-DIAL-OK": "ok", "NET-NAT-NONE": "ok", "NET-RELAY-LENT": "ok", **COMMON},
-    "blocked": {"NET-NAT-FIREWALL": "warn", **HIDDEN},
-    "home-drop": {"NET-NAT-KEEPING": "info", **HIDDEN},
-    "home-symmetric": {"NET-NAT-SYMMETRIC": "warn", **HIDDEN},
+    "public": {**NOBODY_ASKED, "NET-DIAL-OK": "ok", "NET-NAT-NONE": "ok", "NET-RELAY-LENT": "ok", **COMMON},
+    "blocked": {"NET-NAT-FIREWALL": "warn", **NOBODY_ASKED, **HIDDEN},
+    "home-drop": {"NET-NAT-KEEPING": "info", **NO_ANSWER, **HIDDEN},
+    "home-symmetric": {"NET-NAT-SYMMETRIC": "warn", **NO_ANSWER, **HIDDEN},
 }
 KINDS = ("public", "firewalled", "keeping", "symmetric")
 PATHS = {  # with each of these
@@ -69,8 +70,8 @@ def test_a_way_that_swallows_large_packets(lab: Lab, children: Children, tmp_pat
     server = lab.internet.host("server", link=FAR)
     tunnel = lab.internet.host("tunnel", link=Link(delay=0.01, mtu=1400))
     answer, code = as_guest_of(server, tunnel, f"/ip4/{server.address}/tcp/4101", children, tmp_path)
-    assert levels(answer)["NET-MTU-LOST"] == "bad"
-    assert code == answer["verdict"]["exit_code"] == Exit.NETWORK_TROUBLE
+    assert levels(answer)["NET-MTU-LOST"] == "warn", "one peer is not enough to be sure"
+    assert code == answer["verdict"]["exit_code"] == Exit.OK
 
 
 def test_peers_that_have_ipv6(lab: Lab, children: Children, tmp_path: Path) -> None:
@@ -96,8 +97,7 @@ def as_guest_of(
 
 
 def levels(answer: dict[str, Any]) -> dict[str, str]:
-    """Of all findings but those about a port of the router, which stands in no place of the laboratory."""
-    return {each["code"]: each["level"] for each in answer["findings"] if "PORTMAP" not in each["code"]}
+    return {each["code"]: each["level"] for each in answer["findings"]}
 
 
 def check(place: str, answer: dict[str, Any], code: int) -> None:

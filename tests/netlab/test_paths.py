@@ -170,7 +170,7 @@ def netcheck(peer: Remote, relays: list[Remote]) -> Answer:
     return report(
         Facts(
             own=tuple(found["own"]),
-            seen_at=tuple(found["seen"]),
+            seen_places=tuple(found["seen"]),
             found_at=(peer.outside,) if dialled[0]["found"] else (),
             peers=len(relays),
             internet_peers=len(relays),

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from shoal.node.doctor import answering
-from shoal.node.doctor.answering import BYTES, QUESTIONS, Answering
+from shoal.node.doctor.answering import BYTES, LEAST, QUESTIONS, Answering
 from shoal.protocol.account import Account, Line
 from shoal.protocol.gauge import Gauge
 from shoal.protocol.ids import PeerId
@@ -20,12 +20,15 @@ from shoal.protocol.network import Network
 from shoal.protocol.weighing import LARGEST, MOST
 from shoal.protocol.wire import decode, encode
 
+HERE, ROUTER, NEAR = "/ip4/127.0.0.1/tcp/4180", "/ip4/192.168.1.1/tcp/80", "/ip4/192.168.1.7/tcp/4101"
+FAR, RELAY = "/ip4/203.0.113.7/tcp/4101", "12D3KooWrelay"
 STANDING = {"reachability": "nat", "nat": "keeping", "relays": ["r", "s"]}
 
 
 def account(peer: PeerId) -> Account:
-    steps = tuple(Step(5.0, way, f"/where/{peer}" + "x" * 2000, "failed", "ä" * 2000, 0.25) for way in Way)
-    return Account(peer, "direct", (Line((f"/door/{peer}",), False),), steps, Gauge(rtt=0.02))
+    steps = tuple(Step(5.0, Way.DIAL, where, "refused", "not here", 0.25) for where in (ROUTER, HERE, NEAR, FAR, RELAY))
+    leads_to = {"eve": FAR, "near": NEAR, "here": HERE}.get(peer, FAR)
+    return Account(peer, "direct", (Line((leads_to,), False),), steps, Gauge(rtt=0.02))
 
 
 @pytest.fixture
@@ -37,10 +40,20 @@ def desk(monkeypatch: pytest.MonkeyPatch) -> Answering:
 def test_a_peer_hears_of_itself(desk: Answering) -> None:
     seen = desk.answer(PeerId("eve"), HowAmISeen())
     assert isinstance(seen, Seen)
-    assert (seen.addresses, seen.path, seen.reason, seen.trip) == (("/door/eve",), "direct", "it-dialled", 20_000)
+    assert (seen.addresses, seen.path, seen.reason, seen.trip) == ((FAR,), "direct", "it-dialled", 20_000)
     assert (seen.reachability, seen.nat, seen.relays) == ("nat", "keeping", 2)
-    assert {(each.ago, each.took) for each in seen.tried} == {(5000, 250)}
-    assert decode(encode(seen)) == seen, "however long the words are, it can be sent"
+    assert {(each.ago, each.code) for each in seen.tried} == {(5000, "refused")}
+    assert decode(encode(seen)) == seen
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("eve", [FAR, RELAY]), ("near", [ROUTER, NEAR, FAR, RELAY]), ("here", [ROUTER, HERE, NEAR, FAR, RELAY])],
+)
+def test_nobody_learns_what_is_behind_our_router_who_is_not(desk: Answering, name: str, told: list[str]) -> None:
+    seen = desk.answer(PeerId(name), HowAmISeen())
+    assert isinstance(seen, Seen)
+    assert [each.where for each in seen.tried] == told
 
 
 def test_questions_are_bounded_for_each_and_for_all(desk: Answering) -> None:
@@ -62,6 +75,13 @@ def test_bytes_are_bounded_for_each_and_for_all(desk: Answering) -> None:
     assert 2 * MOST <= carry("eve") <= BYTES[0][0]
     assert isinstance(desk.answer(PeerId("eve"), Carry(b"", LARGEST)), Later)
     assert sum(carry(str(number)) for number in range(20)) <= BYTES[1][0]
+
+
+def test_a_question_of_no_bytes_counts_for_some(desk: Answering) -> None:
+    asked = 0
+    while isinstance(desk.answer(PeerId("eve"), Carry(b"", 0)), Carried):
+        asked += 1
+    assert asked == BYTES[0][0] // LEAST
 
 
 def test_nobody_has_us_make_more_than_a_part(desk: Answering) -> None:

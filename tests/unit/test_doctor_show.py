@@ -31,6 +31,7 @@ def test_an_examination_fits_and_has_all(
         "router public symmetric",
         "its view relayed: evil?[2J",
         "what it has tried towards this node",
+        "this node's router gives each destination another port (symmetric), 2 times",
         "Slow. Forward.",
     ):
         assert words in flat, words

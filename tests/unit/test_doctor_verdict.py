@@ -63,6 +63,9 @@ FAILED = [
     ((step("reset"),), "reset", "theirs", "cuts them off"),
     ((step("failed", Way.RELAY),), "failed", "network", "the words"),
     ((step("overtaken"), step("too-often")), "too-often", "network", "the words"),
+    ((step("refused", where=AT_HOME), step("silent")), "silent", "theirs", f"nothing answers at {DOOR}"),
+    ((step("silent", where=AT_HOME), step("refused", where=AT_HOME)), "refused", "theirs", AT_HOME),
+    ((step("no-such-code"),), "failed", "network", "the words"),
     ((step("itself"),), "itself", "ours", "this node itself"),
     ((step("other-identity"), step("other-identity", Way.NAME)), "other-identity", "theirs", "another node"),
 ]

@@ -19,14 +19,18 @@ MET = Facts(port=4101, peers=3, internet_peers=3)
 PUBLIC = dataclasses.replace(MET, own=(OWN,), found_at=(OWN,), reachability="public", lends=True)
 FORWARDED = dataclasses.replace(MET, own=(HOME,), found_at=(OUTSIDE,), reachability="public", lends=True)
 HIDDEN = dataclasses.replace(MET, own=(HOME,), reachability="nat", relays=RELAYS)
-FIREWALL = dataclasses.replace(HIDDEN, own=(OWN,), seen_at=(OWN,), mapping="public")
-KEEPING = dataclasses.replace(HIDDEN, seen_at=(OUTSIDE,), mapping="keeping")
-SYMMETRIC = dataclasses.replace(HIDDEN, seen_at=(OUTSIDE, ELSEWHERE), mapping="symmetric")
+FIREWALL = dataclasses.replace(HIDDEN, own=(OWN,), seen_places=(OWN,), mapping="public")
+KEEPING = dataclasses.replace(HIDDEN, seen_places=(OUTSIDE,), mapping="keeping")
+SYMMETRIC = dataclasses.replace(HIDDEN, seen_places=(OUTSIDE, ELSEWHERE), mapping="symmetric")
 CARRIER = dataclasses.replace(KEEPING, own=("/ip4/100.64.0.7/tcp/4101",))
 SHUT_OFF = dataclasses.replace(KEEPING, relays=())
+WANTING = SHUT_OFF.waiting_for(["relays"])
 LOCAL = dataclasses.replace(MET, internet_peers=0, own=(HOME,), found_at=(HOME,))
 UNTRIED = dataclasses.replace(MET, own=(HOME,), pending=("whether others can dial this node",))
 SOLO = Facts(port=4101, own=(HOME,), pending=("other peers",))
+
+TWO_ROUTERS = Portmap("upnp", "192.168.0.4:4101", "the router's outside is a private address", True)
+CGNAT = Portmap("upnp", "100.64.0.9:4101", "the carrier translates addresses (CGNAT)", True)
 
 ALL = {
     "public": (PUBLIC, "public", ["NET-DIAL-OK", "NET-NAT-NONE", "NET-RELAY-LENT"], Exit.OK),
@@ -37,8 +41,9 @@ ALL = {
     "one relay": (HIDDEN, "unknown", ["NET-DIAL-NO", "NET-NAT-UNKNOWN", "NET-RELAY-OK"], Exit.OK),
     "carrier": (CARRIER, "keeping", ["NET-DIAL-NO", "NET-NAT-KEEPING", "NET-NAT-CARRIER", "NET-RELAY-OK"], Exit.OK),
     "shut off": (SHUT_OFF, "keeping", ["NET-DIAL-NO", "NET-NAT-KEEPING", "NET-RELAY-NONE"], Exit.HIDDEN),
+    "relays wanted": (WANTING, "keeping", ["NET-DIAL-NO", "NET-NAT-KEEPING", "NET-RELAY-NONE"], Exit.UNKNOWN),
     "local": (LOCAL, "local", ["NET-DIAL-LOCAL", "NET-NAT-LOCAL", "NET-RELAY-UNNEEDED"], Exit.OK),
-    "untried": (UNTRIED, "unknown", ["NET-DIAL-UNKNOWN", "NET-NAT-UNKNOWN", "NET-RELAY-UNNEEDED"], Exit.OK),
+    "untried": (UNTRIED, "unknown", ["NET-DIAL-UNKNOWN", "NET-NAT-UNKNOWN", "NET-RELAY-UNNEEDED"], Exit.UNKNOWN),
     "solo": (SOLO, "unknown", ["NET-SOLO"], Exit.ALONE),
 }
 BESIDE = ("NET-PORTMAP", "NET-IPV6", "NET-CLOCK", "NET-MTU")
@@ -66,7 +71,10 @@ def test_where_a_node_stands(name: str) -> None:
         (dataclasses.replace(KEEPING, port=4201), "forward TCP 4201 and 4202"),
         (FIREWALL, "allow incoming TCP 4101 and 4102"),
         (CARRIER, "ask the provider for a public address"),
-        (dataclasses.replace(KEEPING, portmap=Portmap(behind_another_nat=True)), "ask the provider"),
+        (dataclasses.replace(KEEPING, portmap=TWO_ROUTERS), "put the inner router into bridge mode"),
+        (dataclasses.replace(KEEPING, portmap=CGNAT), "ask the provider for a public address"),
+        (dataclasses.replace(KEEPING, own=(HOME, "/ip4/100.101.102.103/tcp/4101")), "forward TCP 4101"),  # a tunnel's
+        (dataclasses.replace(HIDDEN, own=(OWN,)), "allow incoming TCP 4101 and 4102"),  # as far as one relay knows
         (UNTRIED, "run `shoal netcheck` again"),
         (SOLO, "start it with --bootstrap"),
     ],
@@ -93,13 +101,16 @@ MAPPED = Portmap("upnp", "198.51.100.2:4101", None, False)
         ({}, "NET-CLOCK-UNKNOWN", "info"),
         ({"clocks": (0.2,)}, "NET-CLOCK-OK", "ok"),
         ({"clocks": (0.1, -0.2, 86_400.0)}, "NET-CLOCK-OK", "ok"),  # one liar moves nothing
+        ({"clocks": (-0.5, 1.1)}, "NET-CLOCK-OK", "ok"),
         ({"clocks": (-2.5, -2.4, -2.6)}, "NET-CLOCK-OFF", "warn"),
         ({"clocks": (300.0, 301.0)}, "NET-CLOCK-OFF", "bad"),
         ({}, "NET-MTU-UNTRIED", "info"),
         ({"large_packets": (True, True)}, "NET-MTU-OK", "ok"),
         ({"large_packets": (True, False)}, "NET-MTU-LOST", "warn"),
+        ({"large_packets": (False,)}, "NET-MTU-LOST", "warn"),  # it may be the peer's fault
         ({"large_packets": (False, False)}, "NET-MTU-LOST", "bad"),
         ({}, "NET-PORTMAP-UNTRIED", "info"),
+        ({"portmap": Portmap(pending=True)}, "NET-PORTMAP-UNTRIED", "info"),
         ({"portmap": MAPPED}, "NET-PORTMAP-OK", "ok"),
         ({"portmap": Portmap(error="no gateway answers")}, "NET-PORTMAP-NONE", "info"),
         ({"portmap": dataclasses.replace(MAPPED, behind_another_nat=True)}, "NET-PORTMAP-INSIDE", "warn"),
@@ -111,6 +122,17 @@ def test_what_else_is_found(changes: dict[str, object], code: str, level: str) -
     [found] = [each for each in findings(facts) if each.code.startswith(family) and "CARRIER" not in each.code]
     assert (found.code, found.level) == (code, level)
     assert exit_code(facts, [found]) == (Exit.NETWORK_TROUBLE if level == "bad" else Exit.OK)
+
+
+def test_a_forwarded_node_is_told_from_a_public_one_by_ipv4_of_the_internet() -> None:
+    at_home = dataclasses.replace(FORWARDED, own=(HOME, GLOBAL), found_at=(HOME, GLOBAL, OUTSIDE))
+    assert nat_kind(at_home) == "forwarded"
+    assert nat_kind(dataclasses.replace(PUBLIC, own=(OWN, GLOBAL), found_at=(GLOBAL, OWN))) == "public"
+
+
+def test_the_router_s_own_words_say_what_is_beyond_it() -> None:
+    [beyond] = [each for each in findings(dataclasses.replace(KEEPING, portmap=CGNAT)) if "CARRIER" in each.code]
+    assert beyond.sentence == "The carrier translates addresses (CGNAT)."
 
 
 def test_a_clock_that_is_off_says_by_how_much_and_which_way() -> None:
@@ -143,6 +165,24 @@ def test_it_is_shown_with_the_verdict_first(capsys: pytest.CaptureFixture[str]) 
     assert "      -> set the clock, best by NTP" in rest
     assert sum("forward TCP" in line for line in rest) == 0, "said once is enough"
     assert rest[-1] == "Not known yet: clocks, IPv6."
+
+
+def test_nothing_is_coloured_for_who_wants_no_colours(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.node.present.is_terminal", lambda: True)
+    for wanted in (True, False):
+        monkeypatch.setenv("NO_COLOR", "" if wanted else "1")
+        show_netcheck(report(SHUT_OFF))
+        assert ("\x1b[1;31mbad " in capsys.readouterr().out) is wanted
+
+
+def test_a_long_finding_is_folded(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    show_netcheck(report(dataclasses.replace(KEEPING, portmap=Portmap(error="the router " + "says no, " * 20))))
+    lines = capsys.readouterr().out.splitlines()
+    first = lines.index("info  NET-PORTMAP-NONE") + 1
+    assert all(line.startswith("      ") and len(line) <= 80 for line in lines[first : first + 3])
 
 
 def test_what_a_peer_says_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

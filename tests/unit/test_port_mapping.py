@@ -65,7 +65,7 @@ class Around:
     def __init__(self) -> None:
         self.mapped_addresses: tuple[str, ...] = ()
         self.verdict = Verdict()
-        self.seen_at: frozenset[str] = frozenset()
+        self.seen_hosts: frozenset[str] = frozenset()
         self.moves = 0
 
     def own_addresses(self) -> tuple[str, ...]:
@@ -139,7 +139,7 @@ def test_what_leads_into_another_nat_is_not_named(
 ) -> None:
     async def main() -> None:
         around = Around()
-        around.seen_at = frozenset(seen_at)
+        around.seen_hosts = frozenset(seen_at)
         async with mapping(around, tmp_path, lambda: Router(host)) as us:
             await until(lambda: us.outside(4101) is not None and bool(shown(us)["behind_another_nat"]))
             await until(lambda: "behind-another-nat" in codes(caplog))
@@ -156,7 +156,7 @@ def test_an_address_that_proves_to_lead_nowhere_is_withdrawn(tmp_path: Path) -> 
         around = Around()
         async with mapping(around, tmp_path, Router):
             await until(lambda: around.mapped_addresses == (PLACE,))
-            around.seen_at = frozenset(("198.51.100.9",))
+            around.seen_hosts = frozenset(("198.51.100.9",))
             await until(lambda: around.mapped_addresses == ())
 
     asyncio.run(main())

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from shoal.node.reach import standing_among
+from shoal.node.reach import standing_among, worth_remembering
 from shoal.protocol.account import Link
 from shoal.protocol.apart import MAX_APART, Standing
 from shoal.protocol.ids import NO_DIGEST
@@ -48,3 +48,16 @@ def test_who_needs_relays_with_too_many_cannot_be_reached() -> None:
     others = {f"p{number:03d}": NAT for number in range(MAX_APART + 1)}
     said = standing_among(others, [], "nat")  # type: ignore[arg-type]
     assert (said.reachable, len(said.apart)) == (False, MAX_APART)
+
+
+HERE, NEAR, FAR = "/ip4/127.0.0.1/tcp/4180", "/ip4/192.168.1.7/tcp/4101", "/ip4/203.0.113.7/tcp/4101"
+
+
+@pytest.mark.parametrize(
+    ("linked", "kept"),
+    [((), (HERE, NEAR, FAR)), ((HERE,), (HERE, NEAR, FAR)), ((HERE, NEAR), (NEAR, FAR)), ((FAR,), (NEAR, FAR))],
+)
+def test_no_member_has_us_dial_our_own_machine_from_another_one(linked: tuple[str, ...], kept: tuple[str, ...]) -> None:
+    links = [Link(A, "direct", None, 0, 0, (each,)) for each in linked]
+    named = [f"{each}/p2p/{B}" for each in (HERE, NEAR, FAR)] + ["/dns4/router.lan/tcp/80"]
+    assert worth_remembering(named, links) == tuple(f"{each}/p2p/{B}" for each in kept)
