@@ -60,8 +60,8 @@ class Neighbour:
         self.dialing = Dialing(peer, around.transport, around.spawn, around.failures)
         self.gauge = Gauge()
         self._around = around
-        self._control = Lane(CONTROL_QUEUE, lambda: self._open_stream(CONTROL), around.spawn)
-        self._bulk = Lane(around.bulk_queue, lambda: self._open_stream(BULK), around.spawn, self.gauge.wrote)
+        self._control = Lane(CONTROL_QUEUE, partial(self._open_stream, CONTROL), around.spawn)
+        self._bulk = Lane(around.bulk_queue, partial(self._open_stream, BULK), around.spawn, self.gauge.wrote)
         self._calls = Calls(peer, self._put, around.spawn, around.on_call)
         self._arrivals = Arrivals(self._read, self._was_lost)
         self._too_long: set[str] = set()  # kinds of messages that were dropped for it: we say so once
@@ -149,9 +149,12 @@ class Neighbour:
         """Start the silence anew: it was we who did not listen."""
         self._heart.forgive(_now())
 
-    async def _open_stream(self, protocol: str) -> Stream:
+    async def _open_stream(self, protocol: str, may_connect: bool) -> Stream:
         for tries_left in reversed(range(OPEN_TRIES)):
-            await self.dialing.reach()
+            if may_connect:
+                await self.dialing.reach()
+            elif not self.is_up:
+                raise TransportError(f"there is no connection with {short(self.peer)} any more")
             try:
                 own = await self.dialing.open_own_connection(protocol) if protocol == BULK else None
                 return own or await self._around.transport.open_stream(self.peer, protocol)
