@@ -67,6 +67,7 @@ class Lane:
         self._mover: asyncio.Task[None] | None = None
         self._ways = 0  # how often there was a better one
         self._left_at = 0.0  # when a frame last left within `put`
+        self.has_moved: Callable[[], None] = lambda: None  # is told that what follows goes a better way
         self.is_relayed = False  # whether what left last went by a relay
         self.dropped = 0
 
@@ -121,6 +122,7 @@ class Lane:
         self._stream = new
         if self._writing is not old:  # else it is ended after its frame
             old.finish()
+        self.has_moved()
 
     def _leaves_at_once(self, parcel: Parcel) -> bool:
         now = asyncio.get_running_loop().time()

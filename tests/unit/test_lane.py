@@ -57,6 +57,7 @@ class Sender:
         self.told: list[str] = []
         self.written: list[int] = []
         self.lane = Lane(LIMIT, self.open, asyncio.create_task, self.wrote)
+        self.lane.has_moved = lambda: self.told.append("moved")
 
     def wrote(self, begin: float, end: float, size: int) -> None:
         assert begin <= end
@@ -204,7 +205,7 @@ async def test_who_moves_loses_nothing_and_speaks_on_the_old_stream_until_the_ne
     await sender.idle()
     assert [each.data for each in sender.wires] == [b"ab", b"c"]
     assert wire.is_open, "ended, not dropped"
-    assert sender.told == ["a sent", "b sent", "c sent"]
+    assert sender.told == ["a sent", "b sent", "moved", "c sent"]
 
 
 @pytest.mark.asyncio

@@ -56,18 +56,18 @@ class Dialled:
     muxed_conn = SimpleNamespace(is_initiator=True)
 
 
-def test_words_move_when_a_way_without_a_relay_is_there() -> None:
+def test_it_is_told_when_a_way_without_a_relay_is_there_and_when_it_is_lost() -> None:
     told: list[str] = []
     transport = Transport(ANNA, (), lambda *stream: None, lambda peer, up: told.append("up" if up else "down"))
-    transport.on_direct = lambda peer: told.append("direct")
+    transport.on_path = lambda peer: told.append(transport.path(peer))
     first, second = Dialled(), Dialled()
     relayed, punched = Route(RELAYED, (CIRCUIT,)), Route(PUNCHED, ("/ip4/203.0.113.7/tcp/4101",))
     transport._change(BERT.peer, first, relayed, True)
     assert transport.path(BERT.peer) == RELAYED
     transport._change(BERT.peer, second, punched, True)
-    assert (transport.path(BERT.peer), told) == (PUNCHED, ["up", "direct"])
+    assert (transport.path(BERT.peer), told) == (PUNCHED, ["up", PUNCHED])
     assert transport.remote_addresses(BERT.peer) == (CIRCUIT, "/ip4/203.0.113.7/tcp/4101")
     transport._change(BERT.peer, second, punched, False)
-    assert transport.path(BERT.peer) == RELAYED
+    assert told == ["up", PUNCHED, RELAYED], "what was measured is of the way that is lost"
     transport._change(BERT.peer, first, relayed, False)
-    assert told == ["up", "direct", "down"]
+    assert told == ["up", PUNCHED, RELAYED, "down"]
