@@ -4,8 +4,8 @@ Rules:
 - A link that is talked over is pinged every OFTEN seconds: its round trip is known, and a silent peer found out soon.
 - Over one at rest somebody says something every QUIET seconds, either end, so that no router on the way forgets it; and
   each end pings itself now and then, as only that measures.
-- Where the way changes, the first answer measures nothing: the peer may hold our ping back until the old way has come to
-  its end (incoming.py). The next ping follows soon.
+- Where the way changes, the first answer measures nothing: the peer may hold our ping back until what goes the old way
+  has ended (incoming.py). The next ping follows soon.
 - A ping without an answer is repeated every OFTEN seconds. After SILENCE the peer is given up. Only an answer to a ping
   clears it: that the peer is heard does not prove that it hears us.
 """
