@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,6 +11,7 @@ import pytest
 from libp2p.peer.id import ID
 from multiaddr import Multiaddr
 
+from shoal.protocol.errors import LocalError, RemoteError, ShoalError, TransportError
 from shoal.protocol.identity import Identity
 from shoal.protocol.multiaddrs import Place
 from shoal.protocol.paths import DIRECT, PUNCHED, RELAYED, Route, best_path
@@ -48,6 +51,25 @@ def test_of_several_connections_the_best_counts() -> None:
     assert best_path(ways.values()) == DIRECT
     assert best_path([ways[RELAYED], ways[PUNCHED]]) == PUNCHED
     assert best_path([ways[RELAYED]]) == RELAYED
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (None, "ok"),
+        (TransportError("nobody there", "silent"), "silent"),
+        (RemoteError("it says nonsense", BERT.peer), "failed"),
+        (LocalError("no such address"), "failed"),
+        (asyncio.CancelledError(), "overtaken"),
+    ],
+)
+def test_only_a_dial_that_worked_is_noted_as_one(error: BaseException | None, code: str) -> None:
+    transport = Transport(ANNA, (), lambda *stream: None, lambda peer, up: None)
+    with suppress(ShoalError, asyncio.CancelledError), transport._noted(BERT.peer, CIRCUIT):
+        if error is not None:
+            raise error
+    (step,) = transport.journal.of(BERT.peer)
+    assert (step.code, step.where) == (code, CIRCUIT)
 
 
 class Dialled:
