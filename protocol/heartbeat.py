@@ -4,6 +4,8 @@ Rules:
 - A link that is talked over is pinged every OFTEN seconds: its round trip is known, and a silent peer found out soon.
 - Over one at rest somebody says something every QUIET seconds, either end, so that no router on the way forgets it; and
   each end pings itself now and then, as only that measures.
+- Where the way changes, the first answer measures nothing: the peer may hold our ping back until what goes the old way
+  has ended (incoming.py). The next ping follows soon.
 - A ping without an answer is repeated every OFTEN seconds. After SILENCE the peer is given up. Only an answer to a ping
   clears it: that the peer is heard does not prove that it hears us.
 """
@@ -25,11 +27,16 @@ class Heartbeat:
         self._number = self._words = 0
         self._pinged_at = self._heard_at = -math.inf
         self._unanswered_since: float | None = None
+        self._is_settled = True  # the way is the one that it was at the last answer
 
     def begin(self, now: float) -> None:
         """There is a connection, and not a word yet."""
-        self.round_trip, self._pinged_at, self._words = None, -math.inf, 0
+        self.round_trip, self._pinged_at, self._words, self._is_settled = None, -math.inf, 0, True
         self.forgive(now)
+
+    def settle(self) -> None:
+        """The way is another now."""
+        self.round_trip, self._is_settled = None, False
 
     def forgive(self, now: float) -> None:
         """Start the silence anew: it was we who did not listen."""
@@ -69,6 +76,9 @@ class Heartbeat:
         """A ping of ours came back; how long it took, if it is the last one."""
         self._unanswered_since = None
         if number != self._number:
+            return None
+        if not self._is_settled:
+            self._is_settled, self._pinged_at = True, -math.inf
             return None
         self.round_trip = now - self._pinged_at
         return self.round_trip

@@ -43,6 +43,7 @@ MAX_UNREAD_IN_ALL = 2 << 30  # bytes received and not read, of all connections
 NEGOTIATE_LIMIT = 10  # seconds until a new stream must be agreed on
 READ_SIZE = 1 << 16
 SHORTEST = 16  # bytes that are worth a way to the other thread of their own: who sends single ones is read in pieces
+OVER_LIMIT = 120.0  # seconds until a connection ends with its stream, if the peer has not read that to its end
 CLOSE_LIMIT = 1.0  # seconds for all good-byes, and for what libp2p does after them
 
 Buffer = bytes | memoryview
@@ -101,12 +102,19 @@ class RawStream:
         """Nothing follows; what was written arrives."""
         with suppress(Exception):  # the connection has ended, and the stream with it
             await self._muxed.close()
+        if self._own_connection:
+            with trio.move_on_after(OVER_LIMIT):
+                await self._muxed.wait_over()
+            await self._close_connection()
 
     async def reset(self) -> None:
         self._released.set()
         self._has_room.set()  # for `pump`, which finds the stream ended
         with suppress(Exception):
             await self._raw.reset()
+        await self._close_connection()
+
+    async def _close_connection(self) -> None:
         if self._own_connection and self._raw.swarm_conn is not None:
             await close_connections([self._raw.swarm_conn])
 

@@ -5,7 +5,9 @@ Rules:
   seconds nothing more is to be taken; what comes meanwhile waits here, about AHEAD bytes, and beyond that at the peer.
 - Bad framing, and a frame that does not come to its end in time, end the stream, and are complained of.
 - When the stream has ended, what came whole before is still handed on.
-- A stream that follows another waits for the end of that one, for a while, so that nothing overtakes.
+- A stream that follows another waits for the end of that one, so that nothing overtakes; for a while only, which is
+  longer while the other one brings something.
+- How long a frame was on its way is measured between pieces that came; while nothing is taken, nothing is measured.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from shoal.protocol.transport import Stream
 AHEAD = 1 << 18  # bytes that are fetched before anybody asks for them
 TURN = 0.005  # seconds of the loop at a time
 FRAME_LIMIT = 120.0  # seconds for one frame: nobody makes us keep half of one for ever
-FOLLOW_LIMIT = 2.0  # seconds: by then the end of a stream has come, or will never come
+FOLLOW_LIMIT = 2.0  # seconds without a byte: by then the end of a stream has come, or will never come
+FOLLOW_MOST = 15.0  # seconds, whatever it brings
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +49,7 @@ class Incoming:
         self._stream, self._limit, self._sender = stream, limit, sender
         self._take, self._complain, self._frame_came = take, complain, came
         self._had, self._had_at = 0, 0.0  # of the frame that comes: its first piece, and when that was there
+        self._fed_at = 0.0  # when the last piece came
         self._came = bytearray()
         self._taken = 0  # bytes of whole frames
         self._next_size = LENGTH_SIZE  # of the frame that comes, as far as we know
@@ -63,13 +67,23 @@ class Incoming:
 
     def follow(self, last: Incoming) -> None:
         """Take nothing before the end of `last`, on which the peer spoke before, unless that end does not come."""
-        hold = self._pause = asyncio.get_running_loop().call_later(FOLLOW_LIMIT, self._has_rested)
+        begin = time.monotonic()
+        hold: asyncio.Handle | None = None
+
+        def wait() -> None:
+            nonlocal hold
+            due = min(max(begin, last._fed_at) + FOLLOW_LIMIT, begin + FOLLOW_MOST)
+            if (rest := due - time.monotonic()) > 0:
+                hold = self._pause = asyncio.get_running_loop().call_later(rest, wait)
+            else:
+                self._has_rested()
 
         def go_on() -> None:
-            if self._pause is hold:
+            if hold is not None and self._pause is hold:
                 hold.cancel()
                 self._has_rested()
 
+        wait()
         last._when_over = go_on
 
     def close(self) -> None:
@@ -84,8 +98,9 @@ class Incoming:
 
     def _feed(self, data: bytes) -> None:
         if not self.is_over:
+            self._fed_at = time.monotonic()
             if not self._came:
-                self._had, self._had_at = len(data), time.monotonic()
+                self._had, self._had_at = len(data), self._fed_at
             self._came += data
             self._go_on()
 
@@ -127,10 +142,10 @@ class Incoming:
 
     def _measure(self) -> None:
         """A frame has come, and what is left is the first piece of the next one."""
-        now, size = time.monotonic(), self._next_size - self._had
+        size = self._next_size - self._had
         if size > 0:
-            self._frame_came(size, now - self._had_at)
-        self._had, self._had_at = len(self._came), now
+            self._frame_came(size, self._fed_at - self._had_at)
+        self._had, self._had_at = len(self._came), max(self._had_at, self._fed_at)
 
     def _rest(self, seconds: float, due: float) -> None:
         """As long as that; and let others have a turn, if this one has been long."""
@@ -144,6 +159,7 @@ class Incoming:
 
     def _has_rested(self) -> None:
         self._pause = None
+        self._had, self._had_at = len(self._came), time.monotonic()
         self._go_on()
 
     def _wait(self) -> None:

@@ -7,8 +7,9 @@ Rules:
 - Each peer writes only to streams that it opened itself. So two peers that dial each other at once have nothing
   to agree on: whichever connection a stream lies on, frames are neither doubled nor reordered.
 - A stream is replaced between frames, never within one. Who moves to a better connection loses nothing: the old stream
-  serves until the new one is open, and is then ended, not dropped. When the connection is lost, so is all that is
-  queued: the protocols above repair what still matters, and late words are often worse than none.
+  serves until the new one is open, and is then ended, not dropped. Only a stream by a relay is moved: where a peer
+  is left otherwise, it takes the old connection for lost. When it is, so is all that is queued: the protocols above
+  repair what still matters, and late words are often worse than none.
 - A payload is encoded when its turn comes, so that it is not copied while it waits; until then it must not change.
 """
 
@@ -45,12 +46,12 @@ class Parcel:
 
 
 class Lane:
-    """The queue and the writer of one class of frames to one peer. `open_stream` connects if need be."""
+    """The queue and the writer of one class of frames to one peer. `open_stream(may_connect)` connects if need be."""
 
     def __init__(
         self,
         limit: int,
-        open_stream: Callable[[], Awaitable[Stream]],
+        open_stream: Callable[[bool], Awaitable[Stream]],
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         wrote: Callable[[float, float, int], None] = lambda begin, end, size: None,
     ) -> None:
@@ -66,6 +67,7 @@ class Lane:
         self._mover: asyncio.Task[None] | None = None
         self._ways = 0  # how often there was a better one
         self._left_at = 0.0  # when a frame last left within `put`
+        self.has_moved: Callable[[], None] = lambda: None  # is told that what follows goes a better way
         self.is_relayed = False  # whether what left last went by a relay
         self.dropped = 0
 
@@ -102,14 +104,14 @@ class Lane:
             self._stream = None
 
     def move(self) -> None:
-        """There is a better connection: write what follows there, as soon as it has a stream for us."""
+        """There is a connection without a relay: write what follows there, as soon as it has a stream for us."""
         self._ways += 1
-        if self._stream is not None and self._mover is None:
+        if self._stream is not None and self._stream.is_relayed and self._mover is None:
             self._mover = self._spawn(self._move(self._stream))
 
     async def _move(self, old: Stream) -> None:
         try:
-            new = await self._open_stream()
+            new = await self._open_stream(False)  # if the connection is lost meanwhile, nobody may want another
         except TransportError:
             return  # the old one serves on
         finally:
@@ -120,6 +122,7 @@ class Lane:
         self._stream = new
         if self._writing is not old:  # else it is ended after its frame
             old.finish()
+        self.has_moved()
 
     def _leaves_at_once(self, parcel: Parcel) -> bool:
         now = asyncio.get_running_loop().time()
@@ -151,7 +154,7 @@ class Lane:
                 await asyncio.wait([self._mover])
                 continue
             self._stream, ways = None, self._ways
-            self._stream = await self._open_stream()
+            self._stream = await self._open_stream(True)
             if ways != self._ways:
                 self.move()
         return self._stream

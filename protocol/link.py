@@ -21,7 +21,6 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import fields
 from functools import partial
 
 from shoal.protocol.account import Account, Link
@@ -40,7 +39,7 @@ from shoal.protocol.lane import Lane, Parcel
 from shoal.protocol.paths import DIRECT, RELAYED
 from shoal.protocol.surroundings import Surroundings
 from shoal.protocol.transport import Stream
-from shoal.protocol.wire import MAX_BULK_FRAME, MAX_CONTROL_FRAME, RUN_TAGS, Message, decode, encode
+from shoal.protocol.wire import MAX_BULK_FRAME, MAX_CONTROL_FRAME, RUN_TAGS, Message, decode, encode, payload_size
 
 CONTROL = "/shoal/control/1"
 BULK = "/shoal/bulk/1"
@@ -60,8 +59,9 @@ class Neighbour:
         self.dialing = Dialing(peer, around.transport, around.spawn, around.failures)
         self.gauge = Gauge()
         self._around = around
-        self._control = Lane(CONTROL_QUEUE, lambda: self._open_stream(CONTROL), around.spawn)
-        self._bulk = Lane(around.bulk_queue, lambda: self._open_stream(BULK), around.spawn, self.gauge.wrote)
+        self._control = Lane(CONTROL_QUEUE, partial(self._open_stream, CONTROL), around.spawn)
+        self._bulk = Lane(around.bulk_queue, partial(self._open_stream, BULK), around.spawn, self.gauge.wrote)
+        self._control.has_moved = self._bulk.has_moved = self._measure_anew
         self._calls = Calls(peer, self._put, around.spawn, around.on_call)
         self._arrivals = Arrivals(self._read, self._was_lost)
         self._too_long: set[str] = set()  # kinds of messages that were dropped for it: we say so once
@@ -108,11 +108,16 @@ class Neighbour:
         self._heart.begin(_now())
         self._ping()
 
-    def has_direct(self) -> None:
-        """There is a connection without a relay: what follows goes there."""
-        self._control.move()
-        self._bulk.move()
+    def path_changed(self) -> None:
+        """What follows goes by a relay from now on, or, which is better, not any more."""
+        if self._around.transport.path(self.peer) != RELAYED:
+            self._control.move()
+            self._bulk.move()
+        self._measure_anew()
+
+    def _measure_anew(self) -> None:
         self.gauge.anew()
+        self._heart.settle()
         self._ping()
 
     def disconnected(self) -> None:
@@ -149,9 +154,12 @@ class Neighbour:
         """Start the silence anew: it was we who did not listen."""
         self._heart.forgive(_now())
 
-    async def _open_stream(self, protocol: str) -> Stream:
+    async def _open_stream(self, protocol: str, may_connect: bool) -> Stream:
         for tries_left in reversed(range(OPEN_TRIES)):
-            await self.dialing.reach()
+            if may_connect:
+                await self.dialing.reach()
+            elif not self.is_up:
+                raise TransportError(f"there is no connection with {short(self.peer)} any more")
             try:
                 own = await self.dialing.open_own_connection(protocol) if protocol == BULK else None
                 return own or await self._around.transport.open_stream(self.peer, protocol)
@@ -215,7 +223,7 @@ class Neighbour:
         def lost(reason: TransportError) -> None:
             self._around.on_left(self.peer, run, message, False)
 
-        self._bulk.put(Parcel(MAX_HEAD + _payload_size(message), pack, sent, lost))
+        self._bulk.put(Parcel(MAX_HEAD + payload_size(message), pack, sent, lost))
 
     def _count_sent(self, run: RunId | None, size: int, bulk: str | None = None) -> None:
         self.gauge.sent += size
@@ -235,7 +243,8 @@ class Neighbour:
     def _read(self, protocol: str, stream: Stream) -> Incoming:
         limit = MAX_BULK_FRAME if protocol == BULK else MAX_CONTROL_FRAME
         take = partial(self._take, protocol == BULK, stream.is_relayed)
-        return Incoming(stream, limit, self.peer, take, self._around.complain, self.gauge.came)
+        measured = [self.gauge.came] if protocol == BULK else []
+        return Incoming(stream, limit, self.peer, take, self._around.complain, *measured)
 
     def _was_lost(self, protocol: str) -> None:
         if protocol == CONTROL:
@@ -288,9 +297,3 @@ class Neighbour:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _payload_size(message: Message) -> int:
-    """The bytes that a message's payloads hold, without encoding it."""
-    values = (getattr(message, field.name) for field in fields(message))  # type: ignore[arg-type]
-    return sum(memoryview(each).nbytes for each in values if isinstance(each, bytes | bytearray | memoryview))

@@ -161,9 +161,14 @@ class MuxedStream(IMuxedStream):
         self._carrier.send_end(self._number, at_once=False)
         self._forget_if_over()
 
+    async def wait_over(self) -> None:
+        """Return when both sides have ended the stream, or one has dropped it."""
+        while not self._is_over:
+            await self._change.wait()
+
     async def reset(self) -> None:
         """Drop the stream in both directions, now, and what was not read."""
-        if not (self._was_reset or (self._sends_no_more and self._has_ended)):
+        if not self._is_over:
             self._carrier.send_end(self._number, at_once=True)
         self._came.clear()
         self.cut_off()
@@ -200,8 +205,12 @@ class MuxedStream(IMuxedStream):
         self._forget_if_over()
 
     def _forget_if_over(self) -> None:
-        if not self._came and (self._was_reset or (self._sends_no_more and self._has_ended)):
+        if not self._came and self._is_over:
             self._carrier.forget(self._number)
+
+    @property
+    def _is_over(self) -> bool:
+        return self._was_reset or (self._sends_no_more and self._has_ended)
 
     def _wake(self) -> None:
         change, self._change = self._change, trio.Event()

@@ -68,7 +68,7 @@ class Network:
         self._transport = Transport(identity, (CONTROL, BULK), self._accept, self._change)
         self.large_ones_pass = self._transport.large_ones_pass  # to a peer: see there
         self.book = self._transport.book  # what others have of us as a relay; to be read only
-        self._transport.on_direct = lambda peer: self._neighbour(peer).has_direct()
+        self._transport.on_path = lambda peer: self._neighbour(peer).path_changed()
         self._neighbours: OrderedDict[PeerId, Neighbour] = OrderedDict()
         self._traffic: dict[RunId, Traffic] = {}
         self._complaints = Complaints(MAX_NEIGHBOURS)

@@ -118,7 +118,7 @@ class Transport:
         self.journal = Journal()
         self._host.on_step = lambda *step: self._bridge.tell(self.journal.note, *step)
         self._on_stream, self._on_peer = on_stream, on_peer
-        self.on_direct: Callable[[PeerId], None] = lambda peer: None  # a peer is not reached by a relay alone any more
+        self.on_path: Callable[[PeerId], None] = lambda peer: None  # by a relay alone from now on, or not any more
         self._connections: dict[PeerId, dict[object, Route]] = {}  # and how they go
 
     async def start(self, *listen: str) -> None:
@@ -211,10 +211,10 @@ class Transport:
         before, was_relayed = bool(connections), self.path(peer) == RELAYED
         if up:
             connections[connection] = route
-            if was_relayed and self.path(peer) != RELAYED:
-                self.on_direct(peer)
         else:
             connections.pop(connection, None)
+        if before and connections and was_relayed != (self.path(peer) == RELAYED):
+            self.on_path(peer)
         if not connections:
             del self._connections[peer]
         self._note_change(peer, connection, route.addresses, before, bool(connections))
@@ -232,9 +232,10 @@ class Transport:
     @contextmanager
     def _noted(self, peer: PeerId, address: str) -> Iterator[None]:
         """A dial, and what comes of it."""
-        begin, code, words = time.time(), OK, ""
+        begin, code, words = time.time(), "failed", ""
         try:
             yield
+            code = OK
         except TransportError as error:
             code, words = error.code, str(error)
             raise

@@ -105,6 +105,12 @@ def encode(message: Message) -> bytes:
     return packed
 
 
+def payload_size(message: Message) -> int:
+    """The bytes that a message's payloads hold, without encoding it."""
+    values = (getattr(message, field.name) for field in dataclasses.fields(message))  # type: ignore[arg-type]
+    return sum(memoryview(each).nbytes for each in values if isinstance(each, bytes | bytearray | memoryview))
+
+
 def encode_value(record: object) -> bytes:
     """The canonical bytes of a value that is not a message, for hashing."""
     packed: bytes = msgpack.packb(record, default=_plain)

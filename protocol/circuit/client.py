@@ -127,7 +127,7 @@ class Client:
         begin = time.time()
         try:
             await self._puncher.begin(relayed)
-        except Refused as refusal:  # there is a direct one already, or it was tried too often
+        except Refused as refusal:  # it was tried too often, with this one or in all
             log.debug("no direct connection with %s is tried: %s", relayed.muxed_conn.peer_id, refusal)
             return False
         except Exception as error:  # whatever it was, the connection by the relay is still there

@@ -67,7 +67,7 @@ class Relay:
     async def _reserve(self, stream: INetStream) -> None:
         self._check(stream)
         for peer in self._book.holders:
-            if not self._is_here(ID.from_string(peer)):
+            if not self._lines_to(ID.from_string(peer)):
                 self._book.release(peer)
         now = trio.current_time()
         until = self._book.reserve(now, _peer_of(stream), _host_of(stream))
@@ -105,12 +105,12 @@ class Relay:
 
     async def _call(self, target: ID, source: ID) -> INetStream:
         """A stream on which `target` has agreed to be connected with `source`."""
-        direct = self._is_here(target)
-        if not direct:
+        lines = self._lines_to(target)
+        if not lines:
             raise Refused(Status.CONNECTION_FAILED)
         with trio.move_on_after(ASK_LIMIT):
             try:
-                stream = await self._open_stream(direct[0], STOP)
+                stream = await self._open_stream(lines[0], STOP)
             except Exception as error:  # whatever libp2p raises: the target is gone, or knows of no relays
                 raise Refused(Status.CONNECTION_FAILED) from error
             try:
@@ -127,7 +127,7 @@ class Relay:
             await drop(stream)
         raise Refused(Status.CONNECTION_FAILED)
 
-    def _is_here(self, peer: ID) -> list[INetConn]:
+    def _lines_to(self, peer: ID) -> list[INetConn]:
         """The connections with a peer; who has none cannot be called."""
         return [each for each in self._connections(peer) if not each.is_closed]
 

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 
 import pytest
 
+from shoal.protocol import network
 from shoal.protocol.circuit import client
 from shoal.protocol.ids import PeerId, RunId
 from shoal.protocol.messages.node import GetManifest, Refused
+from shoal.protocol.multiaddrs import is_relayed
 from shoal.protocol.wire import Message
 from tests.integration.test_network import Load, Node, Word, eventually, running
 
@@ -144,3 +146,35 @@ async def test_words_and_payloads_arrive_once_and_in_order(seed: int) -> None:
             assert each.words == list(range(300))
             assert each.loads == list(range(0, 300, 10))
             assert each.dropped == 0
+
+
+@pytest.mark.asyncio
+async def test_whose_connection_for_payloads_is_the_first_direct_one_moves_but_once() -> None:
+    async with asyncio.timeout(LIMIT), a_pair() as pair:
+        caller, called = pair.caller, pair.called
+        caller.remember(called.peer, called.own_addresses())
+        for number in range(40):
+            caller.send(called.peer, RUN, Load(number, bytes(1 << 16)))
+            await asyncio.sleep(0.005)
+        await eventually(lambda: len(called.loads) >= 40)
+        assert called.loads == list(range(40))
+        assert caller.dropped == 0
+        assert pair.path(caller) == "direct"
+        assert len([each for each in caller.remote_addresses(called.peer) if not is_relayed(each)]) == 1
+
+
+@pytest.mark.asyncio
+async def test_no_round_trip_by_the_relay_is_shown_for_the_direct_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "LOOK", 0.02)
+    async with asyncio.timeout(LIMIT), a_pair() as pair:
+        await eventually(lambda: round_trip(pair))
+        assert round_trip(pair) > 2 * DELAY
+        await pair.move()
+        await eventually(lambda: round_trip(pair))
+        assert round_trip(pair) < DELAY
+
+
+def round_trip(pair: Pair) -> float:
+    """As it is shown to the caller, in seconds; 0 if it is not known."""
+    (link,) = [each for each in pair.caller.links() if each.peer == pair.called.peer]
+    return (link.rtt_ms or 0) / 1000

@@ -93,3 +93,15 @@ def test_a_late_answer_proves_life_and_measures_nothing() -> None:
     end.ping(5.0)
     end.answered(5.5, first)
     assert (end.is_silent(50.0), end.round_trip) == (False, None)
+
+
+def test_after_a_change_of_the_way_the_second_answer_is_the_first_that_measures() -> None:
+    end = Heartbeat()
+    end.begin(0.0)
+    end.answered(3.0, end.ping(0.0))
+    end.settle()
+    assert end.round_trip is None
+    assert end.answered(7.0, end.ping(5.0)) is None, "it may have waited for the end of the old way"
+    assert end.is_due(7.1)
+    assert end.answered(8.25, end.ping(8.0)) == 0.25
+    assert not end.is_due(14.0), "at rest again"

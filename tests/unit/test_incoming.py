@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from types import SimpleNamespace
@@ -114,6 +115,25 @@ async def test_how_fast_a_frame_comes_is_measured_from_its_first_piece_on(monkey
 
 
 @pytest.mark.asyncio
+async def test_while_nothing_is_taken_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    receiver, old = Receiver(10_000), Receiver()
+    receiver.incoming.follow(old.incoming)
+    clock = SimpleNamespace(now=100.0)
+    clock.monotonic = lambda: clock.now
+    monkeypatch.setattr(incoming, "time", clock)
+    data = framed(bytes(4000))
+    receiver.feed(data[:1000])
+    clock.now += 7.0
+    receiver.feed(data[1000:] + data + data[:500])
+    clock.now += 7.0
+    old.incoming.close()
+    assert (len(receiver.bodies), receiver.came) == (2, []), "who knows how fast that came"
+    clock.now += 2.0
+    receiver.feed(data[500:])
+    assert receiver.came == [(len(data) - 500, 2.0)]
+
+
+@pytest.mark.asyncio
 async def test_a_long_frame_is_let_come_and_one_that_is_too_long_is_not() -> None:
     receiver = Receiver(10 * AHEAD)
     data = framed(bytes(5 * AHEAD))
@@ -187,6 +207,7 @@ async def test_it_does_not_wait_for_an_end_that_does_not_come(monkeypatch: pytes
     old, new = Receiver(), Receiver()
     new.incoming.follow(old.incoming)
     new.feed(framed(b"2"))
+    assert not new.bodies
     await until(lambda: new.bodies == [b"2"])
     new.rest = 3600.0
     new.feed(framed(b"3"))
@@ -195,3 +216,22 @@ async def test_it_does_not_wait_for_an_end_that_does_not_come(monkeypatch: pytes
     old.ended(TransportError("it has ended"))
     assert (old.bodies, new.bodies) == ([b"1"], [b"2", b"3"]), "both are heard, and who must rest goes on resting"
     new.incoming.close()
+
+
+@pytest.mark.asyncio
+async def test_it_waits_longer_while_the_other_brings_something_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A long frame on a slow relay: what follows it would overtake it."""
+    monkeypatch.setattr(incoming, "FOLLOW_LIMIT", 0.2)
+    monkeypatch.setattr(incoming, "FOLLOW_MOST", 1.0)
+    old, new = Receiver(), Receiver()
+    begin = time.monotonic()
+    new.incoming.follow(old.incoming)
+    new.feed(framed(b"2"))
+    old.feed(framed(bytes(LIMIT - 100))[:300])
+    while not new.bodies:
+        old.feed(b"\0")
+        await asyncio.sleep(0.01)
+    assert time.monotonic() - begin >= 1.0
+    assert old.bodies == []

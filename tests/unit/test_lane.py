@@ -18,9 +18,8 @@ LIMIT = 100
 class Wire:
     """A stream that takes what it is given at once, or, while it is `slow`, when the test says so."""
 
-    is_relayed = False
-
-    def __init__(self) -> None:
+    def __init__(self, is_relayed: bool) -> None:
+        self.is_relayed = is_relayed
         self.data = b""
         self.is_open, self.slow, self.fails, self.is_finished = True, False, False, False
         self.may_leave = asyncio.Event()
@@ -52,20 +51,27 @@ class Sender:
 
     def __init__(self) -> None:
         self.wires: list[Wire] = []
-        self.fails_to_open = False
+        self.fails_to_open, self.is_relayed = False, False
+        self.meanwhile: Callable[[], None] = lambda: None  # happens while a stream is opened
+        self.asked: list[bool] = []  # whether it may connect, each time
         self.told: list[str] = []
         self.written: list[int] = []
         self.lane = Lane(LIMIT, self.open, asyncio.create_task, self.wrote)
+        self.lane.has_moved = lambda: self.told.append("moved")
 
     def wrote(self, begin: float, end: float, size: int) -> None:
         assert begin <= end
         self.written.append(size)
 
-    async def open(self) -> Any:
+    async def open(self, may_connect: bool) -> Any:
+        self.asked.append(may_connect)
+        is_relayed = self.is_relayed
         await asyncio.sleep(0)
         if self.fails_to_open:
             raise TransportError("nobody answers")
-        self.wires.append(Wire())
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
+        self.wires.append(Wire(is_relayed))
         return self.wires[-1]
 
     def put(self, word: bytes, is_packed: bool = True, urgent: bool = False) -> None:
@@ -86,11 +92,13 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0)
 
 
-async def ready() -> tuple[Sender, Wire]:
-    """A lane that has a stream, and nothing to do."""
+async def ready(is_relayed: bool = False) -> tuple[Sender, Wire]:
+    """A lane that has a stream, and nothing to do; streams that are opened later are direct."""
     sender = Sender()
+    sender.is_relayed = is_relayed
     sender.put(b"a")
     await sender.idle()
+    sender.is_relayed = False
     return sender, sender.wires[0]
 
 
@@ -188,7 +196,7 @@ async def test_what_is_too_much_is_dropped_ready_or_not() -> None:
 
 @pytest.mark.asyncio
 async def test_who_moves_loses_nothing_and_speaks_on_the_old_stream_until_the_new_one_is_open() -> None:
-    sender, wire = await ready()
+    sender, wire = await ready(is_relayed=True)
     sender.lane.move()
     sender.put(b"b")
     assert wire.data == b"ab"
@@ -197,12 +205,12 @@ async def test_who_moves_loses_nothing_and_speaks_on_the_old_stream_until_the_ne
     await sender.idle()
     assert [each.data for each in sender.wires] == [b"ab", b"c"]
     assert wire.is_open, "ended, not dropped"
-    assert sender.told == ["a sent", "b sent", "c sent"]
+    assert sender.told == ["a sent", "b sent", "moved", "c sent"]
 
 
 @pytest.mark.asyncio
 async def test_a_frame_under_way_is_written_to_its_end_before_its_stream_is_ended() -> None:
-    sender, wire = await ready()
+    sender, wire = await ready(is_relayed=True)
     wire.slow = True
     sender.put(b"b")
     await asyncio.sleep(0)
@@ -219,9 +227,11 @@ async def test_a_frame_under_way_is_written_to_its_end_before_its_stream_is_ende
 @pytest.mark.asyncio
 async def test_a_stream_that_is_opened_while_there_comes_a_better_way_is_moved_too() -> None:
     sender = Sender()
+    sender.is_relayed = True
     sender.put(b"a")
-    await asyncio.sleep(0)
+    await until(lambda: sender.asked)
     assert not sender.wires, "it is about to be opened"
+    sender.is_relayed = False
     sender.lane.move()
     await until(lambda: len(sender.wires) == 2)
     await until(lambda: sender.wires[0].is_finished)
@@ -231,8 +241,30 @@ async def test_a_stream_that_is_opened_while_there_comes_a_better_way_is_moved_t
 
 
 @pytest.mark.asyncio
+async def test_a_stream_that_is_on_the_better_way_already_is_not_moved() -> None:
+    """Its own connection may be the one that is better: the peer would take the stream that is left for lost."""
+    sender = Sender()
+    sender.meanwhile = sender.lane.move
+    sender.put(b"a")
+    await sender.idle()
+    sender.lane.move()
+    await asyncio.sleep(0.01)
+    sender.put(b"b")
+    await sender.idle()
+    assert [(each.data, each.is_finished) for each in sender.wires] == [(b"ab", False)]
+
+
+@pytest.mark.asyncio
+async def test_who_only_moves_connects_with_nobody() -> None:
+    sender, _ = await ready(is_relayed=True)
+    sender.lane.move()
+    await until(lambda: len(sender.wires) == 2)
+    assert sender.asked == [True, False]
+
+
+@pytest.mark.asyncio
 async def test_who_loses_the_old_stream_while_moving_opens_no_two_at_once() -> None:
-    sender, wire = await ready()
+    sender, wire = await ready(is_relayed=True)
     sender.lane.move()
     sender.lane.renew()
     sender.put(b"b")
@@ -243,7 +275,7 @@ async def test_who_loses_the_old_stream_while_moving_opens_no_two_at_once() -> N
 
 @pytest.mark.asyncio
 async def test_who_finds_no_better_way_stays() -> None:
-    sender, wire = await ready()
+    sender, wire = await ready(is_relayed=True)
     sender.fails_to_open = True
     sender.lane.move()
     await asyncio.sleep(0.01)

@@ -202,7 +202,11 @@ def test_one_side_may_end_first() -> None:
             assert await here.read() == b"understood"
             with pytest.raises(MuxedStreamReset):
                 await here.write(b"one more thing")
+            with trio.move_on_after(0) as patience:
+                await here.wait_over()
+            assert patience.cancelled_caught, "the peer has not ended it"
             await there.close()
+            await here.wait_over()
             await until(lambda: not near._streams and not far._streams)
 
     run(test)

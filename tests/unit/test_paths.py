@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,6 +11,7 @@ import pytest
 from libp2p.peer.id import ID
 from multiaddr import Multiaddr
 
+from shoal.protocol.errors import LocalError, RemoteError, ShoalError, TransportError
 from shoal.protocol.identity import Identity
 from shoal.protocol.multiaddrs import Place
 from shoal.protocol.paths import DIRECT, PUNCHED, RELAYED, Route, best_path
@@ -50,24 +53,43 @@ def test_of_several_connections_the_best_counts() -> None:
     assert best_path([ways[RELAYED]]) == RELAYED
 
 
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (None, "ok"),
+        (TransportError("nobody there", "silent"), "silent"),
+        (RemoteError("it says nonsense", BERT.peer), "failed"),
+        (LocalError("no such address"), "failed"),
+        (asyncio.CancelledError(), "overtaken"),
+    ],
+)
+def test_only_a_dial_that_worked_is_noted_as_one(error: BaseException | None, code: str) -> None:
+    transport = Transport(ANNA, (), lambda *stream: None, lambda peer, up: None)
+    with suppress(ShoalError, asyncio.CancelledError), transport._noted(BERT.peer, CIRCUIT):
+        if error is not None:
+            raise error
+    (step,) = transport.journal.of(BERT.peer)
+    assert (step.code, step.where) == (code, CIRCUIT)
+
+
 class Dialled:
     """A connection that we made."""
 
     muxed_conn = SimpleNamespace(is_initiator=True)
 
 
-def test_words_move_when_a_way_without_a_relay_is_there() -> None:
+def test_it_is_told_when_a_way_without_a_relay_is_there_and_when_it_is_lost() -> None:
     told: list[str] = []
     transport = Transport(ANNA, (), lambda *stream: None, lambda peer, up: told.append("up" if up else "down"))
-    transport.on_direct = lambda peer: told.append("direct")
+    transport.on_path = lambda peer: told.append(transport.path(peer))
     first, second = Dialled(), Dialled()
     relayed, punched = Route(RELAYED, (CIRCUIT,)), Route(PUNCHED, ("/ip4/203.0.113.7/tcp/4101",))
     transport._change(BERT.peer, first, relayed, True)
     assert transport.path(BERT.peer) == RELAYED
     transport._change(BERT.peer, second, punched, True)
-    assert (transport.path(BERT.peer), told) == (PUNCHED, ["up", "direct"])
+    assert (transport.path(BERT.peer), told) == (PUNCHED, ["up", PUNCHED])
     assert transport.remote_addresses(BERT.peer) == (CIRCUIT, "/ip4/203.0.113.7/tcp/4101")
     transport._change(BERT.peer, second, punched, False)
-    assert transport.path(BERT.peer) == RELAYED
+    assert told == ["up", PUNCHED, RELAYED], "what was measured is of the way that is lost"
     transport._change(BERT.peer, first, relayed, False)
-    assert told == ["up", "direct", "down"]
+    assert told == ["up", PUNCHED, RELAYED, "down"]

@@ -31,10 +31,10 @@ class Muxed:
         self.was_reset = True
 
 
-def a_stream(muxed: Any, reset: Callable[[], Awaitable[None]]) -> RawStream:
+def a_stream(muxed: Any, reset: Callable[[], Awaitable[None]], own_connection: Any = None) -> RawStream:
     connection = SimpleNamespace(get_transport_addresses=list)
-    raw: Any = SimpleNamespace(muxed_stream=muxed, muxed_conn=connection, reset=reset, swarm_conn=None)
-    return RawStream(raw)
+    raw: Any = SimpleNamespace(muxed_stream=muxed, muxed_conn=connection, reset=reset, swarm_conn=own_connection)
+    return RawStream(raw, own_connection is not None)
 
 
 def test_no_more_is_handed_on_than_was_allowed_and_a_reset_ends_the_wait() -> None:
@@ -88,5 +88,24 @@ def test_who_serves_a_stream_that_was_reset_is_released_though_the_peer_takes_no
             nursery.start_soon(stream.reset)
             await stream.wait_released()
             nursery.cancel_scope.cancel()
+
+    run(test)
+
+
+def test_a_connection_of_its_own_ends_with_the_stream_when_the_peer_has_read_all_of_it() -> None:
+    async def test() -> None:
+        is_over, is_closed = trio.Event(), trio.Event()
+
+        async def close() -> None:
+            is_closed.set()
+
+        muxed = SimpleNamespace(close=trio.lowlevel.checkpoint, wait_over=is_over.wait)
+        stream = a_stream(muxed, trio.lowlevel.checkpoint, SimpleNamespace(close=close))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stream.finish)
+            await trio.testing.wait_all_tasks_blocked()
+            assert not is_closed.is_set()
+            is_over.set()
+            await is_closed.wait()
 
     run(test)
