@@ -117,7 +117,7 @@ class Reachability:
         said = Counter(each.realm for each in fresh.values())
         wanted = {realm: OPINIONS - said[realm] for realm in REALMS}
         known = len(self._opinions) + len(self._silent)
-        chosen = []
+        chosen: list[PeerId] = []
         for peer, realm in linked:
             is_free = peer not in fresh and peer not in self._silent
             if wanted[realm] > 0 and is_free and known + len(chosen) < MAX_ASKED:
