@@ -7,7 +7,8 @@
 Rules for the asker:
 - Some connected peers of each scope and version of IP, a realm, are asked: at the start, when our addresses change, and
   now and then. Who is connected by one version can say nothing of the other. Whoever wants to know it afresh has them
-  asked again; what they said before counts until somebody has answered.
+  asked again; what they said before counts until somebody has answered. Who does not answer is left in peace for a
+  while, and others are asked in its place.
 - An address counts as confirmed if most of those asked in its realm found us there; one that we did not know of (the
   outer one of a forwarded port) if besides at least two did. So one liar can neither hide nor invent us.
 - We serve in the DHT while any address is confirmed. Only an internet address makes us `public`; one of IPv6 alone does
@@ -83,7 +84,7 @@ class Opinion:
     """What came of asking one peer."""
 
     realm: Realm  # of our connection with it
-    reached: tuple[str, ...] | None  # None: it did not answer
+    reached: tuple[str, ...]
     until: float
 
 
@@ -94,13 +95,14 @@ class Reachability:
         self._own: tuple[str, ...] = ()
         self._opinions: dict[PeerId, Opinion] = {}
         self._asked: set[PeerId] = set()  # who have not answered yet
+        self._silent: dict[PeerId, float] = {}  # who did not answer, and until when they are not asked again
         self._old: set[PeerId] = set()  # whose opinion counts until we have a newer one
 
     def set_addresses(self, addresses: Sequence[str]) -> None:
         """Where we listen. If that has changed, all that was said is void."""
         own = tuple(place_of(address) for address in addresses)
         if own != self._own:
-            self._own, self._opinions = own, {}
+            self._own, self._opinions, self._silent = own, {}, {}
 
     def renew(self) -> None:
         """Somebody wants to know it afresh: the same peers, or others, are asked again."""
@@ -109,12 +111,16 @@ class Reachability:
     def whom_to_ask(self, now: float, linked: Iterable[tuple[PeerId, Realm]]) -> list[PeerId]:
         """Of the connected peers, those whose opinion we want now."""
         self._opinions = {peer: each for peer, each in self._opinions.items() if each.until > now}
+        self._silent = {peer: until for peer, until in self._silent.items() if until > now}
+        self._old.intersection_update(self._opinions)
         fresh = {peer: each for peer, each in self._opinions.items() if peer not in self._old}
-        said = Counter(each.realm for each in fresh.values() if each.reached is not None)
+        said = Counter(each.realm for each in fresh.values())
         wanted = {realm: OPINIONS - said[realm] for realm in REALMS}
-        chosen = []
+        known = len(self._opinions) + len(self._silent)
+        chosen: list[PeerId] = []
         for peer, realm in linked:
-            if wanted[realm] > 0 and peer not in fresh and len(self._opinions) < MAX_ASKED:
+            is_free = peer not in fresh and peer not in self._silent
+            if wanted[realm] > 0 and is_free and known + len(chosen) < MAX_ASKED:
                 wanted[realm] -= 1
                 chosen.append(peer)
         self._asked.update(chosen)
@@ -129,17 +135,17 @@ class Reachability:
         """A peer has tried: what it found cannot be at a port that is none of ours."""
         ours = {where[1] for own in self._own if (where := host_and_port(own)) is not None}
         plausible = [each for each in reached if (where := host_and_port(each)) is not None and where[1] in ours]
-        self._heard(peer, Opinion(realm, tuple(dict.fromkeys(plausible))[: HOSTS * PORTS], now + ASK_AGAIN))
-        outdated = self._old - self._asked
-        self._opinions = {
-            peer: each for peer, each in self._opinions.items() if each.realm != realm or peer not in outdated
-        }
+        self._asked.discard(peer)
+        self._old.discard(peer)
+        self._silent.pop(peer, None)
+        self._opinions[peer] = Opinion(realm, tuple(dict.fromkeys(plausible))[: HOSTS * PORTS], now + ASK_AGAIN)
+        self._drop_outdated(realm)
 
     def failed(self, now: float, peer: PeerId, realm: Realm) -> None:
-        """A peer did not try, or did not say what it found; what it said before still counts."""
-        before = self._opinions.get(peer)
-        has_said = before is not None and before.reached is not None
-        self._heard(peer, before if before and has_said else Opinion(realm, None, now + RETRY))
+        """A peer did not try, or did not say what it found; what it said before counts until others have answered."""
+        self._asked.discard(peer)
+        self._silent[peer] = now + RETRY
+        self._drop_outdated(realm)
 
     def verdict(self) -> Verdict:
         """What follows from all that was said."""
@@ -153,13 +159,15 @@ class Reachability:
         in_vain = any(said[realm] for realm in REALMS if realm.scope is Scope.INTERNET or not confirmed)
         return Verdict(tuple(confirmed), "nat" if in_vain else "unknown")
 
-    def _heard(self, peer: PeerId, opinion: Opinion) -> None:
-        self._asked.discard(peer)
-        self._old.discard(peer)
-        self._opinions[peer] = opinion
+    def _drop_outdated(self, realm: Realm) -> None:
+        """What was said in a realm before somebody said something newer, but for those who may still say it anew."""
+        there = {peer for peer, each in self._opinions.items() if each.realm == realm}
+        if there - self._old:
+            outdated = there & self._old - self._asked
+            self._opinions = {peer: each for peer, each in self._opinions.items() if peer not in outdated}
 
     def _said(self, realm: Realm) -> list[tuple[str, ...]]:
-        return [each.reached for each in self._opinions.values() if each.realm == realm and each.reached is not None]
+        return [each.reached for each in self._opinions.values() if each.realm == realm]
 
     def _is_confirmed(self, address: str) -> bool:
         realm = realm_of(address)

@@ -91,10 +91,10 @@ class DialBack:
             answer = None
         if isinstance(answer, Reached):
             self._reachability.answered(_now(), peer, realm, answer.addresses)
-            self._look_at_verdict()
             self._was_tried.set()
         else:
             self._reachability.failed(_now(), peer, realm)
+        self._look_at_verdict()
 
     def _named(self) -> tuple[str, ...]:
         """Where we may be."""

@@ -81,7 +81,7 @@ class Relaying:
             log.info("the relay %s is gone", short(peer))
             self._network.forget_relay(peer)
             self._mapping.forget(peer)
-            self._network.meet_at(self._mapping.places)
+            self._network.meet_at(self._mapping.places, self.nat == "symmetric")
         self._changed.set()
 
     async def run(self) -> None:
@@ -154,7 +154,7 @@ class Relaying:
             log.debug("the relay %s does not say where it sees us: %s", short(relay), error)
         else:
             self._mapping.note(relay, host_of(addresses[0]) if addresses else relay, seen)
-            self._network.meet_at(self._mapping.places)
+            self._network.meet_at(self._mapping.places, self.nat == "symmetric")
 
     def _announce(self) -> None:
         self._network.relayed_addresses = self._holder.addresses

@@ -6,6 +6,7 @@ The reason is that of the path in use. Codes are for programs, and keep their me
     reversal         called by a relay, dialled back    met             both dialled at the same moment
     relay            by a relay, nothing tried yet      relay-failed    by a relay, as all tries to meet failed
     relay-symmetric  by a relay, as a router gives each destination another port
+    relay-early      by a relay, as it is not known yet where the two can meet
     none             no connection
 """
 
@@ -21,6 +22,7 @@ from shoal.protocol.multiaddrs import is_relayed, relay_of
 
 MAKING = (Way.DIAL, Way.MEET, Way.REVERSAL, Way.CAME)
 ROUND_TO = 5.0  # seconds: a countdown that changes every second would make all who watch it look again
+NOT_YET = "it is not known yet where the two can meet"
 WHOSE_ROUTER = {
     "no-place-here": "this node's router gives each destination another port (symmetric)",
     "no-place-there": "its router gives each destination another port (symmetric)",
@@ -90,6 +92,8 @@ class Account:
         last = tries[-1]
         if last.code in WHOSE_ROUTER:
             return Reason("relay-symmetric", f"{by}: {WHOSE_ROUTER[last.code]}")
+        if last.code == "no-place-yet":
+            return Reason("relay-early", f"{by}: {NOT_YET}{_next(last.again - now)}")
         number = sum(step.times for step in tries)
         often = "a try" if number == 1 else f"{number} tries"
         return Reason("relay-failed", f"{by}: {often} to meet failed ({last.words}){_next(last.again - now)}")

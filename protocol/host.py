@@ -30,6 +30,7 @@ from multiaddr import Multiaddr
 from shoal.protocol.circuit.book import Book
 from shoal.protocol.circuit.circuits import Circuits
 from shoal.protocol.circuit.holder import Promise
+from shoal.protocol.circuit.meeting import side_of
 from shoal.protocol.circuit.punch import OnStep, goes_by_a_relay
 from shoal.protocol.errors import NOT_SPOKEN, LocalError, TransportError
 from shoal.protocol.identity import Identity
@@ -177,9 +178,9 @@ class TrioHost:
         """Whether large packets come to a peer that we have dialled."""
         return await self._circuits.large_ones_pass(peer)
 
-    def meet_at(self, addresses: tuple[str, ...]) -> None:
+    def meet_at(self, addresses: tuple[str, ...], is_symmetric: bool) -> None:
         """Others who dial us when we dial them can meet us there."""
-        self._circuits.puncher.addresses = addresses
+        self._circuits.puncher.own = side_of(addresses, is_symmetric)
 
     def be_relay(self, addresses: tuple[str, ...]) -> None:
         """Be a relay for others, who may dial us at these; without any, be none any more."""

@@ -13,7 +13,7 @@ Rules:
     unreachable      there is no way there          no-place-here   our router gives each destination another port
     reset            the connection was cut         no-place-there  theirs does; no-place-both: both
     failed           anything else                  too-often       so many dials there failed that we wait
-    itself           we answer there ourselves
+    itself           we answer there ourselves      no-place-yet    one of the two does not know where it can be met
 """
 
 from __future__ import annotations

@@ -204,9 +204,9 @@ class Network:
         """Where a peer that we have dialled sees the port that we listen on, and that port; TransportError if not."""
         return await self._transport.seen_by(peer)
 
-    def meet_at(self, addresses: tuple[str, ...]) -> None:
-        """Others who dial us when we dial them can meet us there."""
-        self._transport.meet_at(addresses)
+    def meet_at(self, addresses: tuple[str, ...], is_symmetric: bool = False) -> None:
+        """Others who dial us when we dial them can meet us there; without any: nowhere, or not known yet where."""
+        self._transport.meet_at(addresses, is_symmetric)
 
     def be_relay(self, addresses: tuple[str, ...]) -> None:
         """Connect others with each other, who dial us at these, within limits; without any, do so no more."""

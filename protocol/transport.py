@@ -164,9 +164,9 @@ class Transport:
         """Whether large packets come to a peer that we have dialled; TransportError if that cannot be told."""
         return await self._bridge.call(self._host.large_ones_pass, peer)
 
-    def meet_at(self, addresses: tuple[str, ...]) -> None:
-        """Others who dial us when we dial them can meet us there."""
-        self._bridge.post(self._host.meet_at, addresses)
+    def meet_at(self, addresses: tuple[str, ...], is_symmetric: bool = False) -> None:
+        """Others who dial us when we dial them can meet us there; without any: nowhere, or not known yet where."""
+        self._bridge.post(self._host.meet_at, addresses, is_symmetric)
 
     def be_relay(self, addresses: tuple[str, ...]) -> None:
         """Connect others with each other, who dial us at these, within limits; without any, do so no more."""

@@ -43,7 +43,7 @@ LIBP2P_ALLOWED = (
     *(f"protocol/{name}.py" for name in ("host", "swarm", "session", "muxer", "muxed", "packets")),
     *(
         f"protocol/circuit/{name}.py"
-        for name in ("circuits", "client", "mirror", "punch", "relay", "sockets", "speech")
+        for name in ("circuits", "client", "meeting", "mirror", "punch", "relay", "sockets", "speech")
     ),
 )
 TORCH = {"torch", "safetensors.torch"}

@@ -33,6 +33,7 @@ THEIR_REASONS = {
     "relay": "by a relay, no direct way was tried by it",
     "relay-symmetric": "by a relay, as a router gives each destination another port",
     "relay-failed": "by a relay, as the tries to meet failed",
+    "relay-early": "by a relay, as it is not known yet where to meet",
     "none": "no connection",
 }
 OUTCOMES = {  # of a peer's steps, which come as codes: each end words them from its own side

@@ -4,7 +4,8 @@ Codes and sides are for programs, and keep their meaning. `side` is "ours", "the
 "nobody" where nothing is wrong.
 
     direct, punched                                    all is well
-    relayed-symmetric-{here,there,both}, relayed-failed, relayed-untried     slow, as all goes by a relay
+    relayed-symmetric-{here,there,both}, relayed-failed, relayed-untried, relayed-early
+                                                       slow, as all goes by a relay
     itself, no-address, unresolved, unreachable, refused, reset, silent, other-identity, too-often,
     failed                                             not reached
 """
@@ -60,6 +61,9 @@ def of_connection(account: Account, now: float, nat: str, seen: Seen | None, por
         sentence = f"all goes by the relay {short(account.relay or '')}, as {name} and this node have not met: {SLOW}."
         why = "a firewall that lets no answers in, or a carrier's second router, is the usual cause"
         return Verdict("relayed-failed", "network", sentence, f"It is tried again by itself; {why}.")
+    if reason.code == "relay-early":
+        sentence = f"all goes by the relay {short(account.relay or '')}, as it is not known yet where to meet: {SLOW}."
+        return Verdict("relayed-early", "nobody", sentence, "It is tried again by itself; ask again in some seconds.")
     sentence = f"all goes by the relay {short(account.relay or '')}, and no direct way was tried yet: {SLOW}."
     return Verdict("relayed-untried", "nobody", sentence, "Ask again in some seconds.")
 

@@ -5,10 +5,11 @@ Rules:
   When all are taken, nobody new gets one; of one host (behind a router there may be several peers), and of one network,
   only some.
 - A circuit is on the account of both of its ends: of the peer, of its host, and of its network, as names cost nothing.
-  Each has a bounded number, few of them with the same other end, and peers and hosts a rate that all of their circuits
-  share. All circuits together have another. Who exceeds a rate is read more slowly.
-- Where all places are taken, of the relay or of the one who is called, the idlest circuit of the host that has opened
-  most yields to a host that has opened fewer: who fills a relay keeps nobody else from it.
+  Each has a bounded number that it has opened, and as many that others have opened to it, so that to be called keeps
+  nobody from calling; few of them with the same other end. Peers and hosts have a rate that all of their circuits
+  share, and all circuits together have another. Who exceeds a rate is read more slowly.
+- Where all places are taken, of the relay or on any of these accounts, the idlest circuit of the host that has opened
+  most of them yields to a host that has opened fewer: who fills a relay keeps nobody else from it.
 - A circuit ends when it has carried its share of bytes, its time is over, or nothing has been said on it for long. Its
   ends may open another.
 - What is asked of us is counted, too: who asks without end, by one name or by many, is refused without further thought.
@@ -17,7 +18,7 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from ipaddress import ip_interface
@@ -95,7 +96,12 @@ class Circuit:
     def __init__(self, book: Book, now: float, source: End, target: End) -> None:
         limits = book.limits
         self.source, self.target = source, target
-        self.accounts = tuple(dict.fromkeys(source.accounts + target.accounts))  # those that both share count once
+        self.accounts = tuple(dict.fromkeys(source.accounts + target.accounts))  # those that both share pay once
+        self.places = (
+            *(("from", each) for each in source.accounts),
+            *(("to", each) for each in target.accounts),
+            ("in", "all"),
+        )
         self.used_at = now
         self.cut: Callable[[], None] = lambda: None
         self._book, self._left = book, limits.circuit_carries
@@ -126,11 +132,11 @@ class Book:
         self._limits = limits
         self._reserved: dict[PeerId, tuple[float, str]] = {}  # until when, and from which host
         self._circuits: dict[Circuit, None] = {}  # the oldest first
-        self._of_account: Counter[str] = Counter()
         self._most = {
             "peer": limits.circuits_of_peer,
             "host": limits.circuits_of_host,
             "network": limits.circuits_of_network,
+            "all": limits.circuits,
         }
         self._questions = {
             "peer": Allowances[str](*limits.questions, limits.peers),
@@ -200,11 +206,10 @@ class Book:
             raise Refused(Status.NO_RESERVATION)
         circuit = Circuit(self, now, asks, End(target, self._reserved[target][1]))
         alike = sum(each.source.peer == source and each.target.peer == target for each in self._circuits)
-        if source == target or alike >= self._limits.circuits_of_pair or any(map(self._is_full, asks.accounts)):
+        if source == target or alike >= self._limits.circuits_of_pair:
             raise Refused(Status.RESOURCE_LIMIT_EXCEEDED)
         self._make_room(circuit)
         self._circuits[circuit] = None
-        self._of_account.update(circuit.accounts)
         return circuit
 
     def spend(self, now: float, circuit: Circuit, size: int) -> float:
@@ -215,32 +220,18 @@ class Book:
 
     def close(self, circuit: Circuit) -> None:
         """A circuit has ended."""
-        if circuit in self._circuits:
-            del self._circuits[circuit]
-            self._of_account.subtract(circuit.accounts)
-            self._of_account = +self._of_account
-
-    def _is_full(self, account: str) -> bool:
-        return self._of_account[account] >= self._most[_kind(account)]
+        self._circuits.pop(circuit, None)
 
     def _make_room(self, new: Circuit) -> None:
-        """For one more, in all and at each account of the one who is called."""
-        for account in new.target.accounts:  # each is a part of the next
-            if self._is_full(account):
-                self._one_yields((each for each in self._circuits if account in each.target.accounts), new)
-        if len(self._circuits) >= self._limits.circuits:
-            self._one_yields(self._circuits, new)
-
-    def _one_yields(self, rivals: Iterable[Circuit], new: Circuit) -> None:
-        """The idlest of the host that has opened most of these; Refused if it would have fewer than the new one's."""
-        rivals = list(rivals)
-        opened = Counter(each.source.host for each in rivals)
-        biggest, count = max(opened.items(), key=lambda item: item[1], default=("", 0))
-        if count < opened[new.source.host] + 2:
-            raise Refused(Status.RESOURCE_LIMIT_EXCEEDED)
-        idlest = min((each for each in rivals if each.source.host == biggest), key=lambda each: each.used_at)
-        idlest.close()
-        idlest.cut()
+        """For one more at each of its places. Refused before anybody has yielded."""
+        yielding: list[Circuit] = []
+        for place in new.places:
+            there = [each for each in self._circuits if place in each.places and each not in yielding]
+            if len(there) >= self._most[_kind(place[1])]:
+                yielding.append(_who_yields(there, new))
+        for each in yielding:
+            each.close()
+            each.cut()
 
     def _ask(self, now: float, end: End) -> None:
         for account in end.accounts:
@@ -250,6 +241,15 @@ class Book:
     def _expire(self, now: float) -> None:
         for peer in [peer for peer, (until, _) in self._reserved.items() if until <= now]:
             del self._reserved[peer]
+
+
+def _who_yields(rivals: Sequence[Circuit], new: Circuit) -> Circuit:
+    """The idlest of the host that has opened most of these; Refused if it would have fewer than the new one's."""
+    opened = Counter(each.source.host for each in rivals)
+    biggest, count = max(opened.items(), key=lambda item: item[1], default=("", 0))
+    if count < opened[new.source.host] + 2:
+        raise Refused(Status.RESOURCE_LIMIT_EXCEEDED)
+    return min((each for each in rivals if each.source.host == biggest), key=lambda each: each.used_at)
 
 
 def _kind(account: str) -> str:

@@ -8,7 +8,8 @@ Rules:
 - Who begins is the server of the connection that comes of it, whoever's packets were first.
 - Only public addresses are dialled, two, for a short time and a few times each, and for who is connected by a relay
   alone. How often one peer, and all together, make us do so is bounded: it is they who say where.
-- Before that, whoever begins dials plainly: the other may have called by a relay as we cannot be dialled ourselves.
+- Before that, whoever begins dials plainly, each place for a trip or two: the other may have called by a relay as we
+  cannot be dialled ourselves.
 - A connection that the other one makes meanwhile will do as well.
 """
 
@@ -16,7 +17,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 import trio
 from libp2p.abc import IMuxedConn, INetConn, INetStream
@@ -25,20 +25,19 @@ from libp2p.peer.id import ID
 from libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
 from multiaddr import Multiaddr
 
-from shoal.protocol.account import WHOSE_ROUTER
 from shoal.protocol.allowance import Allowance, Allowances
 from shoal.protocol.circuit.book import Refused, Status
+from shoal.protocol.circuit.meeting import NowhereToMeet, Side, goals, heard, hello, nowhere
 from shoal.protocol.circuit.relay import OpenStream
 from shoal.protocol.circuit.sockets import family_of, first_of, listening_ports
 from shoal.protocol.circuit.speech import drop, hear, say
 from shoal.protocol.errors import TransportError
 from shoal.protocol.ids import PeerId
 from shoal.protocol.journal import OK, Step, Way
-from shoal.protocol.multiaddrs import Place, host_and_port, is_public, is_relayed, multiaddr, relay_of
+from shoal.protocol.multiaddrs import Place, is_relayed, multiaddr, relay_of
 from shoal.protocol.swarm import Keeper, Raw, Tcp, why
 
 DCUTR = "/libp2p/dcutr"
-MAX_PLACES = 2
 PER_PEER, IN_ALL = (8, 0.05), (32, 1.0)  # times that somebody may have us dial: in a burst, and per second
 MAX_PEERS = 1024  # whose number of times is remembered
 ASK_LIMIT = 5.0  # seconds until the other has said where it is
@@ -51,19 +50,11 @@ SETTLED = 1.0  # seconds after which a connection that the other one has made is
 OnStep = Callable[[PeerId, Step], None]
 
 
-class NowhereToMeet(TransportError):
-    """To try again would be of no use: who it is that is seen elsewhere by each."""
-
-    def __init__(self, here: bool, there: bool) -> None:
-        whose = "both" if here and there else "here" if here else "there"
-        super().__init__(WHOSE_ROUTER[f"no-place-{whose}"], f"no-place-{whose}")
-
-
 class Puncher:
-    """`addresses` are ours as others see them, where others may meet us."""
+    """`own` is where others may meet us."""
 
     def __init__(self, swarm: Keeper, open_stream: OpenStream) -> None:
-        self.addresses: tuple[str, ...] = ()
+        self.own = Side()
         self.on_step: OnStep = lambda peer, step: None
         self._swarm, self._open_stream = swarm, open_stream
         self._for_one = Allowances[ID](*PER_PEER, MAX_PEERS)
@@ -89,23 +80,24 @@ class Puncher:
 
     async def serve(self, stream: INetStream) -> None:
         """Somebody else begins."""
-        peer, places, begin = stream.muxed_conn.peer_id, list[Place](), time.time()
+        peer, other, begin = stream.muxed_conn.peer_id, None, time.time()
         try:
             self._check(peer)
-            with trio.fail_after(ASK_LIMIT):
-                places = _places(await hear(stream, HolePunch))
-                await say(stream, self._hello())
+            with trio.move_on_after(ASK_LIMIT) as limit:
+                other = heard(await hear(stream, HolePunch))
+                await say(stream, hello(self.own))
                 await hear(stream, HolePunch)
-            if places:
-                await self._dial(peer, places, as_client=True)
-                self.note(stream.muxed_conn, Way.MEET, begin)
+            if other is None or limit.cancelled_caught:
+                raise TransportError(f"no answer in {ASK_LIMIT:g} s", "silent")
+            await self._dial(peer, goals(self.own, other), as_client=True)
+            self.note(stream.muxed_conn, Way.MEET, begin)
         except Refused:
             pass  # there is a direct connection, or we were asked too often
         except Exception as error:  # whatever libp2p raises; the one that has begun knows as much, and may try again
             await trio.sleep(SETTLED)
             if direct_connection(self._swarm, peer) is None:
-                nowhere = None if places and self.addresses else NowhereToMeet(not self.addresses, not places)
-                self.note(stream.muxed_conn, Way.MEET, begin, nowhere or error)
+                reason = nowhere(self.own, other) if other is not None else None
+                self.note(stream.muxed_conn, Way.MEET, begin, reason or error)
         finally:
             await drop(stream)
 
@@ -138,14 +130,13 @@ class Puncher:
         try:
             with trio.move_on_after(ASK_LIMIT):
                 asked = trio.current_time()
-                await say(stream, self._hello())
-                places = _places(await hear(stream, HolePunch))
+                await say(stream, hello(self.own))
+                other = heard(await hear(stream, HolePunch))
                 trip = trio.current_time() - asked
-                if places and is_first and (direct := await self._dial_plainly(relayed, places[0], trip)) is not None:
-                    return direct
-                if not places or not self.addresses:
-                    raise NowhereToMeet(not self.addresses, not places)
-                begin = time.time()
+                for place in other.places if is_first else ():
+                    if (direct := await self._dial_plainly(relayed, place, trip)) is not None:
+                        return direct
+                places, begin = goals(self.own, other), time.time()
                 await say(stream, HolePunch(type=HolePunch.SYNC))
                 await trio.sleep(trip / 2)
                 met = await self._dial(peer, places, as_client=False)
@@ -173,19 +164,14 @@ class Puncher:
         self.note(relayed.muxed_conn, Way.REVERSAL, begin, failure, at=address)
         return None
 
-    def _hello(self) -> HolePunch:
-        return HolePunch(type=HolePunch.CONNECT, ObsAddrs=[Multiaddr(each).to_bytes() for each in self.addresses])
-
     async def _dial(self, peer: ID, places: Sequence[Place], as_client: bool) -> INetConn:
-        family = family_of(places[0][0])
-        source = listening_ports(self._swarm).get(family)
+        source = listening_ports(self._swarm).get(family_of(places[0][0]))
         if source is None or peer in self._swarm.punching:
             raise TransportError("not now")
-        goals = [each for each in places if family_of(each[0]) == family]
-        self._swarm.punching[peer] = goals
+        self._swarm.punching[peer] = places
         try:
             with trio.move_on_after(DIAL_LIMIT):
-                line = await first_of(source, goals, PAUSE)
+                line = await first_of(source, places, PAUSE)
                 return await self._upgrade(Raw(line, as_client), peer, as_client)
             raise TransportError(f"neither has reached the other in {DIAL_LIMIT:g} s", "silent")
         finally:
@@ -219,16 +205,3 @@ def direct_connection(swarm: Keeper, peer: ID) -> INetConn | None:
 def goes_by_a_relay(connection: INetConn) -> bool:
     """Whether a connection goes by a relay."""
     return any(is_relayed(str(each)) for each in connection.muxed_conn.get_transport_addresses())
-
-
-def _places(message: HolePunch) -> list[Place]:
-    """Where the other one says that it is seen; Refused if it says something else."""
-    if message.type != HolePunch.CONNECT:
-        raise Refused(Status.UNEXPECTED_MESSAGE)
-    found: list[Place] = []
-    for each in message.ObsAddrs[:MAX_PLACES]:
-        with suppress(ValueError):
-            place = host_and_port(str(Multiaddr(each)))
-            if place is not None and is_public(place[0]):
-                found.append((str(place[0]), place[1]))
-    return found

@@ -61,8 +61,8 @@ class Peer:
             circuits += (await self.transport.reserve(PeerId(peer))).addresses
             seen, _ = await self.transport.seen_by(PeerId(peer))
             mapping.note(PeerId(peer), host_of(address), seen)
-        self.transport.meet_at(mapping.places)
         own = reachable_at(self.transport.addresses())
+        self.transport.meet_at(mapping.places, mapping.kind(own) == "symmetric")
         return {
             "circuits": circuits,
             "own": [each for each in own if not is_loopback(each)],

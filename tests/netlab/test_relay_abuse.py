@@ -14,6 +14,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from shoal.node.up.processes import Children
 from shoal.protocol.circuit.book import LIMITS, MIB
 from tests.integration.nodes import until
@@ -26,14 +28,17 @@ from tests.netlab.test_paths import Remote, remote
 ABUSER = Path(__file__).with_name("circuit_abuser.py")
 FAR = Link(delay=0.01)
 ASKED, FLOOD = 1000, 10_000_000_000  # circuits and bytes that are tried
-SECONDS = 6.0  # a node hangs up on who does not answer its pings for 30, as these peers do not
+SHORT, LONGER = 6.0, 75.0  # seconds of it
 LEAST = MIB  # bytes that the flood brings through in a few seconds
 GROWTH = 100 * MIB  # bytes of memory for all of it
-SLOWEST = 0.5  # seconds more than at rest for half of all words, on a busy machine
+SLOWEST = 0.5, 1.5  # seconds more than at rest for half of all words, and for 95 of 100, on a busy machine
 LONG = 120.0
 
 
-def test_a_relay_under_abuse_keeps_its_limits_and_serves_others(lab: Lab, children: Children, tmp_path: Path) -> None:
+@pytest.mark.parametrize("seconds", [SHORT, pytest.param(LONGER, marks=pytest.mark.slow)])
+def test_a_relay_under_abuse_keeps_its_limits_and_serves_others(
+    lab: Lab, children: Children, tmp_path: Path, seconds: float
+) -> None:
     relay = public_relay(lab, children, tmp_path)
     name, door = relay.name(), relay.door
     with ExitStack() as stack:
@@ -53,13 +58,13 @@ def test_a_relay_under_abuse_keeps_its_limits_and_serves_others(lab: Lab, childr
         one.ask(reach=[other.peer, *other.circuits])
         names = {each: each.ask(reserve=[name, door])["names"] for each in (crowd, silent, flood, sink)}
         before = relay.status()
-        rest = talk(one, other, 1.0)
+        rest = talk(one, other, 3.0)
         target = names[sink][0]
-        floods = {"flood": [target, f"{door}/p2p/{name}/p2p-circuit", FLOOD, SECONDS]}
+        floods = {"flood": [target, f"{door}/p2p/{name}/p2p-circuit", FLOOD, seconds]}
         crowds = {"crowd": [name, [*names[crowd], *names[silent]], ASKED]}
         begin = time.monotonic()
         with asking(flood, **floods) as flooded, asking(crowd, **crowds) as crowded:
-            seen, trips = watch(relay, one, other, SECONDS)
+            seen, trips = watch(relay, one, other, seconds)
         took = time.monotonic() - begin
         carried = relay.status()["relaying"]["carried_bytes"] - before["relaying"]["carried_bytes"]
         answers, sent = crowded()["answers"], flooded()["sent"]
@@ -71,8 +76,11 @@ def test_a_relay_under_abuse_keeps_its_limits_and_serves_others(lab: Lab, childr
         assert most <= LIMITS.circuits_of_host + 2
         burst, rate = LIMITS.rate_of_peer
         assert LEAST < carried < burst + rate * took + 4 * MIB
+        if seconds == LONGER:
+            assert carried > burst + rate * took / 4, "it went on for all that time"
         assert growth < GROWTH
-        assert median(trips) < median(rest) + SLOWEST
+        for part, more in zip((0.5, 0.95), SLOWEST, strict=True):
+            assert quantile(trips, part) < quantile(rest, part) + more
 
 
 def public_relay(lab: Lab, children: Children, folder: Path) -> LabNode:
@@ -101,11 +109,12 @@ def talk(one: Remote, other: Remote, seconds: float) -> list[float]:
 
 
 def describe(trips: list[float]) -> str:
-    return f"{median(trips) * 1e3:.0f} ms ({max(trips) * 1e3:.0f} at most, of {len(trips)})"
+    half, most = (quantile(trips, part) * 1e3 for part in (0.5, 0.95))
+    return f"{half:.0f} ms ({most:.0f} for 95 of 100, {max(trips) * 1e3:.0f} at most, of {len(trips)})"
 
 
-def median(trips: list[float]) -> float:
-    return sorted(trips)[len(trips) // 2]
+def quantile(trips: list[float], part: float) -> float:
+    return sorted(trips)[int(len(trips) * part)]
 
 
 class asking:

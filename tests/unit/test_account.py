@@ -56,6 +56,13 @@ REASONS = [
     (
         "relayed",
         (BY_RELAY,),
+        (step(Way.MEET, "no-place-yet", again=110.0),),
+        "relay-early",
+        "relayed by 7nBFdh: it is not known yet where the two can meet; the next in 10 s",
+    ),
+    (
+        "relayed",
+        (BY_RELAY,),
         (step(Way.MEET, "silent", again=129.0, times=3),),
         "relay-failed",
         "relayed by 7nBFdh: 3 tries to meet failed (neither has reached the other in 2.5 s); the next in 30 s",

@@ -36,6 +36,7 @@ CONNECTED = [
     ("relayed", ("no-place-there",), "symmetric", SEEN, "relayed-symmetric-here", "ours"),  # it knows better by now
     ("relayed", ("no-place-there",), "keeping", None, "relayed-symmetric-there", "theirs"),
     ("relayed", (), "keeping", replace(SEEN, nat="symmetric"), "relayed-symmetric-there", "theirs"),
+    ("relayed", ("no-place-yet",), "unknown", SEEN, "relayed-early", "nobody"),
     ("relayed", ("no-place-both",), "unknown", None, "relayed-symmetric-both", "both"),
 ]
 

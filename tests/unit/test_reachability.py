@@ -132,6 +132,37 @@ def test_who_does_not_want_to_be_asked_again_has_said_what_it_said() -> None:
     assert us.whom_to_ask(ASK_AGAIN + 1.0, [(peer, WEB)]) == [peer]
 
 
+def test_in_place_of_one_that_does_not_want_to_be_asked_again_others_are_asked() -> None:
+    """A port was open, and is not any more."""
+    us = listening()
+    linked = [(peer, WEB) for peer in PEERS]
+    for peer in us.whom_to_ask(0.0, linked):
+        us.answered(0.0, peer, WEB, [OWN])
+    us.renew()
+    for peer in us.whom_to_ask(1.0, linked):
+        us.failed(1.0, peer, WEB)
+    assert us.verdict().reachability == "public", "nobody has said otherwise"
+    others = us.whom_to_ask(2.0, linked)
+    assert others == PEERS[3:6]
+    us.answered(3.0, others[0], WEB, [])
+    assert us.verdict().reachability == "nat", "old words do not outvote a new one"
+    assert us.whom_to_ask(RETRY + 2.0, linked) == [PEERS[0], PEERS[1]], "and then there are three again"
+
+
+def test_the_old_word_of_who_fails_last_does_not_count_either() -> None:
+    us = listening()
+    linked = [(peer, WEB) for peer in PEERS[:3]]
+    for peer in us.whom_to_ask(0.0, linked):
+        us.answered(0.0, peer, WEB, [OWN])
+    us.renew()
+    assert us.whom_to_ask(1.0, linked) == PEERS[:3]
+    us.answered(2.0, PEERS[0], WEB, [])
+    assert us.verdict().reachability == "public", "two may still say something else"
+    for peer in PEERS[1:3]:
+        us.failed(3.0, peer, WEB)
+    assert us.verdict().reachability == "nat"
+
+
 def test_who_is_asked_and_does_not_answer_is_not_waited_for() -> None:
     us = listening()
     [peer] = us.whom_to_ask(0.0, [(PEERS[0], WEB)])

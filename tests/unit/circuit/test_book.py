@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from shoal.protocol.circuit.book import LIMITS as DEFAULTS
 from shoal.protocol.circuit.book import Book, Limits, Refused, Status
 from shoal.protocol.ids import PeerId
 
@@ -176,6 +177,52 @@ def test_who_fills_the_places_of_one_that_is_called_yields_to_others() -> None:
     book.open(0.0, E, "is modest", A)
     assert cut == [C]
     assert book.circuits == 3
+
+
+def test_who_is_called_by_many_can_still_call() -> None:
+    """Eight names of one host open as many circuits to a victim as it may have."""
+    book = Book()
+    book.reserve(0.0, A, "the victim's")
+    book.reserve(0.0, B, "a friend's")
+    for name in many(8):
+        for _ in range(2):
+            book.open(0.0, name, "the attacker's", A)
+    book.open(0.0, A, "the victim's", B)
+    assert book.circuits == 17
+
+
+def test_who_shares_an_address_with_one_that_calls_everywhere_can_be_called() -> None:
+    """Behind a carrier's translation both have one host, which opens as many circuits as it may."""
+    book = Book(dataclasses.replace(DEFAULTS, questions=(1e6, 1e6), questions_of_host=(1e6, 1e6)))
+    book.reserve(0.0, A, "the carrier's")
+    far = many(8)
+    for number, peer in enumerate(far):
+        book.reserve(0.0, peer, f"198.51.{number}.1")
+    for number in range(DEFAULTS.circuits_of_host):
+        book.open(0.0, PeerId(f"bad {number // 4}"), "the carrier's", far[number % 8])
+    assert refusal(book.open, 0.0, C, "the carrier's", far[0]) is Status.RESOURCE_LIMIT_EXCEEDED
+    book.open(0.0, C, "elsewhere", A)
+    assert book.circuits == DEFAULTS.circuits_of_host + 1
+
+
+def test_a_host_that_has_opened_most_of_its_network_yields_to_its_neighbours() -> None:
+    book = reserved(A, B, limits=dataclasses.replace(LIMITS, circuits=9, circuits_of_peer=9, circuits_of_network=3))
+    cut: list[PeerId] = []
+    for name in many(3):
+        book.open(0.0, name, "192.0.2.1", A).cut = lambda name=name: cut.append(name)  # type: ignore[misc]
+    book.open(0.0, C, "192.0.2.2", B)
+    assert (cut, book.circuits) == (many(1), 3)
+
+
+def test_nobody_yields_to_one_that_is_refused_elsewhere() -> None:
+    """The neighbour would yield, but whom it calls has as many callers as it may have, each with one circuit."""
+    book = reserved(A, B, limits=dataclasses.replace(LIMITS, circuits=9, circuits_of_network=2))
+    for name in (C, D):
+        book.open(0.0, name, "192.0.2.1", A)
+    for number, name in enumerate(many(2)):
+        book.open(0.0, name, f"198.51.{number}.1", B)
+    assert refusal(book.open, 0.0, E, "192.0.2.2", B) is Status.RESOURCE_LIMIT_EXCEEDED
+    assert book.circuits == 4
 
 
 def test_a_circuit_on_which_nothing_is_said_ends() -> None:
