@@ -1,50 +1,80 @@
 """How closely a run is watched: the longer nothing has happened in it, the less, so that waiting costs next to nothing.
 
 Rules:
-- Pauses grow with the time since the last news, up to MOST times what they are while something happens.
+- Pauses grow with the time since the last news, up to so many times what they are while something happens that a run
+  which is cut in two at rest knows it within 30 s, the verdict on the lost included. A probe counts for both ends, and
+  whoever is about to ask asks the one whose last is longest ago. So in a pair the next is never further than a pause
+  (MOST_OF_TWO); of more, those on one side of a cut may first ask each other, and so ask sooner (MOST).
 - News of any kind, of our own, of others, of a lost connection, end the rest at once. So the first death in a resting
   run is found later than usual, and all that come with it as soon as ever.
-- Within a round nobody rests, as its owner says (`may_rest`): a round may take long, and hangs on its members.
+- Who hangs on others does not rest, as its owner says (`let_rest`): that is news too.
+- Every pause is drawn, that of many members after the same news too: else all would ask at once, for ever.
 """
 
 from __future__ import annotations
 
+import math
+import random
+
 from shoal.protocol.effects import Effect
+from shoal.protocol.members import MemberTable
 from shoal.protocol.timers import Timers
 
-GROWTH, MOST = 1 / 5, 20.0  # periods for each second without news
+GROWTH, MOST_OF_TWO, MOST = 1 / 5, 15.0, 10.0  # periods for each second without news; at most
 PROBES, EXCHANGES, EXCHANGES_MOST = 1.0, 30.0, 120.0  # seconds between two while something happens; the longest
+SMALL = 32  # members; larger groups exchange less often
+PROBES_VARY, EXCHANGES_VARY = 0.1, 0.2  # share of a pause that it may be longer or shorter
 
 
 class Calm:
     """Of one member."""
 
-    def __init__(self, timers: Timers) -> None:
-        self.may_rest = True
+    def __init__(self, table: MemberTable, timers: Timers, rng: random.Random) -> None:
+        self._table = table
         self._timers = timers
+        self._rng = rng
+        self._may_rest = True
         self._news_at = float("inf")  # none yet: nobody rests
 
     def stir(self, now: float) -> list[Effect]:
         """There are news: what was put off is due as usual."""
         self._news_at = now
-        usual = {"probe": PROBES, "sync": EXCHANGES}
-        late = [name for name, pause in usual.items() if (self._timers.due(name) or 0.0) > now + pause]
-        return [self._timers.arm(now, usual[name], name) for name in late]
+        return [
+            *self._bring_forward(now, "probe", PROBES, self._rng.uniform(0.0, PROBES)),
+            *self._bring_forward(now, "sync", EXCHANGES * self._crowd(), self.exchange_pause(now)),
+        ]
+
+    def let_rest(self, now: float, may_rest: bool) -> list[Effect]:
+        """Whether nothing hangs on the others now."""
+        before, self._may_rest = self._may_rest, may_rest
+        return self.stir(now) if before and not may_rest else []
+
+    def is_resting(self, now: float) -> bool:
+        """Whether pauses are longer than usual."""
+        return self._growth(now) > 1.0
 
     def probe_pause(self, now: float) -> float:
         """Until the next probe."""
-        return PROBES * self._growth(now)
-
-    def asked_before(self, now: float) -> float:
-        """At rest, one probe of two members is enough, whose ever it is: who asked us later than this need not be."""
-        pause = self.probe_pause(now)
-        return now - pause if pause > PROBES else now
+        return PROBES * self._growth(now) * self._vary(PROBES_VARY)
 
     def exchange_pause(self, now: float) -> float:
-        """Until the next exchange of summaries, in a small group."""
-        return min(EXCHANGES_MOST, EXCHANGES * self._growth(now))
+        """Until the next exchange of summaries."""
+        return min(EXCHANGES_MOST, EXCHANGES * self._growth(now)) * self._crowd() * self._vary(EXCHANGES_VARY)
+
+    def _bring_forward(self, now: float, name: str, usual: float, pause: float) -> list[Effect]:
+        due = self._timers.due(name)
+        is_late = due is not None and due > now + usual * (1 + EXCHANGES_VARY)
+        return [self._timers.arm(now, pause, name)] if is_late else []
 
     def _growth(self, now: float) -> float:
-        if not self.may_rest:
+        if not self._may_rest:
             return 1.0
-        return min(MOST, max(1.0, GROWTH * (now - self._news_at)))
+        most = MOST if len(self._table.present()) > 1 else MOST_OF_TWO
+        return min(most, max(1.0, GROWTH * (now - self._news_at)))
+
+    def _crowd(self) -> float:
+        """How many times less often a large group exchanges summaries, which are as long as it is large."""
+        return max(1.0, math.log2(2 * max(1, len(self._table.present())) / SMALL))
+
+    def _vary(self, share: float) -> float:
+        return self._rng.uniform(1.0 - share, 1.0 + share)

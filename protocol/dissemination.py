@@ -63,7 +63,7 @@ class Dissemination:
     def __init__(self, table: MemberTable, timers: Timers, rng: random.Random) -> None:
         self._table = table
         self._timers = timers
-        self.calm = Calm(timers)
+        self.calm = Calm(table, timers, rng)
         self._rng = rng
         self._gossiped_at = NEVER
         self._entries: Rumours[PeerId] = Rumours()

@@ -8,7 +8,6 @@ checks it, and the member that it speaks of refutes it.
 
 from __future__ import annotations
 
-import math
 import random
 
 from shoal.protocol.calm import Calm
@@ -19,7 +18,6 @@ from shoal.protocol.messages.membership import Claim, Gossip, News, Row, Summary
 from shoal.protocol.timers import Timers
 
 PAGE = 48  # entries in one message
-SMALL = 32  # members; larger groups exchange less often
 ALONE_FIRST, ALONE_MOST = 1.0, 15.0  # back-off between tries while nobody is there
 SEEDS_AT_ONCE = 3
 
@@ -56,12 +54,9 @@ class Exchange:
 
     def sync(self, now: float, _: str) -> list[Effect]:
         """Time for another exchange."""
-        count = len(self._table.present())
-        if count:
+        if self._table.present():
             self._alone_pause = ALONE_FIRST
-            pause = (
-                self._calm.exchange_pause(now) * max(1.0, math.log2(2 * count / SMALL)) * self._rng.uniform(0.8, 1.2)
-            )
+            pause = self._calm.exchange_pause(now)
         else:
             pause = self._alone_pause
             self._alone_pause = min(ALONE_MOST, 2 * pause)

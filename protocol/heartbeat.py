@@ -6,8 +6,11 @@ Rules:
   each end pings itself now and then, as only that measures.
 - Where the way changes, the first answer measures nothing: the peer may hold our ping back until what goes the old way
   has ended (incoming.py). The next ping follows soon.
-- A ping without an answer is repeated every OFTEN seconds. After SILENCE the peer is given up. Only an answer to a ping
-  clears it: that the peer is heard does not prove that it hears us.
+- A ping without an answer is repeated every OFTEN seconds, and after a while the peer is given up. Only an answer to a
+  ping clears it: that the peer is heard does not prove that it hears us.
+- A link that is talked over has SILENCE: payloads may stand before an answer, a machine in a round may be busy, and to
+  lose the link would cost that round. At rest nothing stands before it, the loss was noticed late already, and a new
+  link costs a few words: SILENCE_AT_REST, three repeats. So a relay that vanished is missed within 50 s.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import math
 
 OFTEN, QUIET, MEASURE = 5.0, 25.0, 100.0  # seconds
 TALK = 8  # words, both ways, since the last ping: the link is not at rest
-SILENCE = 30.0  # seconds
+SILENCE, SILENCE_AT_REST = 30.0, 15.0  # seconds
 
 
 class Heartbeat:
@@ -28,6 +31,7 @@ class Heartbeat:
         self._pinged_at = self._heard_at = -math.inf
         self._unanswered_since: float | None = None
         self._is_settled = True  # the way is the one that it was at the last answer
+        self._patience = SILENCE  # with the ping that is unanswered
 
     def begin(self, now: float) -> None:
         """There is a connection, and not a word yet."""
@@ -62,14 +66,16 @@ class Heartbeat:
 
     def is_silent(self, now: float) -> bool:
         """Whether the peer has left our pings unanswered for too long."""
-        return self._unanswered_since is not None and now - self._unanswered_since > SILENCE
+        return self._unanswered_since is not None and now - self._unanswered_since > self._patience
 
     def ping(self, now: float) -> int:
         """We ping now; the number of the ping."""
         self._number += 1
-        self._pinged_at, self._words = now, 0
         if self._unanswered_since is None:
-            self._unanswered_since = now
+            self._unanswered_since, self._patience = now, SILENCE_AT_REST
+        if self._words >= TALK:
+            self._patience = SILENCE
+        self._pinged_at, self._words = now, 0
         return self._number
 
     def answered(self, now: float, number: int) -> float | None:

@@ -38,7 +38,6 @@ from shoal.protocol.transfer import Transfer
 from shoal.protocol.wire import Message
 
 PART = 0  # the whole model is one part; methods with fragments will have several
-OPEN = ("matching", "training")  # phases in which a run may wait for days, and need not be watched closely
 
 MEMBERSHIP_MESSAGES = gossip.Ping | gossip.PingFor | gossip.Ack | gossip.AckFor | gossip.Gossip | gossip.Summary
 TRANSFER_MESSAGES = sync.GetChain | sync.Chain | sync.GetState | sync.StateIs | sync.GetStateChunk | sync.StateChunk
@@ -78,6 +77,7 @@ class Member:
         """`disk` and `rest` are what an earlier life of ours has left; with `rest`, `store` holds its state."""
         self.me = me
         self._origin = facts.origin
+        self._policy = facts.policy
         self._stateless = not facts.holds_origin and rest is None
         self._store = store
         self._status = RunStatus(
@@ -254,10 +254,17 @@ class Member:
     def _announce(self, now: float) -> list[Effect]:
         """A new base is news for everybody; all else waits for the next `report`."""
         base = self.rounds.base
-        self.membership.calm.may_rest = self.phase in OPEN
+        watched = self.membership.calm.let_rest(now, self._hangs_on_nobody())
         if base is None or (base.history, base.root) == (self._status.history, self._status.root):
-            return []
-        return self._set_status(now, self._status)
+            return watched
+        return [*watched, *self._set_status(now, self._status)]
+
+    def _hangs_on_nobody(self) -> bool:
+        """While we train, and while the run waits for more members, which may take days. A round hangs on all in it."""
+        if self.phase != "matching" or self.rounds.base is None:
+            return self.phase == "training"
+        needed = self._policy.members_needed(self.rounds.base.round + 1)
+        return 1 + len(self.membership.alive()) < needed
 
     def _set_status(self, now: float, status: RunStatus) -> list[Effect]:
         base = self.rounds.base

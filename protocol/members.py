@@ -92,7 +92,7 @@ class Member:
     since: float  # when it came into this state
     round_trip: Estimate = field(default_factory=_round_trip)
     fastest: float = math.inf  # round trip ever seen: the network without the hiccups
-    asked_us_at: float = NEVER  # its last probe of us: as good as our own of it
+    probed_at: float = NEVER  # the last probe between us, whoever asked
     retry_at: float = NEVER  # the dead: when to try again, and the pause after that
     retry_pause: float = 0.0
 

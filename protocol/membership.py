@@ -71,7 +71,7 @@ class Membership(MembershipView):
         self._recovered_at = NEVER
         self._not_ours = 0  # entries in our name that we did not make
         self._on_timer: dict[str, Callable[[float, str], list[Effect]]] = {
-            "probe": self._probe_next,
+            "probe": self._prober.turn,
             "direct": lambda now, number: self._prober.probe_through_others(now, int(number)),
             "indirect": self._probe_failed,
             "errand": lambda now, number: self._prober.errand_failed(int(number)),
@@ -262,11 +262,6 @@ class Membership(MembershipView):
             if self.is_suspect(peer):
                 effects += self._prober.urge(now, peer)
         return effects + self._exchange.ask_somebody()
-
-    def _probe_next(self, now: float, _: str) -> list[Effect]:
-        target = self._prober.next_target(self.calm.asked_before(now))
-        effects = [] if target is None else self._prober.probe(now, target)
-        return [*effects, self._timers.arm(now, self.calm.probe_pause(now), "probe")]
 
     def _probe_failed(self, now: float, number: str) -> list[Effect]:
         target = self._prober.failed(int(number))

@@ -62,15 +62,23 @@ class Prober:
 
     # -- asking -------------------------------------------------------------------------------------------
 
-    def next_target(self, asked_before: float) -> PeerId | None:
-        """Round robin over a shuffled list: everyone is probed within n periods, in no predictable order.
+    def turn(self, now: float, _: str) -> list[Effect]:
+        """Time to ask somebody; at rest not if everybody has asked us, or was asked, within half a pause."""
+        calm = self._news.calm
+        pause = calm.probe_pause(now)
+        target = self._longest_unasked() if calm.is_resting(now) else self._next_target()
+        if target is None:
+            return [self._timers.arm(now, pause, "probe")]
+        if calm.is_resting(now) and (since := now - self._probed_at(target)) < pause / 2:
+            return [self._timers.arm(now, pause - since, "probe")]
+        return [*self.probe(now, target), self._timers.arm(now, pause, "probe")]
 
-        Whose own probe came later than `asked_before` is passed over: it lives.
-        """
+    def _next_target(self) -> PeerId | None:
+        """Round robin over a shuffled list: everyone is probed within n periods, in no predictable order."""
         for _ in range(2):
             while self._queue:
                 member = self._table.get(self._queue.pop())
-                if member is not None and member.is_present and member.asked_us_at <= asked_before:
+                if member is not None and member.is_present:
                     return member.entry.peer
             self._queue = self._rng.sample(self._table.present(), len(self._table.present()))
         return None
@@ -78,6 +86,7 @@ class Prober:
     def probe(self, now: float, target: PeerId) -> list[Effect]:
         """Begin a cycle."""
         number = self._open(Probe(target, now))
+        self._note(now, target)
         return [
             self._ping(target, number),
             self._timers.arm(now, self._deadline(target), "direct", str(number)),
@@ -166,8 +175,7 @@ class Prober:
 
     def on_ping(self, now: float, sender: PeerId, ping: Ping) -> list[Effect]:
         """Answer."""
-        if (member := self._table.get(sender)) is not None:
-            member.asked_us_at = now
+        self._note(now, sender)
         return [Send(sender, Ack(self._table.own, ping.number, self._news.pack(sender)))]
 
     def on_ping_for(self, now: float, sender: PeerId, message: PingFor) -> list[Effect]:
@@ -189,6 +197,18 @@ class Prober:
         return [] if errand is None else [self._in_vain(errand.asker, errand.number)]
 
     # -- helpers ------------------------------------------------------------------------------------------
+
+    def _note(self, now: float, peer: PeerId) -> None:
+        """There is a probe between us and `peer`."""
+        if (member := self._table.get(peer)) is not None:
+            member.probed_at = now
+
+    def _probed_at(self, peer: PeerId) -> float:
+        member = self._table.get(peer)
+        return NEVER if member is None else member.probed_at
+
+    def _longest_unasked(self) -> PeerId | None:
+        return min(self._table.present(), key=self._probed_at, default=None)
 
     def _has_time_for(self, asker: PeerId) -> bool:
         same = sum(errand.asker == asker for errand in self._errands.values())

@@ -731,7 +731,13 @@ async def test_a_handlers_mistake_ends_nothing(caplog: pytest.LogCaptureFixture)
 @pytest.mark.asyncio
 async def test_a_silent_connection_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.protocol.network.LOOK", 0.05)
-    for name, seconds in {"SILENCE": 0.3, "OFTEN": 0.04, "QUIET": 0.04, "MEASURE": 0.04}.items():
+    for name, seconds in {
+        "SILENCE": 0.3,
+        "SILENCE_AT_REST": 0.3,
+        "OFTEN": 0.04,
+        "QUIET": 0.04,
+        "MEASURE": 0.04,
+    }.items():
         monkeypatch.setattr(heartbeat, name, seconds)
     a, b = Node(), Node()
     async with running(a, b), Rogue() as rogue:
@@ -750,7 +756,13 @@ async def test_a_silent_connection_is_given_up(monkeypatch: pytest.MonkeyPatch) 
 async def test_who_says_that_it_does_not_speak_with_us_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other implementations of libp2p, which may have us as a relay, know nothing of our pings."""
     monkeypatch.setattr("shoal.protocol.network.LOOK", 0.02)
-    for name, seconds in {"SILENCE": 0.3, "OFTEN": 0.02, "QUIET": 0.02, "MEASURE": 0.02}.items():
+    for name, seconds in {
+        "SILENCE": 0.3,
+        "SILENCE_AT_REST": 0.3,
+        "OFTEN": 0.02,
+        "QUIET": 0.02,
+        "MEASURE": 0.02,
+    }.items():
         monkeypatch.setattr(heartbeat, name, seconds)
     a, stranger = Node(), Transport(Identity.generate(), ("/other/1",), lambda *_: None, lambda *_: None)
     refusals = 0

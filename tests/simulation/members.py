@@ -102,5 +102,5 @@ def told(world: Swarm, kind: type[Event]) -> list[Event]:
 
 def let_rest(world: Swarm, may_rest: bool) -> None:
     """Whether they are outside of a round, as the owners of all memberships say."""
-    for node in world.nodes():
-        node.membership.calm.may_rest = may_rest
+    for peer in world.living():
+        world.command(peer, lambda node, now: node.membership.calm.let_rest(now, may_rest))

@@ -2,51 +2,105 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
-from shoal.protocol.calm import EXCHANGES, EXCHANGES_MOST, MOST, PROBES, Calm
+from shoal.protocol.calm import EXCHANGES, EXCHANGES_MOST, EXCHANGES_VARY, MOST, MOST_OF_TWO, PROBES, PROBES_VARY, Calm
+from shoal.protocol.ids import PeerId
+from shoal.protocol.members import MemberTable
+from shoal.protocol.messages.membership import Entry
 from shoal.protocol.timers import Timers
+from tests.simulation.members import status
 
 
-def calm_with_timers() -> tuple[Calm, Timers]:
-    timers = Timers("membership")
-    return Calm(timers), timers
+def entry(number: int) -> Entry:
+    return Entry(PeerId(f"peer-{number:04d}"), 0, 0, (), status(), False, b"")
+
+
+def calm_with_timers(others: int = 1, seed: int = 1) -> tuple[Calm, Timers]:
+    timers, table = Timers("membership"), MemberTable(entry(0))
+    for number in range(1, others + 1):
+        table.adopt(0.0, entry(number))
+    return Calm(table, timers, random.Random(seed)), timers
+
+
+def are_about(pauses: list[float], usual: float, vary: float) -> bool:
+    """Whether they fill the range around `usual`, and nothing else."""
+    least, most = (1 - vary) * usual, (1 + vary) * usual
+    return least <= min(pauses) < 0.95 * usual < 1.05 * usual < max(pauses) <= most
+
+
+def probes(calm: Calm, now: float) -> list[float]:
+    return [calm.probe_pause(now) for _ in range(200)]
+
+
+def exchanges(calm: Calm, now: float) -> list[float]:
+    return [calm.exchange_pause(now) for _ in range(200)]
 
 
 def test_nobody_rests_before_the_first_news() -> None:
     calm, _ = calm_with_timers()
-    assert (calm.probe_pause(1e6), calm.exchange_pause(1e6)) == (PROBES, EXCHANGES)
+    assert not calm.is_resting(1e6)
+    assert are_about(probes(calm, 1e6), PROBES, PROBES_VARY)
+    assert are_about(exchanges(calm, 1e6), EXCHANGES, EXCHANGES_VARY)
 
 
-def test_pauses_grow_with_the_time_without_news_up_to_a_bound() -> None:
-    calm, _ = calm_with_timers()
+@pytest.mark.parametrize(("others", "most"), [(1, MOST_OF_TWO), (2, MOST), (5, MOST)])
+def test_pauses_grow_with_the_time_without_news_up_to_a_bound(others: int, most: float) -> None:
+    calm, _ = calm_with_timers(others)
     calm.stir(100.0)
-    assert calm.probe_pause(105.0) == PROBES
-    assert calm.probe_pause(150.0) == pytest.approx(10 * PROBES)
-    assert calm.probe_pause(1e5) == MOST * PROBES
-    assert calm.exchange_pause(1e5) == EXCHANGES_MOST
+    assert are_about(probes(calm, 105.0), PROBES, PROBES_VARY)
+    assert are_about(probes(calm, 125.0), 5 * PROBES, PROBES_VARY)
+    assert are_about(probes(calm, 1e5), most * PROBES, PROBES_VARY)
+    assert are_about(exchanges(calm, 1e5), EXCHANGES_MOST, EXCHANGES_VARY)
+    assert calm.is_resting(1e5)
     calm.stir(1e5)
-    assert calm.probe_pause(1e5 + 5) == PROBES
+    assert not calm.is_resting(1e5 + 5)
+    assert are_about(probes(calm, 1e5 + 5), PROBES, PROBES_VARY)
 
 
-def test_within_a_round_nobody_rests() -> None:
-    calm, _ = calm_with_timers()
+def test_who_hangs_on_others_does_not_rest_and_looks_for_them_at_once() -> None:
+    calm, timers = calm_with_timers()
     calm.stir(0.0)
-    calm.may_rest = False
-    assert (calm.probe_pause(1e5), calm.exchange_pause(1e5)) == (PROBES, EXCHANGES)
+    timers.arm(1e5, MOST * PROBES, "probe")
+    assert calm.let_rest(1e5, False)
+    assert 1e5 <= (timers.due("probe") or 0.0) <= 1e5 + PROBES
+    assert are_about(probes(calm, 2e5), PROBES, PROBES_VARY)
+    assert are_about(exchanges(calm, 2e5), EXCHANGES, EXCHANGES_VARY)
+    timers.arm(2e5, MOST * PROBES, "probe")
+    assert not calm.let_rest(2e5, False), "it did not rest before"
+    assert not calm.let_rest(2e5, True)
 
 
 def test_news_bring_forward_what_was_put_off_and_nothing_else() -> None:
     calm, timers = calm_with_timers()
-    timers.arm(0.0, 20.0, "probe")
+    timers.arm(0.0, MOST * PROBES, "probe")
     timers.arm(0.0, 10.0, "sync")
     calm.stir(5.0)
-    assert (timers.due("probe"), timers.due("sync")) == (5.0 + PROBES, 10.0)
+    assert 5.0 <= (timers.due("probe") or 0.0) <= 5.0 + PROBES
+    assert timers.due("sync") == 10.0
     assert not calm.stir(5.5)
 
 
-def test_at_rest_a_probe_by_either_of_two_is_enough() -> None:
-    calm, _ = calm_with_timers()
+def test_after_the_same_news_not_all_ask_at_once() -> None:
+    found = [calm_with_timers(seed=seed) for seed in range(200)]
+    for calm, timers in found:
+        timers.arm(0.0, EXCHANGES_MOST, "sync")
+        timers.arm(0.0, MOST * PROBES, "probe")
+        calm.stir(0.0)
+    due = {name: [timers.due(name) or 0.0 for _, timers in found] for name in ("probe", "sync")}
+    assert are_about(due["sync"], EXCHANGES, EXCHANGES_VARY)
+    assert min(due["probe"]) < 0.1 * PROBES < 0.9 * PROBES < max(due["probe"]) <= PROBES
+
+
+@pytest.mark.parametrize(("others", "times"), [(16, 1.0), (32, 1.0), (64, 2.0), (1024, 6.0)])
+def test_large_groups_exchange_less_often_whatever_the_news(others: int, times: float) -> None:
+    calm, timers = calm_with_timers(others)
+    assert are_about(exchanges(calm, 0.0), times * EXCHANGES, EXCHANGES_VARY)
+    timers.arm(0.0, times * EXCHANGES * (1 + EXCHANGES_VARY), "sync")
+    assert not calm.stir(0.0), "it is due as usual in such a group"
+    timers.arm(0.0, times * EXCHANGES_MOST, "sync")
     calm.stir(0.0)
-    assert calm.asked_before(3.0) == 3.0, "while something happens, it is not"
-    assert calm.asked_before(1000.0) == 1000.0 - MOST * PROBES
+    due = timers.due("sync") or 0.0
+    assert (1 - EXCHANGES_VARY) * times * EXCHANGES <= due <= (1 + EXCHANGES_VARY) * times * EXCHANGES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.protocol.heartbeat import MEASURE, OFTEN, QUIET, SILENCE, TALK, Heartbeat
+from shoal.protocol.heartbeat import MEASURE, OFTEN, QUIET, SILENCE, SILENCE_AT_REST, TALK, Heartbeat
 
 
 class Pair:
@@ -59,16 +59,35 @@ def test_a_link_that_is_talked_over_is_measured_often() -> None:
     assert max(pair.pings) <= 120 + 600 / OFTEN / (TALK / 2) + 1
 
 
-def test_who_does_not_answer_is_asked_often_and_given_up() -> None:
+def test_who_does_not_answer_at_rest_is_asked_often_and_given_up() -> None:
     pair = Pair()
     pair.live(50)
     before = list(pair.pings)
     pair.is_cut = True
     pair.live(QUIET + OFTEN)
     assert not any(end.is_silent(pair.now) for end in pair.ends)
-    pair.live(SILENCE + OFTEN)
+    pair.live(SILENCE_AT_REST + OFTEN)
     assert all(end.is_silent(pair.now + 1) for end in pair.ends)
-    assert all(now - then >= SILENCE / OFTEN for now, then in zip(pair.pings, before, strict=True))
+    assert all(now - then >= SILENCE_AT_REST / OFTEN for now, then in zip(pair.pings, before, strict=True))
+
+
+def given_up_after(words: list[int]) -> float:
+    """The silence, looked at each OFTEN seconds after so many words, that is too long."""
+    end = Heartbeat()
+    end.begin(0.0)
+    for look, count in enumerate(words):
+        if end.is_silent(look * OFTEN):
+            return look * OFTEN
+        for _ in range(count):
+            end.said()
+        end.ping(look * OFTEN)
+    raise AssertionError("it was never given up")
+
+
+def test_a_link_that_is_talked_over_has_longer_to_answer() -> None:
+    assert given_up_after([TALK] * 20) == SILENCE + OFTEN
+    assert given_up_after([TALK - 1] * 20) == SILENCE_AT_REST + OFTEN
+    assert given_up_after([0, TALK] + [0] * 20) == SILENCE + OFTEN, "the talk may have begun since"
 
 
 def test_words_of_a_peer_that_answers_no_ping_do_not_help_it() -> None:
