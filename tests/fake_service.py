@@ -58,7 +58,13 @@ EXAMINED: list[Answer] = [
         "send_rate": 2.25e6,
         "receive_rate": 5.5e5,
         "rate_note": None,
-        "here": {"reachability": "public", "nat": "public", "relays": [], "addresses": [], "ports": "4101 and 4102"},
+        "here": {
+            "reachability": "public",
+            "nat": "public",
+            "relays": [],
+            "addresses": [],
+            "ports": "TCP 4101 and 4102",
+        },
         "there": {
             "addresses": ["/ip4/192.0.2.7/tcp/50123"],
             "path": "relayed",

@@ -10,13 +10,13 @@ from shoal.node.doctor.answering import Answering, handled
 from shoal.node.doctor.examination import Examination
 from shoal.node.doctor.sources import Sources
 from shoal.node.doctor.who import whom
+from shoal.node.forwarding import port_in, ports_to_forward
 from shoal.node.reaching import Reaching
 from shoal.node.relaying import Relaying
 from shoal.node.service import Answer
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.doctor import Carry, HowAmISeen
-from shoal.protocol.multiaddrs import host_and_port
 from shoal.protocol.network import Network
 from shoal.protocol.wire import Message
 
@@ -67,12 +67,10 @@ class Desk:
 
     def standing(self) -> Answer:
         """{reachability, nat, relays, addresses, ports}: what this node is behind."""
-        addresses = self._network.own_addresses()
-        found = host_and_port(addresses[0]) if addresses else None
         return {
             "reachability": self._discovery.verdict.reachability,
             "nat": self._relaying.nat,
             "relays": self._relaying.relays,
             "addresses": list(self._network.addresses()),
-            "ports": f"{found[1]} and {found[1] + 1}" if found is not None else "4101 and 4102",
+            "ports": ports_to_forward(port_in(self._network.own_addresses())),
         }

@@ -16,13 +16,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shoal.dht.scope import Scope, scope_of
+from shoal.node.forwarding import ports_to_forward
 from shoal.protocol.account import Account
 from shoal.protocol.ids import short
 from shoal.protocol.journal import OK, Step, Way
 from shoal.protocol.messages.doctor import Seen
 
 SLOW = "a relay carries at most 17 Mbit/s for each peer, and control traffic first of all"
-FORWARD = "forward TCP {ports} to {machine} in its router, or switch UPnP on there"
+FORWARD = "forward {ports} to {machine} in its router, or switch UPnP on there"
 WORST_FIRST = (
     "itself",
     "other-identity",
@@ -76,7 +77,7 @@ def _symmetric(account: Account, here: bool, there: bool, ports: str) -> Verdict
     why = f"{whose} each destination another port, so nobody can know where to meet"
     sentence = f"all goes by the relay {short(account.relay or '')}, as {why}: {SLOW}."
     machine = "this machine" if side == "ours" else short(account.peer) if side == "theirs" else "either machine"
-    own = ports if side == "ours" else "4101 and 4102 (or those that `shoal status` shows there)"
+    own = ports if side == "ours" else f"{ports_to_forward()} (or those that `shoal status` shows there)"
     return Verdict(code, side, sentence, f"To have a direct way, {FORWARD.format(ports=own, machine=machine)}.")
 
 
@@ -128,8 +129,8 @@ def _remedy(name: str, step: Step) -> tuple[str, str]:
         "reset": ("theirs", "Check that a Shoal node, and no other program, listens there."),
         "silent": (
             "theirs",
-            "Check that the machine is on; there, forward TCP 4101 and 4102 to it, or connect it with any public node, "
-            "and it has relays.",
+            f"Check that the machine is on; there, forward {ports_to_forward()} to it, or connect it with any public "
+            "node, and it has relays.",
         ),
         "unreachable": ("ours", "Check this machine's network, and whether it has that version of IP."),
         "unresolved": ("ours", "Check the spelling and this machine's DNS, or give a numerical address."),

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from shoal.node.exits import Exit
+from shoal.node.forwarding import ports_to_forward
 from shoal.node.netcheck.facts import Facts
 from shoal.node.service import Answer
 from shoal.protocol.circuit.forecast import forecasts
@@ -101,7 +102,7 @@ def _unreachable(facts: Facts, kind: str) -> str:
 
 def open_ports(facts: Facts) -> str:
     """What makes this node reachable."""
-    ports = f"TCP {facts.port} and {facts.port + 1}"
+    ports = ports_to_forward(facts.port)
     if nat_kind(facts) == "firewall" or facts.has_public_address:
         return f"allow incoming {ports} in this machine's firewall, or its provider's, to be reachable"
     if facts.is_carriers_customer:

@@ -58,10 +58,8 @@ def test_what_is_wrong_is_said_with_the_steps_that_show_it(children: Children, t
     assert row["send_rate"] is not None, "what was measured is shown from then on"
     assert row["receive_rate"] is not None
 
-    # it consents only now and then
-    _, report = examine(b, names[a])
-    assert "was measured just now" in str(report["rate_note"])
-    assert report["path"] == "direct"
+    # it consents only to so many bytes, and so much of a busy machine may be less than once
+    until(lambda: "was measured just now" in str(examine(b, names[a])[1]["rate_note"]), "a refusal", b.words)
 
     # nobody who could be meant: no event, but a sentence
     for asked, words in (("nonsense", "no peer 'nonsense'"), (names[b], "this node itself"), ("/ip4/1", "no address")):

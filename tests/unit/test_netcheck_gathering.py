@@ -100,7 +100,7 @@ async def test_clocks_are_asked_anew_and_what_may_come_is_waited_for() -> None:
 async def test_a_router_that_is_being_asked_is_waited_for() -> None:
     around = Around()
     around.relays = [ALICE]
-    said = dict(ASKING)
+    said: dict[str, Any] = dict(ASKING)
     check = netcheck(around, said)
     assert "a port of the router" in check.answer()["pending"]
     said |= {"pending": False, "error": "no router answers"}
