@@ -155,11 +155,14 @@ class Incoming:
         if seconds:
             self._pause = loop.call_later(seconds, self._has_rested)
         elif time.monotonic() > due:
-            self._pause = loop.call_soon(self._has_rested)
+            self._pause = loop.call_soon(self._go_on_again)
 
     def _has_rested(self) -> None:
-        self._pause = None
         self._had, self._had_at = len(self._came), time.monotonic()
+        self._go_on_again()
+
+    def _go_on_again(self) -> None:
+        self._pause = None
         self._go_on()
 
     def _wait(self) -> None:

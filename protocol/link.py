@@ -243,8 +243,7 @@ class Neighbour:
     def _read(self, protocol: str, stream: Stream) -> Incoming:
         limit = MAX_BULK_FRAME if protocol == BULK else MAX_CONTROL_FRAME
         take = partial(self._take, protocol == BULK, stream.is_relayed)
-        measured = [self.gauge.came] if protocol == BULK else []
-        return Incoming(stream, limit, self.peer, take, self._around.complain, *measured)
+        return Incoming(stream, limit, self.peer, take, self._around.complain, self.gauge.came)
 
     def _was_lost(self, protocol: str) -> None:
         if protocol == CONTROL:

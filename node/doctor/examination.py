@@ -45,7 +45,7 @@ class Examination:
         self._peer, self._address = wanted.peer, wanted.address
         self._places: Places = {}
         self._own: list[Step] = []  # steps that the journal does not have
-        self._told = set[tuple[str, str, str, int]]()
+        self._told = set[tuple[str, str, str, float]]()
         self._begin = time.time()
         self._seen: Seen | None = None
         self._notes: dict[str, str] = {}
@@ -212,8 +212,8 @@ class Examination:
 
     def _fresh(self) -> list[Step]:
         """Those not told yet."""
-        fresh = [each for each in self._steps() if (each.way, each.where, each.code, each.times) not in self._told]
-        self._told |= {(each.way, each.where, each.code, each.times) for each in fresh}
+        fresh = [each for each in self._steps() if (each.way, each.where, each.code, each.at) not in self._told]
+        self._told |= {(each.way, each.where, each.code, each.at) for each in fresh}
         return fresh
 
     def _report(self) -> Answer:
