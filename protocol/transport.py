@@ -23,12 +23,13 @@ from shoal.protocol.circuit.book import LIMITS, Book, Limits
 from shoal.protocol.circuit.holder import Promise
 from shoal.protocol.errors import LocalError, TransportError
 from shoal.protocol.gauge import Gauge
-from shoal.protocol.host import Buffer, RawStream, TrioHost
+from shoal.protocol.host import TrioHost
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId, short
 from shoal.protocol.journal import OK, Journal, Step, Way
 from shoal.protocol.multiaddrs import is_relayed
 from shoal.protocol.paths import RELAYED, Route, best_path
+from shoal.protocol.raw_stream import Buffer, RawStream
 
 STEP = 1 << 17  # bytes: the least that a reader is allowed at a time
 

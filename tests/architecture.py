@@ -23,7 +23,7 @@ MAX_LINES = 300
 
 VALUES = {"errors", "estimate", "ids", "effects", "messages", "signing", "wire"}
 SHELLS = {
-    *("host", "swarm", "session", "muxer", "muxed", "packets"),  # libp2p
+    *("host", "raw_stream", "swarm", "session", "muxer", "muxed", "packets"),  # libp2p
     *("bridge", "transport"),  # and asyncio's view of it
     "circuit",  # relays
     *("incoming", "arrivals", "dialing", "racing", "tasks", "ports", "addresses"),  # who is where
@@ -40,7 +40,7 @@ IMPURE = {
 }
 LIBP2P = {"libp2p", "trio"}
 LIBP2P_ALLOWED = (
-    *(f"protocol/{name}.py" for name in ("host", "swarm", "session", "muxer", "muxed", "packets")),
+    *(f"protocol/{name}.py" for name in ("host", "raw_stream", "swarm", "session", "muxer", "muxed", "packets")),
     *(
         f"protocol/circuit/{name}.py"
         for name in ("circuits", "client", "meeting", "mirror", "punch", "relay", "sockets", "speech")
