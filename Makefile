@@ -85,7 +85,7 @@ test: lint
 	$(BIN)/pytest $(ALONE) -m 'not slow'
 
 test-tiers: install
-	$(BIN)/pytest $(TIERS) -m 'not slow or not compose'
+	$(BIN)/pytest $(TIERS) -m '(not slow or not compose) and not patient'
 
 netlab: install
 	$(BIN)/pytest tests/netlab -s -m 'not slow'

@@ -23,6 +23,7 @@ HALVES = {
 
 
 @pytest.mark.slow
+@pytest.mark.patient
 @pytest.mark.parametrize("halves", HALVES)
 def test_a_cut_is_seen_by_all_and_heals(lab: Lab, children: Children, tmp_path: Path, halves: str) -> None:
     swarm = Swarm(lab, children, tmp_path, doors=2)

@@ -39,6 +39,7 @@ class Cost:
 
 
 @pytest.mark.slow
+@pytest.mark.patient
 @pytest.mark.parametrize("waits", [False, True], ids=["in no run", "in a run that waits"])
 def test_ten_idle_minutes_cost_little_and_the_node_can_still_be_called(
     lab: Lab, children: Children, tmp_path: Path, waits: bool

@@ -19,6 +19,7 @@ LONG = 180.0  # seconds
 
 
 @pytest.mark.slow
+@pytest.mark.patient
 def test_members_behind_routers_write_their_run_into_the_next_server(
     lab: Lab, children: Children, tmp_path: Path
 ) -> None:

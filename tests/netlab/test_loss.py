@@ -32,6 +32,7 @@ def rounds(residents: list[Resident]) -> list[int]:
 
 
 @pytest.mark.slow
+@pytest.mark.patient
 def test_neither_a_lossy_internet_nor_one_death_is_a_split(lab: Lab, children: Children, tmp_path: Path) -> None:
     swarm = Swarm(lab, children, tmp_path, doors=2, link=Link(delay=0.02, loss=0.01))
     for number, place in enumerate(PLACES):

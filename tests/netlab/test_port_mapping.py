@@ -64,6 +64,7 @@ def test_behind_another_nat_a_mapping_is_of_no_use_and_the_node_says_so(
 
 
 @pytest.mark.slow
+@pytest.mark.patient
 def test_a_router_whose_outside_others_do_not_see_is_behind_another_nat(
     lab: Lab, children: Children, tmp_path: Path
 ) -> None:
@@ -88,6 +89,7 @@ def test_a_router_whose_outside_others_do_not_see_is_behind_another_nat(
 
 
 @pytest.mark.slow
+@pytest.mark.patient
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_lease_is_renewed_before_it_ends(lab: Lab, children: Children, tmp_path: Path, protocol: str) -> None:
     lifetime = 20
@@ -107,6 +109,7 @@ def test_a_lease_is_renewed_before_it_ends(lab: Lab, children: Children, tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.patient
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_router_that_was_restarted_or_has_forgotten_is_asked_anew(
     lab: Lab, children: Children, tmp_path: Path, protocol: str

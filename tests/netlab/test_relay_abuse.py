@@ -35,7 +35,7 @@ SLOWEST = 0.5, 1.5  # seconds more than at rest for half of all words, and for 9
 LONG = 120.0
 
 
-@pytest.mark.parametrize("seconds", [SHORT, pytest.param(LONGER, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seconds", [SHORT, pytest.param(LONGER, marks=[pytest.mark.slow, pytest.mark.patient])])
 def test_a_relay_under_abuse_keeps_its_limits_and_serves_others(
     lab: Lab, children: Children, tmp_path: Path, seconds: float
 ) -> None:

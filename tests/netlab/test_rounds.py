@@ -124,6 +124,7 @@ def way(node: LabNode, other: str) -> tuple[str | None, str | None]:
 
 
 @pytest.mark.slow
+@pytest.mark.patient
 def test_no_payload_takes_a_relay_while_some_members_can_be_dialled(
     lab: Lab, children: Children, tmp_path: Path
 ) -> None:
@@ -166,6 +167,7 @@ def test_no_payload_takes_a_relay_while_some_members_can_be_dialled(
 
 
 @pytest.mark.slow
+@pytest.mark.patient
 @pytest.mark.parametrize(
     "places", [("home-symmetric",) * 3, ("home-drop", "home-symmetric", "home-symmetric")], ids="+".join
 )
@@ -185,6 +187,7 @@ def test_where_nobody_is_reached_by_all_payloads_take_a_relay_and_all_are_told(
 
 
 @pytest.mark.slow
+@pytest.mark.patient
 def test_a_run_outlives_its_circuits(lab: Lab, children: Children, tmp_path: Path) -> None:
     """A relay ends each circuit after two rounds' payloads or so: who is cut off may miss a round, and comes back."""
     swarm = Swarm(lab, children, tmp_path, 1, ("home-symmetric",) * 3)
