@@ -20,7 +20,7 @@ from shoal.protocol.effects import Effect
 from shoal.protocol.members import MemberTable
 from shoal.protocol.timers import Timers
 
-GROWTH, MOST_OF_TWO, MOST = 1 / 5, 15.0, 10.0  # periods for each second without news; at most
+GROWTH, MOST_OF_TWO, MOST = 1 / 5, 18.0, 10.0  # periods for each second without news; at most
 PROBES, EXCHANGES, EXCHANGES_MOST = 1.0, 30.0, 120.0  # seconds between two while something happens; the longest
 SMALL = 32  # members; larger groups exchange less often
 PROBES_VARY, EXCHANGES_VARY = 0.1, 0.2  # share of a pause that it may be longer or shorter
