@@ -1,9 +1,8 @@
 """Who of a group can send to whom without a relay, by their own JOINs; and so who is fit to own chunks.
 
 Rules:
-- Two are apart if both say so. What only one says counts for itself, and for the other not before two say it: so no
-  single member takes others out, and nobody is fit who is alone in thinking so.
-- Whoever says that others cannot reach it is fit for nothing, but may well reach them.
+- Two are apart if either of them says so. Whoever says that others cannot reach it is fit for nothing, but may well
+  reach them.
 - The fittest are apart from the fewest. Mostly from nobody: then no payload takes a relay, as whoever cannot be dialled
   dials out, and gets results on connections of its own. Where nobody is like that, as few payloads as possible do.
 - How many a JOIN names is bounded, and in a large run fewer, as a roster is one message that holds all JOINs. Who would
@@ -21,7 +20,6 @@ from shoal.protocol.messages.rounds import Join
 
 MAX_APART = 64  # members that a JOIN names
 NAMED_IN_ALL = 8192  # by all JOINs of a group: 450 KB
-WITNESSES = 2  # that say of somebody what it does not say itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,7 @@ OPEN = Standing()
 class Ways:
     """The ways within one group."""
 
-    apart: Mapping[PeerId, Collection[PeerId]] = field(default_factory=dict)  # from whom each one is
+    apart: Mapping[PeerId, Collection[PeerId]] = field(default_factory=dict)  # both ways round
     hidden: Collection[PeerId] = ()  # whom others cannot reach
 
     def fittest(self, candidates: Iterable[PeerId], group: Sequence[PeerId]) -> list[PeerId]:
@@ -58,7 +56,7 @@ class Ways:
         return sorted(peers, key=lambda peer: self._needs_relay(me, peer))
 
     def _needs_relay(self, peer: PeerId, owner: PeerId) -> bool:
-        return owner in self.hidden or peer in self.apart.get(owner, ()) or owner in self.apart.get(peer, ())
+        return owner in self.hidden or peer in self.apart.get(owner, ())
 
     def _count(self, peer: PeerId, group: Sequence[PeerId]) -> int:
         if peer in self.hidden:
@@ -67,21 +65,17 @@ class Ways:
         return sum(other in apart for other in group) if apart else 0
 
 
-def ways_between(joins: Sequence[Join]) -> Ways:
+def ways_between(joins: Iterable[Join]) -> Ways:
     """The ways within the group that these JOINs make."""
-    named = {join.peer: set(join.apart) for join in joins}
-    named_by: dict[PeerId, set[PeerId]] = defaultdict(set)
+    apart: dict[PeerId, set[PeerId]] = defaultdict(set)
+    hidden: set[PeerId] = set()
     for join in joins:
+        apart[join.peer].update(join.apart)
         for other in join.apart:
-            named_by[other].add(join.peer)
-    apart = {peer: _from_whom(said, named_by[peer]) for peer, said in named.items()}
-    return Ways(apart, {join.peer for join in joins if not join.reachable})
-
-
-def _from_whom(named: set[PeerId], named_by: set[PeerId]) -> set[PeerId]:
-    """From whom one is apart that names these, and is named by those."""
-    unanswered = named_by - named
-    return named | unanswered if len(unanswered) >= WITNESSES else named
+            apart[other].add(join.peer)
+        if not join.reachable:
+            hidden.add(join.peer)
+    return Ways(dict(apart), hidden)
 
 
 def standing(apart: Sequence[PeerId], members: int) -> Standing:
