@@ -34,7 +34,7 @@ PROMPT = 1.0
 async def slow_way(address: str) -> AsyncIterator[str]:
     """Another address of the same: what goes by it takes DELAY, each way."""
     _, _, host, _, port = address.split("/")
-    lines = set[asyncio.Task[None]]()
+    lines, ends = set[asyncio.Task[None]](), list[asyncio.StreamWriter]()
 
     async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -45,6 +45,7 @@ async def slow_way(address: str) -> AsyncIterator[str]:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there = await asyncio.open_connection(host, int(port))
+        ends.extend((there[1], writer))
         for pair in ((reader, there[1]), (there[0], writer)):
             lines.add(asyncio.create_task(carry(*pair)))
 
@@ -56,7 +57,8 @@ async def slow_way(address: str) -> AsyncIterator[str]:
         for each in lines:
             each.cancel()
         await asyncio.gather(*lines, return_exceptions=True)
-        await asyncio.sleep(3 * DELAY)  # until what was on its way is there, and each line is closed
+        async with asyncio.timeout(LIMIT):  # each end is closed when what was on its way is there
+            await asyncio.gather(*(each.wait_closed() for each in ends), return_exceptions=True)
 
 
 @dataclass
