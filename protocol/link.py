@@ -196,11 +196,12 @@ class Neighbour:
         return Side(
             peer=self.peer,
             gauge=self.gauge,
+            reach=self.dialing.reach,
             call=self.call,
             is_up=lambda: self.is_up,
             open_stream=self._open_stream,
             hosts=lambda: self.dialing.hosts(self._around.transport.remote_addresses(self.peer)),
-            heard=self._heard,
+            heard=lambda: self._heart.heard(_now()),
             may_be_direct=lambda: self._around.transport.path(self.peer) != RELAYED,
         )
 
@@ -257,13 +258,10 @@ class Neighbour:
         self._arrivals.close()
         self.payloads.close()
 
-    def _heard(self) -> None:
-        self._heart.heard(_now())
-
     def _take(self, frame: Frame, size: int) -> float:
         """Act on a frame, and say how long the sender's next one must wait for it."""
         self.gauge.received += size
-        self._heard()
+        self._heart.heard(_now())
         self._around.count(frame.run, 0, size, None)
         begin = time.thread_time()
         self._receive(frame)

@@ -22,6 +22,9 @@ class Neighbours:
     def __iter__(self) -> Iterator[Neighbour]:
         return iter(list(self._known.values()))
 
+    def __len__(self) -> int:
+        return len(self._known)
+
     def known(self, peer: PeerId) -> Neighbour | None:
         """Who is called so, if we know it."""
         return self._known.get(peer)

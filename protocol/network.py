@@ -1,8 +1,8 @@
 """The network as the daemon uses it: messages and calls to peers by name, links that go up and down.
 
 Rules:
-- `send` never blocks and never raises for the network's faults: messages may be lost, and the cores repair. Per
-  peer and class (control or bulk) they arrive in order and once.
+- `send` never blocks and never raises for the network's faults: messages may be lost, and the cores repair. Words to
+  a peer arrive in order and once; payloads mostly.
 - Of each payload the owner is told once: that it was written to its stream, or that it was dropped (`on_left`).
 - The owner sets the handlers before `start`; what a handler raises is logged and ends nothing.
 - Another node with our key would get our messages, and we its: whoever meets one says so, once.
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -78,7 +77,6 @@ class Network:
         self.meet_namesake = self._namesake.meet
         self._tasks = Tasks(lambda error: log.error("a task of the network failed", exc_info=error))
         self._closing = False
-        self._claim: socket.socket | None = None
         self._dock = Dock(self._opened)
         self._around = Surroundings(
             transport=self._transport,
@@ -97,13 +95,13 @@ class Network:
 
     async def start(self) -> None:
         """Listen; LocalError if no port is to be had."""
-        self._port, self._claim = claim_pair(self._listen_host, self._port)
+        self._port, claim = claim_pair(self._listen_host, self._port)
         try:
             await self._transport.start(*listening(self._listen_host, self._port))
         except BaseException:  # nothing is swallowed; the port is given back
-            self._claim.close()
+            claim.close()
             raise
-        self._dock.open([self._claim, *also_by_ipv6(self._listen_host, self._port + 1)], [self._port + 1])
+        self._dock.open([claim, *also_by_ipv6(self._listen_host, self._port + 1)], [self._port + 1])
         self._tasks.spawn(self._look_after_links())
 
     async def close(self) -> None:
@@ -168,7 +166,7 @@ class Network:
         self.carry_out(run, Send(to, message))
 
     def carry_out(self, run: RunId, send: Send) -> None:
-        """The same; a payload that is to be filled in is made when its turn comes, in a thread of its own."""
+        """The same; what is to be filled in is when its turn comes, in another thread."""
         if not self._closing:
             self._traffic.setdefault(run, Traffic())
             self._neighbours.of(send.to).send(run, send)
@@ -232,7 +230,7 @@ class Network:
 
     @property
     def dropped(self) -> int:
-        """Frames that were to be sent and never left."""
+        """Frames that never left."""
         return sum(each.dropped for each in self._neighbours)
 
     # -- what happens ---------------------------------------------------------------------------------------
@@ -245,8 +243,7 @@ class Network:
 
     def _opened(self, peer: PeerId, flow: Flow, sends: bool, opened: Opened) -> None:
         """A socket for payloads; whoever has gone meanwhile has no use for it."""
-        neighbour = self._neighbours.known(peer)
-        if self._closing or neighbour is None:
+        if (neighbour := self._neighbours.known(peer)) is None:
             opened.socket.close()
         else:
             neighbour.payloads.opened(flow, sends, opened)
@@ -273,7 +270,7 @@ class Network:
             handler(*args)
         except RemoteError as error:
             self._complaints.add(error)
-        except Exception:  # our own mistake with one message; the stream has others
+        except Exception:
             log.exception("a handler of the network failed")
 
     async def _look_after_links(self) -> None:

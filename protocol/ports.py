@@ -2,7 +2,7 @@
 
 libp2p listens with SO_REUSEPORT (hole punching dials from the listening port). So two nodes of one user could
 listen on the same port, and the kernel would hand each the other's connections. The claim on a pair is therefore
-an exclusive socket on its second port, held as long as the node runs.
+an exclusive socket on its second port, which listens as long as the node runs.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import socket
 from shoal.protocol.errors import LocalError
 
 TRIES = 50
+BACKLOG = 128
 HOPELESS = {  # on every port
     errno.EADDRNOTAVAIL: "is not an address of this machine",
     socket.EAI_NONAME: "is not an address of this machine",
@@ -44,7 +45,9 @@ def _try_pair(host: str, first: int) -> tuple[int, socket.socket] | None:
         probe.bind((host, first))
         probe.listen(1)  # before, two sockets with SO_REUSEADDR may share a port
         first = probe.getsockname()[1]
+        claim.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         claim.bind((host, first + 1))
+        claim.listen(BACKLOG)
     except (OSError, OverflowError) as error:
         claim.close()
         hopeless = HOPELESS.get(getattr(error, "errno", None) or 0)
@@ -64,7 +67,9 @@ def also_by_ipv6(host: str, port: int) -> list[socket.socket]:
     try:
         second = socket.socket(socket.AF_INET6)
         second.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        second.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         second.bind(("::", port))
+        second.listen(BACKLOG)
         return [second]
     except OSError:  # no IPv6 here, or the port is another's there: peers come by IPv4, or payloads take streams
         if second is not None:

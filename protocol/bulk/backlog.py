@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from shoal.protocol.errors import TransportError
 from shoal.protocol.wire import Payload
 
+TRIES = 4  # carriers that a payload may be lost with
+
 Packed = tuple[bytes, bytes, Payload]  # prefix, head, payload
 
 
@@ -28,7 +30,7 @@ class Parcel:
     sent: Callable[[int], None]
     lost: Callable[[TransportError], None]
     was_sent: bool = False  # that was said already: it goes once more, as it may not have arrived
-    tries: int = 0  # streams that broke with it
+    tries: int = 0  # carriers that broke with it
 
 
 class Backlog:

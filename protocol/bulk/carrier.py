@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from shoal.protocol import lane as streams
-from shoal.protocol.bulk.backlog import Backlog, Parcel
+from shoal.protocol.bulk.backlog import TRIES, Backlog, Parcel
 from shoal.protocol.bulk.handshake import Opened
 from shoal.protocol.bulk.posts import Posts
 from shoal.protocol.bulk.sender import Sender, Wrote
@@ -23,7 +23,6 @@ from shoal.protocol.errors import TransportError
 GRACE = 1.0  # seconds for which payloads wait for a socket before they take a stream
 AHEAD = 2  # payloads that a stream is given
 AGAIN = (20.0, 600.0)  # seconds until a socket is tried for again, and at most after many failures
-TRIES = 3  # streams that a payload may be lost with while the peer is there
 
 Connect = Callable[[], Awaitable[bool]]
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]

@@ -51,12 +51,11 @@ class Dock:
         self._ports: tuple[int, ...] = ()
 
     def open(self, listeners: Sequence[socket.socket], ports: Sequence[int]) -> None:
-        """Take connections at these sockets, which are bound; others reach them at `ports`."""
+        """Take connections at these sockets, which listen; others reach them at `ports`."""
         self.posts = Posts()
         self._door: Door = new_door()
         self._listeners, self._ports = list(listeners), tuple(ports)
         for listener in self._listeners:
-            listener.listen(128)
             threading.Thread(target=self._listen, args=(listener,), name="bulk-door", daemon=True).start()
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from shoal.protocol.bulk.carrier import Carrier
 from shoal.protocol.bulk.dock import PATIENCE, Dock
 from shoal.protocol.bulk.flows import HELD, PROTOCOLS, flow_of
 from shoal.protocol.bulk.handshake import Opened
-from shoal.protocol.bulk.receiver import Receiver
+from shoal.protocol.bulk.receiver import REST, Receiver
 from shoal.protocol.bulk.slots import Tenant
 from shoal.protocol.effects import Send
 from shoal.protocol.errors import RemoteError, TransportError
@@ -32,7 +32,6 @@ from shoal.protocol.surroundings import Surroundings
 from shoal.protocol.transport import Stream
 from shoal.protocol.wire import MAX_BULK_FRAME, Message, Payload
 
-REST = 0.5  # seconds for which we read nothing of somebody who has sent what is no message
 MOST_SOCKETS = 16  # of one flow, that a peer may have us read
 FLOWS = {protocol: flow for flow, protocol in PROTOCOLS.items()}
 
@@ -45,6 +44,7 @@ class Side:
 
     peer: PeerId
     gauge: Gauge
+    reach: Callable[[], Awaitable[None]]  # returns when there is a connection
     call: Call
     is_up: Callable[[], bool]
     open_stream: Callable[[str, bool], Awaitable[Stream]]
@@ -132,6 +132,7 @@ class Payloads:
 
     async def _connect(self, flow: Flow) -> bool:
         """Dial, or be dialled; whether there is a socket, or about to be one."""
+        await self._side.reach()
         if not self._side.may_be_direct():
             return False
         invited = await self._side.call(MayIKnock(flow), PATIENCE)
@@ -162,41 +163,39 @@ class Payloads:
 
     def _take(self, flow: Flow, is_relayed: bool, frame: framing.Frame, size: int) -> float:
         """A frame of a stream, whose payload is copied to where it may stay."""
+        self._note(frame.run, size, self._path(is_relayed))
+        if not self._around.takes(frame.run):
+            return 0.0
         slot = self._dock.slots.lend(len(frame.payload), self._tenants[flow])
         slot[:] = frame.payload
-        self._note(frame.run, size, self._path(is_relayed))
-        return self._hand_on(frame.run, lambda: framing.unpacked(frame.head, slot, self._side.peer))
+        try:
+            message = framing.unpacked(frame.head, slot, self._side.peer)
+        except RemoteError as error:
+            self._around.complain(error)
+            return REST
+        self._around.on_message(self._side.peer, frame.run, message)
+        return 0.0
 
     def _receive(self, flow: Flow, opened: Opened) -> None:
         """By a socket."""
         receivers = self._receivers[flow]
 
-        def came(run: RunId, message: Message, size: int, seconds: float) -> None:
+        def came(run: RunId, message: Message | None, size: int, seconds: float) -> None:
             self._side.gauge.came(size, seconds)
             self._note(run, size, DIRECT)
-            if self._hand_on(run, lambda: message):
-                receiver.close()  # it was bad
+            if message is not None:
+                self._around.on_message(self._side.peer, run, message)
 
-        def ended(blamed: RemoteError | None) -> None:
-            if blamed is not None:
-                self._around.complain(blamed)
+        def ended() -> None:
             if receiver in receivers:
                 receivers.remove(receiver)
 
-        dock = self._dock
-        receiver = Receiver(opened, self._side.peer, dock.slots, self._tenants[flow], dock.posts, came, ended)
+        dock, around, tenant = self._dock, self._around, self._tenants[flow]
+        receiver = Receiver(
+            opened, self._side.peer, dock.slots, tenant, dock.posts, around.takes, around.complain, came, ended
+        )
         receivers.append(receiver)
         receiver.start()
-
-    def _hand_on(self, run: RunId, message: Callable[[], Message]) -> float:
-        """To the owner; how many seconds the peer must rest for what was bad."""
-        try:
-            if self._around.takes(run):
-                self._around.on_message(self._side.peer, run, message())
-        except RemoteError as error:
-            self._around.complain(error)
-            return REST
-        return 0.0
 
     def _note(self, run: RunId, size: int, path: str) -> None:
         self._side.gauge.received += size

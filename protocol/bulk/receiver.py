@@ -4,7 +4,9 @@ Rules:
 - A payload is read into memory that is used again, and opened where it stays; nobody copies it after that.
 - Nothing is read for which there is no room: then the peer's writes wait, which is all the back-pressure there is.
 - No more than AHEAD payloads wait for the loop to take them.
-- Whoever breaks the framing or the seal, or sends what is no message, loses the connection, and is named.
+- Whoever breaks the framing or the seal loses the connection, and is named. A bad message costs its sender that message
+  and a REST, in which we read nothing of it.
+- A payload of a run that we are not in is read, as there is no other way past it, and is not looked at.
 """
 
 from __future__ import annotations
@@ -26,14 +28,18 @@ from shoal.protocol.ids import PeerId, RunId
 from shoal.protocol.wire import Message
 
 AHEAD = 4  # payloads
+REST = 0.2  # seconds
 
 log = logging.getLogger(__name__)
 
-Came = Callable[[RunId, Message, int, float], None]
+Came = Callable[[RunId, Message | None, int, float], None]
 
 
 class Receiver:
-    """In the loop it calls `came(run, message, bytes, seconds on the way)`, and in the end `ended(whom to blame)`."""
+    """In the loop it calls `came(run, message, bytes, seconds on the way)`, and in the end `ended`.
+
+    `message` is None if it was bad, or of a run that is not ours.
+    """
 
     def __init__(
         self,
@@ -42,15 +48,19 @@ class Receiver:
         slots: Slots,
         tenant: Tenant,
         posts: Posts,
+        takes: Callable[[RunId], bool],
+        complain: Callable[[RemoteError], None],
         came: Came,
-        ended: Callable[[RemoteError | None], None],
+        ended: Callable[[], None],
     ) -> None:
         self._socket, self._opener = opened.socket, Opener(opened.key)
         self._sender, self._slots, self._tenant = sender, slots, tenant
-        self._posts, self._came, self._ended = posts, came, ended
+        self._posts, self._takes, self._complain = posts, takes, complain
+        self._came, self._ended = came, ended
         self._sealed = memoryview(bytearray(1 << 20))
         self._ahead = threading.Semaphore(AHEAD)
         self._is_open = True
+        self._was_bad = False
         self._thread = threading.Thread(target=self._run, name="bulk-in", daemon=True)
 
     def start(self) -> None:
@@ -65,21 +75,22 @@ class Receiver:
         self._ahead.release()
 
     def _run(self) -> None:
-        blamed: RemoteError | None = None
         try:
             while self._is_open and self._receive():
-                pass
+                if self._was_bad:
+                    self._was_bad = False
+                    time.sleep(REST)
         except RemoteError as error:
-            blamed = error
+            self._posts.post(self._complain, error)
         except TransportError as error:
-            blamed = RemoteError(str(error), self._sender)
+            self._posts.post(self._complain, RemoteError(str(error), self._sender))
         except OSError:
             pass  # the connection is lost, or we have closed it
         except Exception:  # our own mistake: what comes after would be taken for what it is not
             log.exception("a payload could not be taken")
         finally:
             self._socket.close()
-            self._posts.post(self._ended, blamed)
+            self._posts.post(self._ended)
 
     def _receive(self) -> bool:
         """One frame; False if no more will come."""
@@ -94,12 +105,20 @@ class Receiver:
         payload = self._receive_payload(size)
         if payload is None:
             return False
-        message = unpacked(rest, payload, self._sender)
+        message = self._message(rest, payload) if self._takes(run) else None
         del payload
         self._ahead.acquire()
         on_wire = PREFIX.size + size.head + size.payload + 2 * TAG
         self._posts.post(self._hand_on, run, message, on_wire, time.monotonic() - begin)
         return True
+
+    def _message(self, head: bytes, payload: memoryview) -> Message | None:
+        try:
+            return unpacked(head, payload, self._sender)
+        except RemoteError as error:
+            self._was_bad = True
+            self._posts.post(self._complain, error)
+            return None
 
     def _receive_payload(self, size: Sizes) -> memoryview | None:
         """Where it is to stay."""
@@ -123,6 +142,6 @@ class Receiver:
             into = into[count:]
         return True
 
-    def _hand_on(self, run: RunId, message: Message, size: int, seconds: float) -> None:
+    def _hand_on(self, run: RunId, message: Message | None, size: int, seconds: float) -> None:
         self._ahead.release()
         self._came(run, message, size, seconds)

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-from shoal.protocol.bulk.backlog import Backlog, Packed, Parcel
+from shoal.protocol.bulk.backlog import TRIES, Backlog, Packed, Parcel
 from shoal.protocol.bulk.handshake import Opened
 from shoal.protocol.bulk.posts import Posts
 from shoal.protocol.bulk.sealing import Sealer
@@ -58,7 +58,7 @@ class Sender:
             while (parcel := self._backlog.take(lambda: self._is_open)) is not None:
                 self._send(parcel)
         except OSError:
-            self._backlog.put_back([*(each for each, _ in self._recent), *([parcel] if parcel is not None else [])])
+            self._give_back([*(each for each, _ in self._recent), *([parcel] if parcel is not None else [])])
         finally:
             self._socket.close()
             self._posts.post(self._ended)
@@ -81,6 +81,15 @@ class Sender:
         if not parcel.was_sent:
             parcel.was_sent = True
             self._posts.post(parcel.sent, size)
+
+    def _give_back(self, parcels: list[Parcel]) -> None:
+        """But for those that too many sockets broke with: perhaps it is they who break them."""
+        for each in parcels:
+            each.tries += 1
+        self._backlog.put_back([each for each in parcels if each.tries < TRIES])
+        for each in parcels:
+            if each.tries >= TRIES and not each.was_sent:
+                self._posts.post(each.lost, TransportError("the connection was lost, again and again"))
 
     def _remember(self, parcel: Parcel, size: int) -> None:
         self._recent.append((parcel, size))
