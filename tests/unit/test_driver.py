@@ -28,8 +28,9 @@ class Happened(Event):
 class FakeMember:
     """Answers every input with the next of its prepared effects."""
 
+    me = PeerId("me")
     phase = "training"
-    rounds = SimpleNamespace(waiting_for=list)
+    rounds = SimpleNamespace(waiting_for=list, base=None)
 
     def __init__(self, *answers: list[Effect]) -> None:
         self.answers = list(answers)
