@@ -3,8 +3,8 @@
     python benchmarks/round_timeline.py                 a round in which nothing happens, and one in which a member dies
     python benchmarks/round_timeline.py --draw FILE     only draw a picture again, from docs/rounds.json, say
 
-Each node is started and asked as a user would, with a model of 8 million parameters. In round 3 one of them is killed by
-SIGKILL, in the middle of its all-reduce (SHOAL_FAULT, see node/faults.py). The pictures go to docs/round.svg and
+Each node is started and asked as a user would, with a model of 8 million parameters. In round 3 one of them is killed
+by SIGKILL, in the middle of its all-reduce (SHOAL_FAULT, see node/faults.py). The pictures go to docs/round.svg and
 docs/round-death.svg, what they are drawn from beside them as .json, and what one of them prints to standard output.
 """
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import tempfile
 import time
@@ -67,13 +66,12 @@ def main() -> None:
 
 def play(manifest: Path, stack: ExitStack) -> dict[int, Path]:
     """Let four nodes commit three rounds, in the last of which one dies; the files with both timelines, by round."""
-    nodes = [stack.enter_context(Node())]
-    address = _ask(nodes[0], "status")["addresses"][0]
-    os.environ["SHOAL_FAULT"] = f"kill round={DEADLY} share=0.5 role=owner"
-    os.environ["SHOAL_BOOTSTRAP"] = address
-    nodes.append(stack.enter_context(Node()))  # the victim
-    del os.environ["SHOAL_FAULT"]
-    nodes += [stack.enter_context(Node()) for _ in range(PEERS - 2)]
+    here = {"SHOAL_LISTEN_HOST": "127.0.0.1"}
+    nodes = [stack.enter_context(Node(**here))]
+    near = {**here, "SHOAL_BOOTSTRAP": _ask(nodes[0], "status")["addresses"][0]}
+    fault = f"kill round={DEADLY} share=0.5 role=owner"
+    nodes.append(stack.enter_context(Node(**near, SHOAL_FAULT=fault)))
+    nodes += [stack.enter_context(Node(**near)) for _ in range(PEERS - 2)]
     link = _ask(nodes[0], "run", "create", str(manifest))["link"]
     for node in nodes[1:]:
         _ask(node, "run", "join", link, "--yes")

@@ -21,7 +21,7 @@ Answer = dict[str, Any]
 
 def as_json(trace: Trace, me: PeerId, now: float, clock: float) -> Answer:
     """The round as it is known `now`, when the machine's clock shows `clock`."""
-    began = trace.phases[0][1] if trace.phases else now
+    began = trace.phases[0][1]
     zero = trace.zero if trace.zero is not None else began
     end = trace.ended if trace.ended is not None else now
     return {
