@@ -1,7 +1,7 @@
 """Draw rounds as they really were: four nodes on this machine, `shoal logs --round R --json` of each, one picture.
 
     python benchmarks/round_timeline.py                 a round in which nothing happens, and one in which a member dies
-    python benchmarks/round_timeline.py --draw FILE     only draw a picture again, from docs/rounds.json, say
+    python benchmarks/round_timeline.py --draw FILE     only draw a picture again, from docs/round.json, say
 
 Each node is started and asked as a user would, with a model of 8 million parameters. In round 3 one of them is killed
 by SIGKILL, in the middle of its all-reduce (SHOAL_FAULT, see node/faults.py). The pictures go to docs/round.svg and
@@ -24,10 +24,11 @@ from kit.node import Node
 from kit.round_picture import draw
 
 DOCS = Path(__file__).parent.parent / "docs"
-PEERS, CALM, DEADLY = 4, 2, 3  # rounds; the first one warms up
-PATIENCE = 300.0  # seconds
+PEERS, VICTIM = 4, 1
+CALM, DEADLY = 2, 3  # the last rounds of two runs; those before warm up
+PATIENCE = 600.0  # seconds, of a busy machine
 MANIFEST = """
-name = "picture"
+name = "{name}"
 [model]
 dim = 320
 layers = 4
@@ -43,7 +44,7 @@ outer_momentum = 0.0
 [rounds]
 min_members = 2
 start_members = 4
-last = 3
+last = {last}
 """
 
 Answer = dict[str, Any]
@@ -57,41 +58,44 @@ def main() -> None:
     if chosen is not None:
         return _draw(chosen)
     with tempfile.TemporaryDirectory(prefix="shoal-round-") as folder, ExitStack() as stack:
-        manifest = Path(folder) / "run.toml"
-        manifest.write_text(MANIFEST, encoding="utf-8")
-        for number, path in play(manifest, stack).items():
-            _draw(path)
-            print(f"round {number}: {path.with_suffix('.svg')}")
+        nodes = start(stack)
+        for name, last in (("round", CALM), ("round-death", DEADLY)):
+            manifest = Path(folder) / f"{name}.toml"
+            manifest.write_text(MANIFEST.format(name=name, last=last), encoding="utf-8")
+            _draw(play(nodes, manifest, name, last))
 
 
-def play(manifest: Path, stack: ExitStack) -> dict[int, Path]:
-    """Let four nodes commit three rounds, in the last of which one dies; the files with both timelines, by round."""
+def start(stack: ExitStack) -> list[Node]:
+    """The nodes, of which one carries its fault."""
     here = {"SHOAL_LISTEN_HOST": "127.0.0.1"}
     nodes = [stack.enter_context(Node(**here))]
     near = {**here, "SHOAL_BOOTSTRAP": _ask(nodes[0], "status")["addresses"][0]}
-    fault = f"kill round={DEADLY} share=0.5 role=owner"
-    nodes.append(stack.enter_context(Node(**near, SHOAL_FAULT=fault)))
-    nodes += [stack.enter_context(Node(**near)) for _ in range(PEERS - 2)]
+    fault = {"SHOAL_FAULT": f"kill round={DEADLY} share=0.5 role=owner"}
+    return nodes + [stack.enter_context(Node(**near, **(fault if n == VICTIM else {}))) for n in range(1, PEERS)]
+
+
+def play(nodes: list[Node], manifest: Path, name: str, last: int) -> Path:
+    """Let the nodes do a run's rounds; the file with what those who live tell of the last one."""
     link = _ask(nodes[0], "run", "create", str(manifest))["link"]
     for node in nodes[1:]:
         _ask(node, "run", "join", link, "--yes")
-    paths = {}
-    for number, name in ((CALM, "round"), (DEADLY, "round-death")):
-        living = [node for node in nodes if number == CALM or node is not nodes[1]]
-        _until(lambda living=living, number=number: all(_round(node) >= number for node in living))  # type: ignore[misc]
-        timelines = [_ask(node, "logs", "--round", str(number)) for node in living]
-        paths[number] = DOCS / f"{name}.json"
-        paths[number].write_text(json.dumps(timelines, indent=1) + "\n", encoding="utf-8")
-        print(nodes[-1].run("logs", "--round", str(number)).stdout.decode())
-    return paths
+    living = nodes if last < DEADLY else [node for node in nodes if node is not nodes[VICTIM]]
+    _until(lambda: all(_round(node, name) >= last for node in living))
+    words = ["logs", "--round", str(last), "--run", name]
+    path = DOCS / f"{name}.json"
+    path.write_text(json.dumps([_ask(node, *words) for node in living], indent=1) + "\n", encoding="utf-8")
+    print(nodes[-1].run(*words).stdout.decode())
+    for node in living:
+        _ask(node, "run", "leave", name)
+    return path
 
 
 def _draw(path: Path) -> None:
     path.with_suffix(".svg").write_text(draw(json.loads(path.read_text(encoding="utf-8"))), encoding="utf-8")
 
 
-def _round(node: Node) -> int:
-    return max((run["round"] for run in _ask(node, "status")["runs"]), default=0)
+def _round(node: Node, name: str) -> int:
+    return max(int(run["round"]) for run in _ask(node, "status")["runs"] if run["name"] == name)
 
 
 def _ask(node: Node, *words: str) -> Any:

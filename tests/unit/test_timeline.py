@@ -156,8 +156,9 @@ def test_a_reassignment_that_goes_to_many_is_told_once() -> None:
 
 def test_who_was_waited_for_is_told_by_phase() -> None:
     phases, trace = PhaseLog(), Trace(5, [("matching", 1.0)])
-    for now, phase in ((1.0, "matching"), (2.0, "reducing"), (5.0, "applying")):
-        phases.observe(now, phase, lambda now=now: [ANNA, BERT] if now == 1.0 else [BERT] if now == 2.0 else [])
+    phases.observe(1.0, "matching", lambda: [ANNA, BERT])
+    phases.observe(2.0, "reducing", lambda: [BERT])
+    phases.observe(5.0, "applying", list)
     trace.waited = phases.waited()
     assert as_json(trace, ME, 5.0, 5.0)["waited_for"] == [
         {"phase": "reducing", "peer": BERT, "seconds": 3.0},
