@@ -6,7 +6,6 @@ dark.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 from xml.etree.ElementTree import tostring
 
@@ -22,9 +21,9 @@ FLOWS = {  # by kind and way: what people call it
     ("final", "sent"): "means sent",
 }
 PHASES = ("training", "matching", "reducing", "preparing", "applying")
-PHASE, FLOW, PITCH, GAP = 15, 5, 8, 17  # heights
+PHASE, FLOW, PITCH, GAP = 15, 5, 8, 22  # heights
 ROW = PHASE + 4 + PITCH * len(FLOWS) + GAP
-HEAD, LEGEND = 30, 44
+HEAD, LEGEND = 42, 44
 BEFORE = 0.06  # of the round's length, shown before the first member was ready
 STYLE = """
 svg { font: 12px system-ui, sans-serif; --ink: #222; --quiet: #666; --grid: #ddd; --paper: #fff; }
@@ -32,12 +31,12 @@ svg { font: 12px system-ui, sans-serif; --ink: #222; --quiet: #666; --grid: #ddd
 .grid { stroke: var(--grid); } .base { stroke: var(--quiet); }
 .training { fill: #9aa5b1; } .matching { fill: #7b61a8; } .reducing { fill: #2f7fc1; }
 .preparing { fill: #d08a1d; } .applying { fill: #3c9a5f; }
-.contribution { fill: #2f7fc1; } .final { fill: #c2587c; } .received { fill-opacity: 0.5; }
+.contribution { fill: #0f8b8d; } .final { fill: #c2587c; } .received { fill-opacity: 0.55; }
 .mark { stroke: #c0392b; stroke-width: 1.5; } .mark-text { fill: #c0392b; }
 @media (prefers-color-scheme: dark) {
   svg { --ink: #e6e6e6; --quiet: #a0a0a0; --grid: #3a3f45; --paper: #16191d; }
-  .training { fill: #5d6874; } .matching { fill: #a48bd0; } .reducing, .contribution { fill: #5aa7e6; }
-  .preparing { fill: #e0a64a; } .applying { fill: #5fbf85; } .final { fill: #e483a5; }
+  .training { fill: #5d6874; } .matching { fill: #a48bd0; } .reducing { fill: #5aa7e6; }
+  .preparing { fill: #e0a64a; } .applying { fill: #5fbf85; } .contribution { fill: #4cc9c0; } .final { fill: #e483a5; }
   .mark { stroke: #ff7b6b; } .mark-text { fill: #ff7b6b; }
 }
 """
@@ -60,10 +59,7 @@ def draw(timelines: list[Answer]) -> str:
     plot.axes(rows=True)
     for row, timeline in enumerate(timelines):
         _member(plot, ROW * row, timeline, timeline["ready_at"] - begin)
-    losses = [(each["ready_at"] - begin + at, peer) for each in timelines for at, peer in _losses(each)]
-    if losses:
-        at, peer = min(losses)
-        plot.marks([(at, f"{name(peer)} was killed: the first other gives it up", "kill")])
+    plot.marks(_death(timelines, begin))
     _legend(plot)
     return tostring(plot.root, encoding="unicode") + "\n"
 
@@ -89,11 +85,19 @@ def _member(plot: Plot, top: float, timeline: Answer, ready: float) -> None:
             plot.bar((first + ready, stop), (low + FLOW, low), f"{kind} {way}", f"{count} {words}")
 
 
-def _losses(timeline: Answer) -> Iterator[tuple[float, str]]:
-    """When this member gave up others, in the round itself."""
-    for each in timeline["events"]:
-        if each["what"] == "lost" and each["peer"] in timeline["members"]:
-            yield each["at"], each["peer"]
+def _death(timelines: list[Answer], begin: float) -> list[tuple[float, str, str]]:
+    """Marks at a member's last sign of life and where the first other gave it up; none if all have lived."""
+    lost = [(each, event) for each in timelines for event in each["events"] if event["what"] == "lost"]
+    if not lost:
+        return []
+    given_up, victim = min((each["ready_at"] - begin + event["at"], event["peer"]) for each, event in lost)
+    heard = [
+        each["ready_at"] - begin + flow["last"]
+        for each in timelines
+        for flow in each["traffic"]
+        if (flow["peer"], flow["way"]) == (victim, "received")
+    ]
+    return [(max(heard), f"the last of {name(victim)}", "kill"), (given_up, "it is given up", "kill")]
 
 
 def _legend(plot: Plot) -> None:
