@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from shoal.protocol.messages.node import GetManifest
 from shoal.protocol.milestones import Aborted, Begun, Committed, Waiting
 from shoal.protocol.roster import Plan
 from shoal.protocol.shelf import Decision
+from tests.fake_timeline import TIMELINE
 
 ANNA, BERT, CARL, ME = PeerId("anna"), PeerId("bert"), PeerId("carl"), PeerId("me")
 MEMBERS = (ANNA, BERT, CARL, ME)
@@ -210,3 +212,16 @@ def test_who_is_over_the_bound_is_counted_with_the_others() -> None:
     assert trace.flows["received", "ask", OTHERS].count == 10
     assert trace.flows["received", "ask", PeerId("peer0")].count == 2
     assert len(json.dumps(as_json(trace, ME, 0.0, 0.0))) < 200_000
+
+
+def test_each_field_is_documented_and_what_the_documents_show_has_all() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    fields = as_json(Trace(5, [("matching", 1.0)]), ME, 2.0, 2.0)
+    told = json.loads((docs / "round.json").read_text(encoding="utf-8"))
+    assert all(each.keys() == fields.keys() | {"run", "name"} for each in told)
+    assert TIMELINE.keys() == fields.keys()
+    table = (docs / "rounds.md").read_text(encoding="utf-8").partition("## The fields")[2]
+    named = [
+        name for line in table.splitlines() if line.startswith("| `") for name in line.split("|")[1].split("`")[1::2]
+    ]
+    assert set(named) == fields.keys() | {"run", "name"}
