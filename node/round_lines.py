@@ -25,6 +25,7 @@ FLOWS = {  # what of a peer's payloads has a line of its own, and how it is call
     ("sent", "fetched"): "fetched by it",
 }
 LABEL = 23  # columns
+MOST_PEERS = 16  # that are shown; of more, those whose payloads were the last
 FIGURES = "{:>8} {:>8} {:>6} {:>10}  "
 
 
@@ -39,8 +40,11 @@ def lines(timeline: Answer, width: int, *, blocks: bool) -> list[str]:
     """The round as text of about `width` columns."""
     chart = Chart(timeline, width, "█" if blocks else "#")
     found = [*_opening(timeline, width), "", chart.head(), *chart.phases()]
-    for peer in chart.peers():
+    peers = chart.peers()
+    for peer in peers[:MOST_PEERS]:
         found += ["", *chart.of_peer(peer)]
+    if len(peers) > MOST_PEERS:
+        found += ["", f"and {len(peers) - MOST_PEERS} more, whose payloads were done earlier; --json has all"]
     return [*found, "", *map(_happening, happenings(timeline))]
 
 
@@ -65,10 +69,12 @@ class Chart:
         return [self._line(each["phase"], each["from"], each["to"]) for each in self._timeline["phases"]]
 
     def peers(self) -> list[str]:
-        """Who has sent or got payloads, in the order of the group."""
-        seen = [flow["peer"] for flow in self._timeline["traffic"] if (flow["way"], flow["kind"]) in FLOWS]
-        members = self._timeline["members"]
-        return sorted(dict.fromkeys(seen), key=lambda peer: members.index(peer) if peer in members else len(members))
+        """Who has sent or got payloads, the last one first."""
+        last: dict[str, float] = {}
+        for flow in self._timeline["traffic"]:
+            if (flow["way"], flow["kind"]) in FLOWS:
+                last[flow["peer"]] = max(flow["last"], last.get(flow["peer"], 0.0))
+        return sorted(last, key=lambda peer: -last[peer])
 
     def of_peer(self, peer: str) -> list[str]:
         """A peer's part in the round, and its payloads."""

@@ -67,6 +67,10 @@ def logs(
     from shoal.node import logfile
     from shoal.node.home import find_home
 
+    if (round is None and run) or (round is not None and follow):
+        from shoal.node.options import UsageError
+
+        raise UsageError("--run goes with --round, and --follow without it")
     if round is None:
         logfile.show(find_home(), lines, follow, as_json)
     else:

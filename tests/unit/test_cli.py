@@ -682,6 +682,7 @@ def test_the_timeline_of_a_round(shoal: Shoal, node: FakeService) -> None:
     assert "\x1b" not in out
     assert shoal("logs", "--round", "9")[::2] == (Exit.FAILED, "shoal: nothing is known of round 9\n")
     assert shoal("logs", "--round", "0")[0] == Exit.USAGE
+    assert shoal("logs", "--round", "3", "--follow")[0] == shoal("logs", "--run", "stdlib")[0] == Exit.USAGE
     code, _, err = shoal("logs", "--round", "3", "--run", "other")
     assert (code, err.startswith("shoal: this node is in no run 'other'")) == (Exit.FAILED, True)
     node.not_open = [{**dict.fromkeys(("run", "name"), "cd" * 32), "name": None, "phase": "restoring", "round": 0}]

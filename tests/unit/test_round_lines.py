@@ -8,7 +8,7 @@ import pytest
 
 from shoal.node.round_lines import lines, show_round
 from shoal.node.round_words import happenings, slowest
-from tests.fake_timeline import EVIL, QUICK, SLOW, TIMELINE
+from tests.fake_timeline import EVIL, QUICK, SLOW, TIMELINE, flow
 
 SHOWN: dict[str, Any] = {"run": "ab" * 32, "name": "stdlib", **TIMELINE}
 WIDTH = 100
@@ -59,7 +59,7 @@ def test_the_chart(blocks: bool, block: str) -> None:
     assert bars["training"] == block  # it was before, and is drawn at the edge
     assert bars["reducing"] == " " * 3 + block * 28  # from 0.1 to 0.8 of 39 columns
     assert bars["our means to it"] == " " * 30 + block * 9  # up to the edge
-    assert shown.index("slow03: relayed, makes 0 of 8 means") > shown.index("quick2: direct, makes 4 of 8 means, leads")
+    assert shown.index("slow03: relayed, makes 0 of 8 means") < shown.index("quick2: direct, makes 4 of 8 means, leads")
 
 
 def test_a_round_that_goes_on_or_came_to_nothing_is_shown_too() -> None:
@@ -69,6 +69,15 @@ def test_a_round_that_goes_on_or_came_to_nothing_is_shown_too() -> None:
     assert "It goes on." in lines(SHOWN | {"committed": None, "ended": None}, WIDTH, blocks=True)[1]
     assert "Not committed here" in lines(SHOWN | {"committed": None}, WIDTH, blocks=True)[1]
     assert "about to be applied" in lines(SHOWN | {"ended": None}, WIDTH, blocks=True)[1]
+
+
+def test_of_very_many_peers_the_last_ones_are_shown() -> None:
+    traffic = [flow("received", "final", f"peer{number:04}", 0.1, number / 1000, 1, 10) for number in range(900)]
+    shown = lines(SHOWN | {"traffic": traffic}, WIDTH, blocks=True)
+    assert len(shown) < 100
+    names = [line.partition(":")[0] for line in shown if ", makes 0 of 8 means" in line]
+    assert names == [f"er{number:04}" for number in range(899, 883, -1)]
+    assert "and 884 more, whose payloads were done earlier; --json has all" in shown
 
 
 def test_a_narrow_terminal_still_gets_bars(capsys: pytest.CaptureFixture[str]) -> None:
