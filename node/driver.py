@@ -38,7 +38,7 @@ class Driver:
         self,
         member: Member,
         disk: Disk,
-        send: Callable[[PeerId, Message], None],
+        send: Callable[[Send], None],
         on_event: Callable[[Event], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
@@ -131,7 +131,7 @@ class Driver:
             case Send(to, message):
                 if not message.bulk:
                     self.timelines.sent(self.now(), to, message)
-                self._send(to, message)
+                self._send(effect)
             case Wake(after, timer):
                 self._loop.call_later(after, self._fire, timer)
             case Tell(event):
