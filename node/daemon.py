@@ -249,6 +249,10 @@ class Daemon:
         """See NodeService."""
         return self._runs.find(run).commits.as_json(last)
 
+    def timeline(self, run: str, round: int) -> Answer:
+        """See NodeService."""
+        return run_view.timeline(self._runs.find(run), round)
+
     def meters(self) -> list[Answer]:
         """See NodeService."""
         return [run_view.meters(run, self._network.traffic(run.id)) for run in self._runs.open.values()]

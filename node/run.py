@@ -131,6 +131,7 @@ class Run:
         )
         send = partial(self._network.carry_out, self.id)
         self.driver = Driver(member, disk, send, self._on_event, self._fail)
+        self.driver.timelines.links = self._network.links
         self.member = member
         if self._settings.trains:
             worker = self._settings.worker(self.manifest, self.outer.elements)
@@ -254,7 +255,7 @@ class Run:
         if sent:
             self.outgoing.sent(message, self.member.rounds.attempt)
             self.meters.sent(message)
-        self.member.left(self.driver.now(), to, message, sent)
+        self.driver.left(to, message, sent)
 
     async def _report(self) -> None:
         said = ""

@@ -165,6 +165,11 @@ def details(run: Run) -> Answer:
     }
 
 
+def timeline(run: Run, round: int) -> Answer:
+    """What happened in a round of the run, and when; UnknownRound if nothing of it is kept."""
+    return {"run": run.id.hex(), "name": run.manifest.name, **run.driver.timelines.find(run.driver.now(), round)}
+
+
 def meters(run: Run, traffic: Traffic) -> Answer:
     """The run in `/metrics`, as far as it is counted; the rest is in its row."""
     last = run.commits.records[-1] if run.commits.records else None

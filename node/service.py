@@ -19,6 +19,10 @@ class UnknownRun(LocalError):
     """The caller named a run that this node does not have, or by a name that fits several."""
 
 
+class UnknownRound(LocalError):
+    """The caller named a round of which this node keeps nothing."""
+
+
 class NodeService(Protocol):
     """A running node. Raises LocalError, RemoteError or TransportError; never anything else on purpose.
 
@@ -92,6 +96,14 @@ class NodeService(Protocol):
         `applied_at` is when it was applied here (seconds since 1970), `round_samples` and `samples` the tokens behind
         the round and behind the state, `waited_for` the seconds for which each member was waited for, as seen from
         here, `called` whether the others waited for us, and `phases` where the time went: docs/metrics.md has them all.
+        """
+        ...
+
+    def timeline(self, run: str, round: int) -> Answer:
+        """{run, name, round, peer, ready_at, phases, events, traffic, ...}: what happened in a round, and when.
+
+        The last rounds are kept, also over a restart, and the one that goes on is shown as far as it is: docs/rounds.md
+        has all fields. UnknownRound if nothing of it is kept.
         """
         ...
 

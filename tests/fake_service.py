@@ -17,11 +17,12 @@ from shoal.node.meters import Meters
 from shoal.node.netcheck.facts import Facts
 from shoal.node.netcheck.findings import report
 from shoal.node.options import NodeSettings
-from shoal.node.service import Answer, find_run
+from shoal.node.service import Answer, UnknownRound, find_run
 from shoal.node.version import shoal_version
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.failure import Kind
 from shoal.protocol.ids import PeerId
+from tests.fake_timeline import TIMELINE
 
 PEER = "12D3KooWFakeFakeFakeFakeFakeFakeFakeFakeFakeFakeFake"
 RUN = "ab" * 32
@@ -172,6 +173,12 @@ class FakeService:
             "called": False,
         }
         return [first | {"waited_for": {"evil<b>peer": 3.5}}]
+
+    def timeline(self, run: str, round: int) -> Answer:
+        found = find_run(run, {RUN: "stdlib"})
+        if round != TIMELINE["round"]:
+            raise UnknownRound(f"nothing is known of round {round}")
+        return {"run": found, "name": "stdlib", **TIMELINE}
 
     def meters(self) -> list[Answer]:
         meters = Meters()

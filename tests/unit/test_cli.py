@@ -670,3 +670,21 @@ def test_two_starts_at_once_give_one_node(background: Home) -> None:
     assert winner.poll() is None
     launch.stop(background, print)
     winner.communicate()
+
+
+def test_the_timeline_of_a_round(shoal: Shoal, node: FakeService) -> None:
+    code, out, _ = shoal("logs", "--round", "3", "--json")
+    assert (code, json.loads(out)) == (Exit.OK, node.timeline(RUN, 3))
+    code, out, _ = shoal("logs", "--round", "3", "--run", "stdlib")
+    assert code == Exit.OK
+    assert out.startswith("round 3 of stdlib, as self01 saw it\n")
+    assert "it waited 0.600 s for slow03 (relayed)" in out
+    assert "\x1b" not in out
+    assert shoal("logs", "--round", "9")[::2] == (Exit.FAILED, "shoal: nothing is known of round 9\n")
+    assert shoal("logs", "--round", "0")[0] == Exit.USAGE
+    assert shoal("logs", "--round", "3", "--follow")[0] == shoal("logs", "--run", "stdlib")[0] == Exit.USAGE
+    code, _, err = shoal("logs", "--round", "3", "--run", "other")
+    assert (code, err.startswith("shoal: this node is in no run 'other'")) == (Exit.FAILED, True)
+    node.not_open = [{**dict.fromkeys(("run", "name"), "cd" * 32), "name": None, "phase": "restoring", "round": 0}]
+    code, _, err = shoal("logs", "--round", "3")
+    assert (code, err) == (Exit.FAILED, "shoal: name the run with --run: this node is in stdlib, cdcdcdcd\n")
