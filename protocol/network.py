@@ -67,6 +67,7 @@ class Network:
         self._whereabouts = Whereabouts()
         self._transport = Transport(identity, (CONTROL, BULK), self._accept, self._change)
         self.large_ones_pass = self._transport.large_ones_pass  # to a peer: see there
+        self.throttle = self._transport.throttle  # its rates are set before `start`
         self.book = self._transport.book  # what others have of us as a relay; to be read only
         self._transport.on_path = lambda peer: self._neighbour(peer).path_changed()
         self._neighbours: OrderedDict[PeerId, Neighbour] = OrderedDict()

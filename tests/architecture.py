@@ -26,6 +26,7 @@ SHELLS = {
     *("host", "raw_stream", "swarm", "session", "muxer", "muxed", "packets"),  # libp2p
     *("bridge", "transport"),  # and asyncio's view of it
     "circuit",  # relays
+    "throttle",  # threads and tasks share it
     *("incoming", "arrivals", "dialing", "racing", "tasks", "ports", "addresses"),  # who is where
     *("network", "link", "surroundings", "lane", "calls", "complaints"),  # frames to peers by name
     "identity",  # the key file
