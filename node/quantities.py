@@ -6,6 +6,8 @@ Links are sold in bits, volumes in bytes, and a lone `20M` could be either, so a
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from shoal.node.options import MIN_PER_DAY, MIN_RATE, UsageError
 
@@ -50,6 +52,15 @@ def as_rate(rate: float) -> str:
 def as_volume(volume: float) -> str:
     """Bytes, as volumes are sold."""
     return f"{_scaled(volume)}B"
+
+
+def limits_in_words(limits: Mapping[str, Any]) -> str | None:
+    """The owner's limits in a phrase; None if there are none."""
+    up, down, volume = limits.get("max_up"), limits.get("max_down"), limits.get("max_per_day")
+    said = [f"{as_rate(up)} up"] if up else []
+    said += [f"{as_rate(down)} down"] if down else []
+    said += [f"{as_volume(volume)} a day, {as_volume(limits.get('used_today') or 0)} used today"] if volume else []
+    return ", ".join(said) or None
 
 
 def _scaled(amount: float) -> str:

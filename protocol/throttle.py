@@ -91,6 +91,7 @@ class Throttle:
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
     ) -> None:
+        self.is_shut = False  # the owner's volume is used up: nothing is carried for others
         self.up, self.down = Flow(clock, sleep), Flow(clock, sleep)
         self.up.back, self.down.back = self.down, self.up
 

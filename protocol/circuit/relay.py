@@ -104,7 +104,7 @@ class Relay:
             await drop(stream)
 
     def _check(self, stream: INetStream) -> None:
-        if not self.addresses or _is_relayed(stream):
+        if not self.addresses or self._throttle.is_shut or _is_relayed(stream):
             raise Refused(Status.PERMISSION_DENIED)
 
     async def _call(self, target: ID, source: ID) -> INetStream:
@@ -146,16 +146,18 @@ async def _join(
     """Pass on what each end says, until one drops its stream, both have ended, or the circuit may go no further."""
     async with trio.open_nursery() as nursery:
         for source, target in ((one, other), (other, one)):
-            paces = Pace(throttle.down), Pace(throttle.up)
-            nursery.start_soon(_pass_on, circuit, _muxed(source), _muxed(target), both, paces)
+            nursery.start_soon(_pass_on, circuit, _muxed(source), _muxed(target), both, throttle)
 
 
 async def _pass_on(
-    circuit: Circuit, source: MuxedStream, target: MuxedStream, both: trio.CancelScope, paces: Sequence[Pace]
+    circuit: Circuit, source: MuxedStream, target: MuxedStream, both: trio.CancelScope, throttle: Throttle
 ) -> None:
     source.most_window = FIRST_WINDOW
+    paces = Pace(throttle.down), Pace(throttle.up)
     try:
         while data := await source.take_or_end(FRAME):
+            if throttle.is_shut:
+                raise Refused(Status.PERMISSION_DENIED)
             wait = circuit.carry(trio.current_time(), len(data))
             both.deadline = circuit.ends_at
             await target.write(data)
@@ -164,7 +166,7 @@ async def _pass_on(
             if wait := max(wait, *(pace.rest for pace in paces)):
                 await trio.sleep(wait)
         await target.close()
-    except Exception:  # one end is gone, or has used up its share: for the other it is the same
+    except Exception:  # one end is gone, or a share is used up: for the other it is the same
         both.cancel()
 
 

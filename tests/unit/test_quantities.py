@@ -61,7 +61,7 @@ def test_too_little_is_refused() -> None:
         parse_volume("--max-per-day", "99MB")
     for wrong in ({"max_up": MIN_RATE - 1}, {"max_down": 0}, {"max_per_day": MIN_PER_DAY - 1}):
         with pytest.raises(UsageError, match="at least"):
-            NodeSettings(home=find_home().root, **wrong)
+            NodeSettings(home=find_home().root, **wrong)  # type: ignore[arg-type]
 
 
 def test_they_are_said_as_they_are_sold() -> None:
