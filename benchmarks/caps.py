@@ -2,8 +2,8 @@
 
     python benchmarks/caps.py [--rates 1Mbit,20Mbit,200Mbit] [--seconds 10] [--json]
 
-Two networks, each with its own libp2p host, and one sends payloads without end to the other: as fast as it can, then with
-its uplink at a rate, then with the other's downlink at that rate. `carried` is what the interface counted, with
+Two networks, each with its own libp2p host, and one sends payloads without end to the other: as fast as it can, then
+with its uplink at a rate, then with the other's downlink at that rate. `carried` is what the interface counted, with
 all headers and answers, by the rate; `word` is how long a question and its answer take meanwhile, the median and the
 worst. Run as root on Linux, it has a loopback of its own; else whatever others send over the machine's counts, too. The
 loopback's packets are long, so their headers are few, and `carried` is 3 to 4 % below what a line counts.
@@ -32,7 +32,7 @@ from shoal.protocol.errors import TransportError
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import RunId
 from shoal.protocol.messages.node import GetManifest, Refused
-from shoal.protocol.messages.reduce import Part
+from shoal.protocol.messages.transfer import StateChunk
 from shoal.protocol.network import Network
 
 RUN = RunId(b"r" * 32)
@@ -89,7 +89,7 @@ async def measure(way: str, rate: int | None, seconds: float) -> Result:
         payload = memoryview(bytes(PAYLOAD))
 
         def send(*left: object) -> None:
-            sender.send(receiver.peer, RUN, Part(1, 1, 0, 0, payload))
+            sender.send(receiver.peer, RUN, StateChunk(0, 1, 0, payload))  # type: ignore[arg-type]
 
         sender.on_left = send
         for _ in range(AHEAD):
