@@ -188,6 +188,12 @@ def test_reads_for_people(shoal: Shoal, node: FakeService) -> None:
     _, out, _ = shoal("status")
     assert ["state", "CONNECTED"] in [line.split() for line in out.splitlines()]
     assert f"{RUN[:8]}  stdlib" in out
+    assert "limits        20 Mbit/s up, 20 GB a day, 19.5 GB used today\n" in out
+    assert "more than 95% of it have?[2J passed (volume-nearly-used-up)" in out
+    node.paused = "paused: the volume is used up; this node goes on tomorrow"
+    assert "Paused: the volume is used up; this node goes on tomorrow." in shoal("status")[1]
+    assert shoal("status", "--exit-code")[0] == Exit.OK
+    node.paused = None
     _, out, _ = shoal("run", "show", "stdlib")
     assert "model: dim=128, tied=yes" in out
     assert "4.0 KiB" in out
