@@ -65,7 +65,7 @@ class RawStream:
         if self._in.is_free:
             self._muxed.hand_on = hand_on
         else:
-            self._muxed.most_window = self._in.window
+            self._muxed.most_window, self._muxed.most_taken = self._in.window, self._in.piece
         while True:
             while self._allowed <= 0 and not self._released.is_set():
                 self._has_room = trio.Event()
