@@ -1,6 +1,6 @@
 """Whether the rates that a node's owner sets hold: what the loopback carried, beside what it may carry.
 
-    python benchmarks/caps.py [--rates 1Mbit,20Mbit,200Mbit] [--seconds 10] [--json]
+    python benchmarks/caps.py [--rates 4Mbit,20Mbit,100Mbit] [--seconds 10] [--json]
 
 Two networks, each with its own libp2p host, and one sends payloads without end to the other: as fast as it can, then
 with its uplink at a rate, then with the other's downlink at that rate. `carried` is what the interface counted, with
@@ -63,7 +63,7 @@ class Result:
 def main() -> int:
     """Print a table, or a line of JSON per row; 0 if all rates hold."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rates", default="1Mbit,20Mbit,200Mbit")
+    parser.add_argument("--rates", default="4Mbit,20Mbit,100Mbit")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()

@@ -10,6 +10,8 @@ Rules:
   its time stamps), and with one answer the other way for ANSWERED segments. Where segments are longer (the loopback)
   that is 4 % too much, and with IPv6 or answers to every second segment 1 or 2 % too little; what TCP sends a second
   time is not seen from here.
+- They hold over seconds, not at each moment: a stream that rests may have 256 KiB on its way to us, and a process that
+  does not get its turn for longer than BURST loses what it could have sent.
 - Without a rate, counting is all that is done. Any thread may use all of it.
 """
 
