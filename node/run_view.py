@@ -82,9 +82,9 @@ def broken_row(run: str, reason: str) -> Answer:
     return {**_row_of_closed(run), "phase": "failed", "failure": reason}
 
 
-def restoring_row(run: str) -> Answer:
-    """A run that this node was in and is about to enter again: a row like the others."""
-    return {**_row_of_closed(run), "phase": "restoring"}
+def restoring_row(run: str, is_paused: bool = False) -> Answer:
+    """A run that this node was in and is about to enter again, now or when it goes on: a row like the others."""
+    return {**_row_of_closed(run), "phase": "paused" if is_paused else "restoring"}
 
 
 def _row_of_closed(run: str) -> Answer:

@@ -69,6 +69,7 @@ class Network:
         self._whereabouts = Whereabouts()
         self._transport = Transport(identity, SPOKEN, self._accept, self._change)
         self.large_ones_pass = self._transport.large_ones_pass  # to a peer: see there
+        self.throttle = self._transport.throttle  # its rates are set before `start`
         self.book = self._transport.book  # what others have of us as a relay; to be read only
         self._transport.on_path = lambda peer: self._neighbours.of(peer).path_changed()
         self._traffic: dict[RunId, Traffic] = {}
@@ -77,7 +78,7 @@ class Network:
         self.meet_namesake = self._namesake.meet
         self._tasks = Tasks(lambda error: log.error("a task of the network failed", exc_info=error))
         self._closing = False
-        self._dock = Dock(self._opened)
+        self._dock = Dock(self._opened, self.throttle)
         self._around = Surroundings(
             transport=self._transport,
             dock=self._dock,

@@ -92,6 +92,8 @@ class FakeService:
         self.obstacle: str | None = None
         self.news: Answer = {}  # of the run
         self.not_open: list[Answer] = []  # rows of runs that the node is not in
+        self.limits: Answer = {"max_up": 2_500_000, "max_down": None, "max_per_day": 20 * 10**9}
+        self.paused: str | None = None
         self.ending = False
         self.looks = 0  # at its status, while it is ending
         self.missing = ""  # why this machine does not have the data of other runs
@@ -120,6 +122,10 @@ class FakeService:
             "evidence": self.evidence,
             "peers": 1,
             "obstacle": self.obstacle,
+            "paused": self.paused,
+            "warnings": [{"code": "volume-nearly-used-up", "words": "more than 95% of it have\x1b[2J passed"}],
+            "limits": {**self.limits, "used_today": 19_500_000_000, "goes_on_at": None},
+            "traffic": {"sent": 1000, "received": 2000},
             "reachability": "public",
             "port_mapping": {
                 "protocol": "upnp",

@@ -101,7 +101,7 @@ class Payloads:
         if not self._side.is_up() or (not sends and len(self._receivers[flow]) >= MOST_SOCKETS):
             opened.socket.close()
         elif sends:
-            self._carriers[flow].opened(opened, self._dock.posts)
+            self._carriers[flow].opened(opened, self._dock)
         else:
             self._receive(flow, opened)
 
@@ -192,7 +192,16 @@ class Payloads:
 
         dock, around, tenant = self._dock, self._around, self._tenants[flow]
         receiver = Receiver(
-            opened, self._side.peer, dock.slots, tenant, dock.posts, around.takes, around.complain, came, ended
+            opened,
+            self._side.peer,
+            dock.slots,
+            tenant,
+            dock.throttle.down,
+            dock.posts,
+            around.takes,
+            around.complain,
+            came,
+            ended,
         )
         receivers.append(receiver)
         receiver.start()

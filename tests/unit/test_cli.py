@@ -188,6 +188,12 @@ def test_reads_for_people(shoal: Shoal, node: FakeService) -> None:
     _, out, _ = shoal("status")
     assert ["state", "CONNECTED"] in [line.split() for line in out.splitlines()]
     assert f"{RUN[:8]}  stdlib" in out
+    assert "limits        20 Mbit/s up, 20 GB a day, 19.5 GB used today\n" in out
+    assert "more than 95% of it have?[2J passed (volume-nearly-used-up)" in out
+    node.paused = "paused: the volume is used up; this node goes on tomorrow"
+    assert "Paused: the volume is used up; this node goes on tomorrow." in shoal("status")[1]
+    assert shoal("status", "--exit-code")[0] == Exit.OK
+    node.paused = None
     _, out, _ = shoal("run", "show", "stdlib")
     assert "model: dim=128, tied=yes" in out
     assert "4.0 KiB" in out
@@ -437,7 +443,8 @@ def test_the_childs_command_line_says_the_same(shoal: Shoal, monkeypatch: pytest
     runs = (RUN, LINK, str(FAKE_DAEMON))
     node = (find_home().root, 1234, "127.0.0.1", "::1", 0, (ADDRESS,), 3, "cuda:1")
     asked = NodeSettings(*node, data, FAKE_DAEMON, runs, train=False, data_limit=0.5, share_data=False)
-    for each in (asked, replace(asked, mdns=False), replace(asked, port_mapping=False)):
+    limited = replace(asked, max_up=2_500_001, max_down=8_000, max_per_day=20 * 10**9)
+    for each in (asked, replace(asked, mdns=False), replace(asked, port_mapping=False), limited):
         argv = launch.foreground_argv(each)
         assert shoal(*argv[argv.index("shoal.node") + 1 :])[0] == Exit.OK
         assert seen.pop() == each
@@ -454,6 +461,9 @@ def test_the_childs_command_line_says_the_same(shoal: Shoal, monkeypatch: pytest
         (["--data", "/nowhere/at/all"], "--data"),
         (["--data-limit", "-1"], "--data-limit"),
         (["--data-limit", "nan"], "--data-limit"),
+        (["--max-up", "20"], "--max-up 20 is no rate: write it in bits, as 20Mbit, or in bytes, as 2.5MB/s"),
+        (["--max-down", "1kbit"], "--max-down 1kbit is too little to take part in anything: at least 64 kbit/s"),
+        (["--max-per-day", "1MB"], "--max-per-day 1MB is too little to take part in anything: at least 100 MB"),
         (["--bootstrap", "192.0.2.7:4101"], "/tcp/4101"),
         (["--create", "/nowhere.toml"], "--create"),
         (["--join", "/nowhere.toml"], "--join"),
