@@ -25,7 +25,7 @@ from shoal.protocol.bulk.sealing import TAG, Opener
 from shoal.protocol.bulk.slots import Slots, Tenant
 from shoal.protocol.errors import RemoteError, TransportError
 from shoal.protocol.ids import PeerId, RunId
-from shoal.protocol.throttle import Flow
+from shoal.protocol.throttle import Flow, Pace
 from shoal.protocol.wire import Message
 
 AHEAD = 4  # payloads
@@ -57,7 +57,7 @@ class Receiver:
     ) -> None:
         self._socket, self._opener = opened.socket, Opener(opened.key)
         if down.rate is not None:  # else much more than that would be on its way before we read it
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, down.window)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, Pace(down).window)
         self._sender, self._slots, self._tenant, self._down = sender, slots, tenant, down
         self._posts, self._takes, self._complain = posts, takes, complain
         self._came, self._ended = came, ended
