@@ -79,7 +79,7 @@ class Peer:
     async def average(self, mine: Floats) -> tuple[Floats, float, float, int | None]:
         """One round: the mean, when we submitted, when we held it, and what the loopback had carried by then."""
         submitted = time.monotonic()
-        self.driver.command(lambda now: self.driver.member.submit(now, Offer(1, 0), self._encoder(mine)))
+        self.driver.command(lambda now: self.driver.member.submit(now, Offer(1), self._encoder(mine)))
         decision = await self._committed.get()
         mean = np.empty_like(mine)
         flat = torch.from_numpy(mean)

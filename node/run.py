@@ -245,7 +245,7 @@ class Run:
         loss = self.training.last_loss if self.training is not None else None
         self.commits.submitted(self.driver.now(), tokens, loss if tokens else None)
         reached = own_standing(self._network, self.member.membership)
-        offer = Offer(min(tokens, self.manifest.rounds.max_weight), bandwidth=0, standing=reached)
+        offer = Offer(min(tokens, self.manifest.rounds.max_weight), *self._network.bandwidth.claim(), reached)
         contribution = self.outer.encoder(vector) if vector is not None else None
         self.driver.command(lambda now: self.member.submit(now, offer, contribution))
 
@@ -270,8 +270,8 @@ class Run:
         training = self.training
         step = training.progress.step if training is not None and training.progress is not None else 0
         loss = training.loss if training is not None else None
-        word = self._network.reachability
-        return self.member.report(now, step=step, samples=self.samples, loss=loss, bandwidth=0, reachability=word)
+        word, (up, down) = self._network.reachability, self._network.bandwidth.claim()
+        return self.member.report(now, step=step, samples=self.samples, loss=loss, reachability=word, up=up, down=down)
 
     # -- read side ------------------------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ class Incoming:
         sender: PeerId,
         take: Take,
         complain: Callable[[RemoteError], None],
-        came: Callable[[int, float], None] = lambda size, seconds: None,
+        came: Callable[[float, float, int], None] = lambda begin, end, size: None,
     ) -> None:
         self._stream, self._limit, self._sender = stream, limit, sender
         self._take, self._complain, self._frame_came = take, complain, came
@@ -144,7 +144,7 @@ class Incoming:
         """A frame has come, and what is left is the first piece of the next one."""
         size = self._next_size - self._had
         if size > 0:
-            self._frame_came(size, self._fed_at - self._had_at)
+            self._frame_came(self._had_at, self._fed_at, size)
         self._had, self._had_at = len(self._came), max(self._had_at, self._fed_at)
 
     def _rest(self, seconds: float, due: float) -> None:

@@ -89,6 +89,7 @@ class Network:
             on_left=lambda peer, run, message, sent: self._guard(self.on_left, peer, run, message, sent),
             bulk_queue=bulk_queue,
         )
+        self.bandwidth = self._around.bandwidth  # our own
 
     async def start(self) -> None:
         """Listen; LocalError if no port is to be had."""

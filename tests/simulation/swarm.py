@@ -279,7 +279,7 @@ class Peer(Node):
         ]
         self._oracle.offered(self.me, base.round + 1, weight, self._offered)
         self._oracle.begins(base.round + 1)
-        offer = Offer(weight, 0, self.shape.standing(self.me))
+        offer = Offer(weight, standing=self.shape.standing(self.me))
         return self.member.submit(now, offer, payloads.__getitem__ if weight else None)
 
     def _apply(self, now: float) -> list[Effect]:

@@ -9,7 +9,7 @@ from shoal.protocol.messages.status import RunStatus
 from shoal.protocol.view import nearest
 from tests.unit.rounds_kit import A, B, C, D
 
-STATUS = RunStatus(1, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, "nat")
+STATUS = RunStatus(1, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, 0, "nat")
 
 
 class Said:
