@@ -14,7 +14,8 @@ MBIT = 125_000.0
 def pass_by(meter: Meter, rate: float, size: int, begin: float, peers: int = 1, buffer: int = 0) -> float:
     """`size` bytes in pieces of 1 MiB to each peer in turn, all at once, over a line of `rate`; when it is done.
 
-    Towards the end there is nothing more for some of them, and the line is not full. The first `buffer` bytes pass at once, as the system keeps them.
+    Towards the end there is nothing more for some of them, and the line is not full. The first `buffer` bytes pass at
+    once, as the system keeps them.
     """
     since = [begin] * peers
     passed, end = 0, begin
