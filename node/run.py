@@ -24,6 +24,7 @@ from shoal.node.lanes import newcomer_lane
 from shoal.node.logs import warn
 from shoal.node.manifest import Manifest
 from shoal.node.meters import Meters
+from shoal.node.newcomer import find_uplink
 from shoal.node.outer import OuterState, StateStore
 from shoal.node.outgoing import Outgoing
 from shoal.node.outgrown import unless_outgrown
@@ -138,6 +139,7 @@ class Run:
             self._moments = None
             self.training.start()
         self._tasks.spawn(self._report())
+        self._tasks.spawn(find_uplink(self._network, member.membership.alive))
         self.driver.command(lambda now: member.start(now, seeds))
         self._begin_round()
 
@@ -270,8 +272,8 @@ class Run:
         training = self.training
         step = training.progress.step if training is not None and training.progress is not None else 0
         loss = training.loss if training is not None else None
-        word, (up, down) = self._network.reachability, self._network.bandwidth.claim()
-        return self.member.report(now, step=step, samples=self.samples, loss=loss, reachability=word, up=up, down=down)
+        word, line = self._network.reachability, self._network.bandwidth.claim()
+        return self.member.report(now, step=step, samples=self.samples, loss=loss, reachability=word, line=line)
 
     # -- read side ------------------------------------------------------------------------------------------
 

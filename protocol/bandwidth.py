@@ -1,7 +1,8 @@
 """How fast our own line is, up and down, by the payloads that pass over it to and from all peers at once. Pure.
 
 Rules:
-- Nothing is sent for it. What counts is what moves in a stretch: as long as at least one payload is on its way.
+- Nothing is sent for it, but for a newcomer's first probe (node/newcomer.py). What counts is what moves in a stretch:
+  as long as at least one payload is on its way.
 - The first SETTLE seconds of a stretch do not count: then buffers fill, here or on the way, and TCP finds its pace. So
   what the system takes at once, as on the loopback, tells nothing.
 - The rate is that of WINDOW slots together; it rises quickly and forgets slowly, as a line that has too little to do,
@@ -55,6 +56,10 @@ class Meter:
             return self._rate
         whole = int((self._end - self._begin) / SLOT)
         return _follow(self._rate, self._slots[self._unsettled : whole])
+
+    def suppose(self, rate: float) -> None:
+        """What a probe has found, as nothing has passed yet."""
+        self._rate = self._rate or rate
 
     def _spread(self, begin: float, end: float, size: int) -> None:
         """Over the slots that it was on its way in; what lies before the first one is forgotten."""

@@ -131,10 +131,10 @@ class Member:
         samples: int,
         loss: float | None,
         reachability: str,
-        up: int = 0,
-        down: int = 0,
+        line: tuple[int, int],
     ) -> list[Effect]:
-        """How the training goes, whether others can dial us, and how fast our line is; gossiped with our status."""
+        """How the training goes, whether others can dial us, and our line's rates up and down; gossiped."""
+        up, down = line
         self._status = dataclasses.replace(
             self._status, step=step, samples=samples, loss=loss, up=up, down=down, reachability=reachability
         )

@@ -12,7 +12,7 @@ from shoal.protocol.bandwidth import Bandwidth, Meters
 from shoal.protocol.calls import Serve
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import PeerId, RunId
-from shoal.protocol.multiaddrs import host_and_port, is_public
+from shoal.protocol.multiaddrs import any_is_public
 from shoal.protocol.paths import RELAYED
 from shoal.protocol.transport import Transport
 from shoal.protocol.wire import Message
@@ -38,6 +38,5 @@ class Surroundings:
         """What of our line payloads to and from a peer pass; None if a relay is what limits them."""
         if self.transport.path(peer) == RELAYED:
             return None
-        where = [host_and_port(each) for each in self.transport.remote_addresses(peer)]
-        is_far = any(each is not None and is_public(each[0]) for each in where)
+        is_far = any_is_public(self.transport.remote_addresses(peer))
         return self.bandwidth.far if is_far else self.bandwidth.near

@@ -167,7 +167,7 @@ class Peer(Node):
     def start(self, now: float) -> list[Effect]:
         effects = self.member.start(now, self._seeds)
         if up := self.shape.up(self.me):
-            effects += self.member.report(now, step=0, samples=0, loss=None, reachability="unknown", up=up)
+            effects += self.member.report(now, step=0, samples=0, loss=None, reachability="unknown", line=(up, 0))
         return self._train_if_open(effects)
 
     def receive(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
