@@ -37,6 +37,7 @@ def show_status(status: Answer, page: str) -> None:
             ("memory", size(status.get("memory"))),
             ("reachability", status.get("reachability")),
             *_mapping(status.get("port_mapping") or {}),
+            *_line(status.get("line") or {}),
             ("dht", _dht(status.get("dht") or {})),
             ("addresses", ", ".join(map(str, status.get("addresses", [])))),
             ("version", status.get("version")),
@@ -57,6 +58,12 @@ def _mapping(mapping: Answer) -> list[tuple[str, str]]:
     if mapping.get("external") and not mapping.get("behind_another_nat"):
         return [("port mapping", f"{mapping['external']} by {mapping['protocol']}")]
     return [("port mapping", f"none: {mapping['error']}")] if mapping.get("error") else []
+
+
+def _line(line: Answer) -> list[tuple[str, str]]:
+    """How fast our own is, as far as it was measured."""
+    known = [f"{bits(line[way])} {way}" for way in ("up", "down") if line.get(way)]
+    return [("line", ", ".join(known))] if known else []
 
 
 def show_runs(runs: list[Answer]) -> None:

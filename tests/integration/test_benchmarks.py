@@ -83,3 +83,16 @@ assert get.split() == ["get", "2.0", "(3.5)", "8.0", "(9.0)", "0.25"], get
 assert table[-1].startswith("WRONG: ") and "hivemind" in table[-1]
 """
     subprocess.run([sys.executable, "-c", program], check=True, cwd=BENCHMARKS, timeout=60)
+
+
+def test_the_limit_of_lines_is_that_of_their_best_shares() -> None:
+    program = """
+from lab import limit
+even = limit([(6e6, 6e6)] * 4, 6_000_000)
+assert abs(even - 1.5) < 0.01, even
+slow = limit([(6e6, 6e6)] * 3 + [(6e5, 6e6)], 6_000_000)
+assert abs(slow - 10) < 0.01, slow
+fast = limit([(6e6, 6e6)] * 3 + [(24e6, 24e6)], 6_000_000)
+assert abs(fast - 1) < 0.01, fast
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=BENCHMARKS, timeout=60)
