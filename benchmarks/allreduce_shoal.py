@@ -9,7 +9,7 @@ import asyncio
 import random
 import tempfile
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +30,7 @@ from shoal.protocol.member import PART, Member, RunFacts
 from shoal.protocol.members import PeerUp
 from shoal.protocol.milestones import Committed
 from shoal.protocol.network import Network
+from shoal.protocol.reducer import Contribute
 from shoal.protocol.reduction.mean import MeanReducer
 from shoal.protocol.roster import Base, Offer, Policy
 from shoal.protocol.shelf import Decision
@@ -45,6 +46,7 @@ class Peer:
         self._task = fleet.task
         self._codec = codec(fleet.task.codec)
         self._bounds = chunk_bounds(fleet.task.elements, CHUNK, self._codec.block)
+        self._mean: Floats = np.zeros(fleet.task.elements, np.float32)
         self._identity = Identity.generate()
         self._disk = Disk(folder)
         self._committed: asyncio.Queue[Decision] = asyncio.Queue()
@@ -68,7 +70,11 @@ class Peer:
             self._disk.load(),
         )
         self.driver = Driver(
-            member, self._disk, lambda to, words: self.network.send(to, RUN, words), self._on_event, _give_up
+            member,
+            self._disk,
+            partial(self.network.carry_out, RUN),
+            self._on_event,
+            _give_up,
         )
         self.network.on_message = lambda peer, run, words: self.driver.receive(peer, words)
         self.network.on_link = self.driver.link
@@ -82,16 +88,16 @@ class Peer:
         submitted = time.monotonic()
         self.driver.command(lambda now: self.driver.member.submit(now, offer, self._encoder(mine)))
         decision = await self._committed.get()
-        mean = np.empty_like(mine)
+        mean = self._mean
         flat = torch.from_numpy(mean)
         for (start, stop), payload in zip(self._bounds, decision.payloads, strict=True):
-            flat[start:stop] = self._codec.decode(payload, stop - start)
+            self._codec.decode(payload, stop - start, flat[start:stop])
         held, bytes = time.monotonic(), carried()
         root = decision.certificate.proposal.base_root  # as if the step had changed nothing
         self.driver.command(lambda now: self.driver.member.applied(now, root))
         return mean, submitted, held, bytes
 
-    def _encoder(self, vector: Floats) -> Callable[[int], bytes]:
+    def _encoder(self, vector: Floats) -> Contribute:
         flat = torch.from_numpy(vector)
         return lambda chunk: self._codec.encode(flat[slice(*self._bounds[chunk])])
 

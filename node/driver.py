@@ -37,7 +37,7 @@ class Driver:
         self,
         member: Member,
         disk: Disk,
-        send: Callable[[PeerId, Message], None],
+        send: Callable[[Send], None],
         on_event: Callable[[Event], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
@@ -106,8 +106,8 @@ class Driver:
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
-            case Send(to, message):
-                self._send(to, message)
+            case Send():
+                self._send(effect)
             case Wake(after, timer):
                 self._loop.call_later(after, self._fire, timer)
             case Tell(event):

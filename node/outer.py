@@ -20,6 +20,7 @@ from shoal.protocol.compression import codec
 from shoal.protocol.ids import Digest
 from shoal.protocol.reduction.mean import MeanReducer
 from shoal.protocol.roster import Base
+from shoal.protocol.wire import Payload
 
 
 class OuterState:
@@ -51,17 +52,17 @@ class OuterState:
         """How the owner of a chunk averages it."""
         return MeanReducer([stop - start for start, stop in self._bounds], self._scatter, self._gather)
 
-    def encoder(self, vector: FloatArray) -> Callable[[int], bytes]:
+    def encoder(self, vector: FloatArray) -> Callable[[int], Payload]:
         """Encodes a chunk of a contribution when it is asked for; `vector` must not change meanwhile."""
         flat = torch.from_numpy(vector)
 
-        def encode(chunk: int) -> bytes:
+        def encode(chunk: int) -> Payload:
             start, stop = self._bounds[chunk]
             return self._scatter.encode(flat[start:stop])
 
         return encode
 
-    def apply(self, payloads: Sequence[bytes]) -> Snapshot:
+    def apply(self, payloads: Sequence[Payload]) -> Snapshot:
         """The outer step on the mean that a round has committed."""
         mean = torch.empty(self.elements)
         for (start, stop), payload in zip(self._bounds, payloads, strict=True):
@@ -69,7 +70,7 @@ class OuterState:
         method = self._manifest.method
         return self.committed.apply(mean, lr=method.outer_lr, momentum=method.outer_momentum)
 
-    def install(self, base: Base, payloads: Sequence[bytes]) -> Snapshot:
+    def install(self, base: Base, payloads: Sequence[Payload]) -> Snapshot:
         """Take over a version from others; RemoteError if it is not the one that `base` names."""
         return self.committed.install(base.round, payloads, base.root)
 

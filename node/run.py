@@ -13,6 +13,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from shoal.node.checkpoint.lineage import check_fits
@@ -129,9 +130,8 @@ class Run:
             rest=self.rest,
             trains=self._settings.trains,
         )
-        self.driver = Driver(
-            member, disk, lambda to, message: self._network.send(to, self.id, message), self._on_event, self._fail
-        )
+        send = partial(self._network.carry_out, self.id)
+        self.driver = Driver(member, disk, send, self._on_event, self._fail)
         self.member = member
         if self._settings.trains:
             worker = self._settings.worker(self.manifest, self.outer.elements)

@@ -23,6 +23,7 @@ from shoal.node.methods.diloco import outer_step
 from shoal.node.state_shape import MOMENTUM, PARAMETERS, VECTORS, StateShape
 from shoal.protocol.errors import LocalError, RemoteError
 from shoal.protocol.ids import Digest, content_hash, short
+from shoal.protocol.wire import Payload
 
 Vectors = Mapping[str, Tensor]
 HASH_THREADS = min(4, os.cpu_count() or 1)  # BLAKE3 is at the speed of memory with a few
@@ -89,7 +90,7 @@ class CommittedState:
             )
         return self._publish(read_back(self.shape, self.current.round + 1, new))
 
-    def install(self, round: int, chunks: Iterable[bytes | memoryview], expected_root: Digest) -> Snapshot:
+    def install(self, round: int, chunks: Iterable[Payload], expected_root: Digest) -> Snapshot:
         """Take over a version from its chunks, in order; RemoteError, and `current` stays, if it is another."""
         new = self._spare_vectors()
         received = 0

@@ -12,8 +12,8 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from shoal.protocol.certificate import mask_size
 from shoal.protocol.effects import Effect, Event, Send, Tell
@@ -31,10 +31,11 @@ from shoal.protocol.messages.rounds import (
 )
 from shoal.protocol.owned import OwnedChunk
 from shoal.protocol.ownership import Ownership
-from shoal.protocol.reducer import Reducer
+from shoal.protocol.reducer import Contribute, Reducer
 from shoal.protocol.results import Offers, Results
 from shoal.protocol.roster import Plan
 from shoal.protocol.shelf import Shelf
+from shoal.protocol.wire import Payload
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class AllReduce:
         me: PeerId,
         plan: Plan,
         reducer: Reducer,
-        contribution: Callable[[int], bytes] | None,
+        contribution: Contribute | None,
         shelf: Shelf,
     ) -> None:
         self._me = me
@@ -66,6 +67,7 @@ class AllReduce:
         self._owned = {chunk: OwnedChunk(plan, chunk, reducer) for chunk in self._owners.chunks(me)}
         self._early: dict[int, dict[tuple[PeerId, type], Contribution | Final]] = {}
         self._lost: set[PeerId] = set()
+        self._hopeless: list[int] = []  # chunks of ours to which nobody could contribute
         self._offers = Offers()
         self.results = Results(len(plan.owners), shelf)
         self.lacking = Lacking(plan, self._owners, self._owned, self.results, self._offers, self._lost)
@@ -77,7 +79,7 @@ class AllReduce:
     @property
     def is_complete(self) -> bool:
         """Whether every chunk's result is here."""
-        return not self.results.unfinished()
+        return self.results.is_complete
 
     def owns_any(self) -> bool:
         """Whether this member owns chunks."""
@@ -86,7 +88,7 @@ class AllReduce:
     @property
     def is_hopeless(self) -> bool:
         """Whether we own a chunk to which nobody is left who could contribute."""
-        return any(owned.is_hopeless and self.results[chunk] is None for chunk, owned in self._owned.items())
+        return any(self.results[chunk] is None and chunk in self._owned for chunk in self._hopeless)
 
     # -- inputs ---------------------------------------------------------------------------------------------
 
@@ -154,7 +156,7 @@ class AllReduce:
             return []
         return [self._shelf.fetch(self._plan.round, self._plan.part, message.chunk, message.hash, sender)]
 
-    def adopt(self, chunk: int, mask: bytes, payload: bytes) -> list[Effect]:
+    def adopt(self, chunk: int, mask: bytes, payload: Payload) -> list[Effect]:
         """A result that was offered to us and fetched by hash; as owner, hand it to everyone."""
         if self.results[chunk] is not None or not self._offers.include(chunk, mask, payload):
             return []
@@ -218,19 +220,23 @@ class AllReduce:
     def _contribute(self, chunk: int) -> list[Effect]:
         if self._contribution is None:
             return []
-        payload = self._contribution(chunk)
-        owner, plan = self._owners.of(chunk), self._plan
+        owner, plan, make = self._owners.of(chunk), self._plan, partial(self._contribution, chunk)
         if owner == self._me:
-            return _blames(self._owned[chunk].add(self._me, payload))
-        message = Contribution(plan.round, plan.part, plan.attempt, chunk, self._owners.epoch(chunk), payload)
-        return [Send(owner, message)]
+            self._owned[chunk].hold(self._me, make)
+            return []
+        message = Contribution(plan.round, plan.part, plan.attempt, chunk, self._owners.epoch(chunk), b"")
+        return [Send(owner, message, make)]
 
     def _finish_if_complete(self, chunk: int) -> list[Effect]:
         owned = self._owned[chunk]
-        if not owned.is_complete or owned.is_hopeless or self.results[chunk] is not None:
+        if owned.missing() or self.results[chunk] is not None:
             return []
+        blames = _blames(owned.fold())
+        if owned.is_hopeless:
+            self._hopeless.append(chunk)
+            return blames
         self.results.keep(chunk, *owned.result())
-        return self._broadcast(chunk)
+        return blames + self._broadcast(chunk)
 
     def _broadcast(self, chunk: int) -> list[Effect]:
         final = self._final(chunk)

@@ -9,6 +9,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from shoal.protocol.incoming import Incoming
 from shoal.protocol.transport import Stream
@@ -17,10 +18,10 @@ from shoal.protocol.transport import Stream
 class Arrivals:
     """Of one peer. `read(protocol, stream)` begins to; `was_lost(protocol)` hears of what the peer has lost."""
 
-    def __init__(self, read: Callable[[str, Stream], Incoming], was_lost: Callable[[str], None]) -> None:
+    def __init__(self, read: Callable[[str, Stream], Incoming[Any]], was_lost: Callable[[str], None]) -> None:
         self._read, self._was_lost = read, was_lost
-        self._streams: dict[str, Incoming] = {}
-        self._left: dict[str, Incoming] = {}
+        self._streams: dict[str, Incoming[Any]] = {}
+        self._left: dict[str, Incoming[Any]] = {}
 
     def accept(self, protocol: str, stream: Stream) -> None:
         """Read a stream that the peer has opened."""
@@ -40,7 +41,7 @@ class Arrivals:
         for each in [*self._streams.values(), *self._left.values()]:
             each.close()
 
-    def _leave(self, protocol: str, last: Incoming) -> None:
+    def _leave(self, protocol: str, last: Incoming[Any]) -> None:
         """Who moves again before that has done with the one before."""
         if protocol in self._left and not self._left[protocol].is_over:
             self._left[protocol].close()

@@ -10,8 +10,6 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from shoal.protocol.allreduce import AllReduce
 from shoal.protocol.candidates import MAX_ATTEMPT_STEP
 from shoal.protocol.certificate import make_proposal
@@ -25,7 +23,7 @@ from shoal.protocol.headway import Headway, payloads_of
 from shoal.protocol.ids import PeerId
 from shoal.protocol.leadership import Leadership
 from shoal.protocol.messages import rounds as wire
-from shoal.protocol.reducer import Reducer
+from shoal.protocol.reducer import Contribute, Reducer
 from shoal.protocol.reminders import Reminders
 from shoal.protocol.roster import Base, answers, check_proposed, first_ballot, make_plan
 from shoal.protocol.silence import Stall
@@ -50,7 +48,7 @@ class Attempt:
         context: Context,
         roster: wire.Roster,
         reducer: Reducer,
-        contribution: Callable[[int], bytes] | None,
+        contribution: Contribute | None,
         fetching: Fetching,
         now: float,
     ) -> None:

@@ -38,15 +38,15 @@ class Meter:
         self._unsettled = SETTLE
 
     def moved(self, begin: float, end: float, size: int) -> None:
-        """A piece was on its way from `begin` to `end`. To be told in the order of the ends."""
-        if end - begin > SLOWEST:
+        """A piece was on its way from `begin` to `end`. To be told in the order of the ends, or nearly so."""
+        if end - begin > SLOWEST or end < self._begin:
             return
         if begin > self._end + PAUSE:
             self._rate, self._slots, self._unsettled = self.rate, [], SETTLE
             self._begin = begin
         elif len(self._slots) > 2 * KEPT:
             self._fold(KEPT)
-        self._end = end
+        self._end = max(self._end, end)
         self._spread(begin, end, size)
 
     @property

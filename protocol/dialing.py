@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from shoal.protocol.allowance import Allowances
 from shoal.protocol.errors import TransportError
 from shoal.protocol.ids import PeerId, short
-from shoal.protocol.multiaddrs import is_relayed
+from shoal.protocol.multiaddrs import host_and_port, is_relayed
 from shoal.protocol.racing import by_turns, first_answer
 from shoal.protocol.transport import Connection, Stream, Transport
 
@@ -65,6 +65,11 @@ class Dialing:
         direct = [each for each in known if not is_relayed(each)][:MAX_ADDRESSES]
         self._addresses = (*direct, *[each for each in known if is_relayed(each)][:MAX_RELAYED])
         self._may_dial_again = True
+
+    def hosts(self, connected_with: Iterable[str]) -> tuple[str, ...]:
+        """The hosts where the peer may be dialled: first those that our connections with it lead to."""
+        places = (host_and_port(each) for each in (*connected_with, *self._addresses) if not is_relayed(each))
+        return tuple(dict.fromkeys(str(place[0]) for place in places if place is not None))
 
     def connected(self) -> None:
         """A connection exists, whoever made it."""

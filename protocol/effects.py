@@ -12,11 +12,12 @@ Rules for every core:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from shoal.protocol.ids import PeerId
-from shoal.protocol.wire import Message
+from shoal.protocol.wire import Message, Payload
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,19 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Deliver `message` to `to`; it may be lost, repeated or late, and the core must cope."""
+    """Deliver `message` to `to`; it may be lost, repeated or late, and the core must cope.
+
+    `fill` makes the payload of a bulk message when its turn comes, in any thread: until then nothing is encoded, and no
+    memory held.
+    """
 
     to: PeerId
     message: Message
+    fill: Callable[[], Payload] | None = field(default=None, compare=False)
+
+    def filled(self) -> Message:
+        """The message as it leaves."""
+        return self.message if self.fill is None else replace(self.message, payload=self.fill())  # type: ignore[type-var]
 
 
 @dataclass(frozen=True, slots=True)

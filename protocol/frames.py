@@ -59,7 +59,7 @@ def frame_head(kind: Kind, call: int, run: RunId | None, body_size: int) -> byte
 def frame_length(prefix: bytes, limit: int, sender: PeerId) -> int:
     """How many bytes follow the length prefix; RemoteError beyond `limit`."""
     length = int.from_bytes(prefix, "big")
-    if length > limit + MAX_HEAD:
+    if length > limit:
         raise RemoteError(f"frame is over the limit of {limit} bytes", sender)
     return length
 

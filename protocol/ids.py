@@ -28,12 +28,12 @@ def digest(domain: str, *parts: bytes) -> Digest:
     return Digest(hasher.digest())
 
 
-def content_hash(payload: bytes | memoryview) -> Digest:
+def content_hash(payload: bytes | bytearray | memoryview) -> Digest:
     """BLAKE3 of a chunk's bytes: the name under which it is agreed on and fetched."""
     return Digest(blake3(payload).digest())
 
 
-def result_hash(mask: bytes, payload: bytes) -> Digest:
+def result_hash(mask: bytes, payload: bytes | bytearray | memoryview) -> Digest:
     """BLAKE3 of a reduced chunk: of who is in it and of its bytes, so that neither can be swapped."""
     return Digest(blake3(len(mask).to_bytes(8, "little") + mask).update(payload).digest())
 

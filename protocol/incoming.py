@@ -2,7 +2,8 @@
 
 Rules:
 - A frame is handed on in the very turn of the loop that brings its last byte. Whoever takes it says for how many
-  seconds nothing more is to be taken; what comes meanwhile waits here, about AHEAD bytes, and beyond that at the peer.
+  seconds nothing more is to be taken; and as long as it `is_full`, nothing is. What comes meanwhile waits here, about
+  AHEAD bytes, and beyond that at the peer.
 - Bad framing, and a frame that does not come to its end in time, end the stream, and are complained of.
 - When the stream has ended, what came whole before is still handed on.
 - A stream that follows another waits for the end of that one, so that nothing overtakes; for a while only, which is
@@ -16,13 +17,15 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
 from shoal.protocol.errors import RemoteError
-from shoal.protocol.frames import LENGTH_SIZE, Frame, decode_frame, frame_length
+from shoal.protocol.frames import LENGTH_SIZE, frame_length
 from shoal.protocol.ids import PeerId, short
 from shoal.protocol.transport import Stream
 
 AHEAD = 1 << 18  # bytes that are fetched before anybody asks for them
+FULL_REST = 0.02  # seconds
 TURN = 0.005  # seconds of the loop at a time
 FRAME_LIMIT = 120.0  # seconds for one frame: nobody makes us keep half of one for ever
 FOLLOW_LIMIT = 2.0  # seconds without a byte: by then the end of a stream has come, or will never come
@@ -30,11 +33,13 @@ FOLLOW_MOST = 15.0  # seconds, whatever it brings
 
 log = logging.getLogger(__name__)
 
-Take = Callable[[Frame, int], float]
+F = TypeVar("F")
+
+Take = Callable[[F, int], float]
 """take(frame, its size): the seconds for which nothing more is to be taken."""
 
 
-class Incoming:
+class Incoming(Generic[F]):
     """The frames of `stream`, of at most `limit` bytes each, until it ends or is closed."""
 
     def __init__(
@@ -42,11 +47,14 @@ class Incoming:
         stream: Stream,
         limit: int,
         sender: PeerId,
-        take: Take,
+        decode: Callable[[bytes, PeerId], F],
+        take: Take[F],
         complain: Callable[[RemoteError], None],
         came: Callable[[float, float, int], None] = lambda begin, end, size: None,
+        is_full: Callable[[], bool] = lambda: False,
     ) -> None:
         self._stream, self._limit, self._sender = stream, limit, sender
+        self._decode, self._is_full = decode, is_full
         self._take, self._complain, self._frame_came = take, complain, came
         self._had, self._had_at = 0, 0.0  # of the frame that comes: its first piece, and when that was there
         self._fed_at = 0.0  # when the last piece came
@@ -65,7 +73,7 @@ class Incoming:
         """Whether it comes by a relay."""
         return self._stream.is_relayed
 
-    def follow(self, last: Incoming) -> None:
+    def follow(self, last: Incoming[Any]) -> None:
         """Take nothing before the end of `last`, on which the peer spoke before, unless that end does not come."""
         begin = time.monotonic()
         hold: asyncio.Handle | None = None
@@ -113,7 +121,7 @@ class Incoming:
         due = time.monotonic() + TURN
         try:
             while self._pause is None and not self.is_over and (data := self._next()) is not None:
-                self._rest(self._take(decode_frame(data, self._sender), LENGTH_SIZE + len(data)), due)
+                self._rest(self._take(self._decode(data, self._sender), LENGTH_SIZE + len(data)), due)
         except RemoteError as error:
             self._complain(error)
             self.close()
@@ -152,6 +160,8 @@ class Incoming:
         loop = asyncio.get_running_loop()
         if self.is_over:
             return
+        if self._is_full():
+            seconds = max(seconds, FULL_REST)
         if seconds:
             self._pause = loop.call_later(seconds, self._has_rested)
         elif time.monotonic() > due:
@@ -159,7 +169,10 @@ class Incoming:
 
     def _has_rested(self) -> None:
         self._had, self._had_at = len(self._came), time.monotonic()
-        self._go_on_again()
+        if self._is_full():
+            self._pause = asyncio.get_running_loop().call_later(FULL_REST, self._has_rested)
+        else:
+            self._go_on_again()
 
     def _go_on_again(self) -> None:
         self._pause = None

@@ -1,8 +1,8 @@
-"""What goes between us and one peer: a control lane and a bulk lane out, their counterparts in, calls and pings.
+"""What goes between us and one peer: words on a control lane out and its counterpart in, calls, pings; and payloads.
 
 Rules:
-- Messages and calls travel on control streams; messages whose class says `bulk` on bulk streams, so that no
-  payload ever stands before a word.
+- Messages and calls travel on control streams; those whose class says `bulk` by carriers of their own (bulk/), so that
+  no payload ever stands before a word.
 - A message that is too long is dropped, like any that is lost; a call that is, is our caller's mistake.
 - A bad frame or message costs its sender that frame and a line in our log; bad framing costs it the stream.
 - A message of a run that we are not in is dropped unread: decoding it would cost us more than sending it cost.
@@ -19,30 +19,35 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from shoal.protocol.account import Account, Link
 from shoal.protocol.allowance import Allowance
 from shoal.protocol.arrivals import Arrivals
+from shoal.protocol.bulk.flows import PROTOCOLS
+from shoal.protocol.bulk.payloads import FLOWS, Payloads, Side
 from shoal.protocol.calls import Calls
 from shoal.protocol.clocks import ahead, shown
 from shoal.protocol.dialing import Dialing
+from shoal.protocol.effects import Send
 from shoal.protocol.errors import NOT_SPOKEN, LocalError, RemoteError, TransportError
-from shoal.protocol.frames import MAX_HEAD, Frame, Kind, frame_head
+from shoal.protocol.frames import MAX_HEAD, Frame, Kind, decode_frame, frame_head
 from shoal.protocol.gauge import Gauge
 from shoal.protocol.heartbeat import Heartbeat
 from shoal.protocol.ids import PeerId, RunId, short
 from shoal.protocol.incoming import Incoming
 from shoal.protocol.lane import Lane, Parcel
-from shoal.protocol.paths import DIRECT, RELAYED
+from shoal.protocol.messages.bulk import Knock, MayIKnock
+from shoal.protocol.paths import RELAYED
 from shoal.protocol.surroundings import Surroundings
 from shoal.protocol.transport import Stream
-from shoal.protocol.wire import MAX_BULK_FRAME, MAX_CONTROL_FRAME, RUN_TAGS, Message, decode, encode, payload_size
+from shoal.protocol.wire import MAX_CONTROL_FRAME, RUN_TAGS, Message, decode, encode
 
 CONTROL = "/shoal/control/1"
-BULK = "/shoal/bulk/1"
+SPOKEN = (CONTROL, *PROTOCOLS.values())  # the protocols of our streams
 CONTROL_QUEUE = 8 << 20
 BUSY = (1.0, 0.2)  # seconds of our time for the words of one peer, in a burst and per second
 BUSY_MOST = 0.05  # counted for one word: what it sets off may be work that we owe the run, not the sender
@@ -60,9 +65,9 @@ class Neighbour:
         self.gauge = Gauge(partial(around.line_to, peer))
         self._around = around
         self._control = Lane(CONTROL_QUEUE, partial(self._open_stream, CONTROL), around.spawn)
-        self._bulk = Lane(around.bulk_queue, partial(self._open_stream, BULK), around.spawn, self.gauge.wrote)
-        self._control.has_moved = self._bulk.has_moved = self._measure_anew
-        self._calls = Calls(peer, self._put, around.spawn, around.on_call)
+        self._control.has_moved = self._measure_anew
+        self._calls = Calls(peer, self._put, around.spawn, self._serve)
+        self.payloads = Payloads(self._side(), around, around.dock)
         self._arrivals = Arrivals(self._read, self._was_lost)
         self._too_long: set[str] = set()  # kinds of messages that were dropped for it: we say so once
         self._busy = Allowance(*BUSY)
@@ -77,7 +82,7 @@ class Neighbour:
     @property
     def dropped(self) -> int:
         """Frames that never left."""
-        return self._control.dropped + self._bulk.dropped
+        return self._control.dropped + self.payloads.dropped
 
     @property
     def has_words_left(self) -> bool:
@@ -112,7 +117,7 @@ class Neighbour:
         """What follows goes by a relay from now on, or, which is better, not any more."""
         if self._around.transport.path(self.peer) != RELAYED:
             self._control.move()
-            self._bulk.move()
+        self.payloads.path_changed()
         self._measure_anew()
 
     def _measure_anew(self) -> None:
@@ -126,7 +131,7 @@ class Neighbour:
         self.gauge.anew()
         reason = TransportError(f"the connection with {short(self.peer)} is lost")
         self._control.clear(reason)
-        self._bulk.clear(reason)
+        self.payloads.disconnected(reason)
         self._calls.lose(reason)
 
     def look(self, anew: bool = False) -> None:
@@ -161,7 +166,7 @@ class Neighbour:
             elif not self.is_up:
                 raise TransportError(f"there is no connection with {short(self.peer)} any more")
             try:
-                own = await self.dialing.open_own_connection(protocol) if protocol == BULK else None
+                own = await self.dialing.open_own_connection(protocol) if protocol in FLOWS else None
                 return own or await self._around.transport.open_stream(self.peer, protocol)
             except TransportError as error:
                 if not tries_left or error.code == NOT_SPOKEN:
@@ -170,16 +175,34 @@ class Neighbour:
 
     # -- out ------------------------------------------------------------------------------------------------
 
-    def send(self, run: RunId, message: Message) -> None:
+    def send(self, run: RunId, send: Send) -> None:
         """Queue a message on the lane of its class."""
-        if message.bulk:
-            self._put_bulk(run, message)
+        if send.message.bulk:
+            self.payloads.send(run, send)
         else:
-            self._put_word(run, message)
+            self._put_word(run, send.message)
 
     async def call(self, message: Message, timeout: float) -> Message:
         """The peer's answer to `message`."""
         return await self._calls.ask(message, timeout)
+
+    def _serve(self, peer: PeerId, question: Message) -> Message | Awaitable[Message]:
+        if isinstance(question, MayIKnock | Knock):
+            return self.payloads.serve(question)
+        return self._around.on_call(peer, question)
+
+    def _side(self) -> Side:
+        """What payloads need of us."""
+        return Side(
+            peer=self.peer,
+            gauge=self.gauge,
+            call=self.call,
+            is_up=lambda: self.is_up,
+            open_stream=self._open_stream,
+            hosts=lambda: self.dialing.hosts(self._around.transport.remote_addresses(self.peer)),
+            heard=self._heard,
+            may_be_direct=lambda: self._around.transport.path(self.peer) != RELAYED,
+        )
 
     def _put_word(self, run: RunId, message: Message) -> None:
         """What is too long to be sent, perhaps because others filled it, is lost like any other word."""
@@ -209,30 +232,9 @@ class Neighbour:
         parcel = Parcel(len(data), lambda: [data], lambda size: self._count_sent(run, size), lost, is_packed=True)
         self._control.put(parcel, urgent)
 
-    def _put_bulk(self, run: RunId, message: Message) -> None:
-        def pack() -> list[bytes]:
-            body = encode(message)
-            if len(body) > MAX_BULK_FRAME:
-                raise LocalError(f"a message of {len(body)} bytes is over the limit of {MAX_BULK_FRAME}")
-            return [frame_head(Kind.MESSAGE, 0, run, len(body)), body]
-
-        def sent(size: int) -> None:
-            self._count_sent(run, size, self._path(self._bulk.is_relayed))
-            self._around.on_left(self.peer, run, message, True)
-
-        def lost(reason: TransportError) -> None:
-            self._around.on_left(self.peer, run, message, False)
-
-        self._bulk.put(Parcel(MAX_HEAD + payload_size(message), pack, sent, lost))
-
-    def _count_sent(self, run: RunId | None, size: int, bulk: str | None = None) -> None:
+    def _count_sent(self, run: RunId | None, size: int) -> None:
         self.gauge.sent += size
-        self._around.count(run, size, 0, bulk)
-
-    def _path(self, is_relayed: bool) -> str:
-        """That of a stream: two that come together may use both connections for a moment."""
-        path = self._around.transport.path(self.peer)
-        return RELAYED if is_relayed else DIRECT if path == RELAYED else path
+        self._around.count(run, size, 0, None)
 
     # -- in -------------------------------------------------------------------------------------------------
 
@@ -240,10 +242,11 @@ class Neighbour:
         """Read a stream that the peer opened."""
         self._arrivals.accept(protocol, stream)
 
-    def _read(self, protocol: str, stream: Stream) -> Incoming:
-        limit = MAX_BULK_FRAME if protocol == BULK else MAX_CONTROL_FRAME
-        take = partial(self._take, protocol == BULK, stream.is_relayed)
-        return Incoming(stream, limit, self.peer, take, self._around.complain, self.gauge.came)
+    def _read(self, protocol: str, stream: Stream) -> Incoming[Any]:
+        if protocol in FLOWS:
+            return self.payloads.read(protocol, stream)
+        take, complain = self._take, self._around.complain
+        return Incoming(stream, MAX_CONTROL_FRAME + MAX_HEAD, self.peer, decode_frame, take, complain, self.gauge.came)
 
     def _was_lost(self, protocol: str) -> None:
         if protocol == CONTROL:
@@ -252,30 +255,31 @@ class Neighbour:
     def close(self) -> None:
         """Hear nothing more."""
         self._arrivals.close()
+        self.payloads.close()
 
-    def _take(self, bulk: bool, is_relayed: bool, frame: Frame, size: int) -> float:
+    def _heard(self) -> None:
+        self._heart.heard(_now())
+
+    def _take(self, frame: Frame, size: int) -> float:
         """Act on a frame, and say how long the sender's next one must wait for it."""
         self.gauge.received += size
-        self._heart.heard(_now())
-        self._around.count(frame.run, 0, size, self._path(is_relayed) if bulk else None)
+        self._heard()
+        self._around.count(frame.run, 0, size, None)
         begin = time.thread_time()
-        if self._receive(frame, bulk) and bulk:
-            return 0.0
+        self._receive(frame)
         spent = min(time.thread_time() - begin, BUSY_MOST)
         return self._busy.owe(_now(), spent)
 
-    def _receive(self, frame: Frame, bulk: bool) -> bool:
-        """Act on one frame; whatever is wrong with its contents ends here. Whether it was any good."""
+    def _receive(self, frame: Frame) -> None:
+        """Act on one frame; whatever is wrong with its contents ends here."""
         try:
             if frame.kind is Kind.MESSAGE and not self._around.takes(frame.run):
-                return False
+                return
             if frame.kind is Kind.MESSAGE:
                 message = decode(frame.body, self.peer, tags=RUN_TAGS)
-                if message.bulk != bulk:
+                if message.bulk:
                     raise RemoteError(f"{type(message).__name__} came on the wrong stream", self.peer)
                 self._around.on_message(self.peer, frame.run, message)
-            elif bulk:
-                raise RemoteError(f"{frame.kind.name} came on a bulk stream", self.peer)
             elif frame.kind is Kind.PING:
                 self._put(Kind.PONG, frame.call, shown(time.time()), urgent=True)
             elif frame.kind is Kind.PONG:
@@ -284,8 +288,6 @@ class Neighbour:
                 self._calls.receive(frame)
         except RemoteError as error:
             self._around.complain(error)
-            return False
-        return True
 
     def _receive_pong(self, frame: Frame) -> None:
         trip = self._heart.answered(_now(), frame.call)

@@ -29,7 +29,7 @@ from shoal.protocol.messages.rounds import ROUND_MESSAGES, Commit, VoteRecord
 from shoal.protocol.messages.status import RunStatus
 from shoal.protocol.milestones import Behind, Committed
 from shoal.protocol.parting import Parted, Parting
-from shoal.protocol.reducer import Reducer
+from shoal.protocol.reducer import Contribute, Reducer
 from shoal.protocol.rest import Rest
 from shoal.protocol.roster import Base, Offer, Policy
 from shoal.protocol.rounds import Rounds
@@ -111,7 +111,7 @@ class Member:
         joined = self.membership.start(now, seeds)
         return self._digest(now, joined if self._stateless else [*joined, *self.rounds.open(now, self._first)])
 
-    def submit(self, now: float, offer: Offer, contribution: Callable[[int], bytes] | None) -> list[Effect]:
+    def submit(self, now: float, offer: Offer, contribution: Contribute | None) -> list[Effect]:
         """The inner steps of the current round are done."""
         return self._digest(now, self.rounds.submit(now, offer, contribution))
 

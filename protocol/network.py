@@ -14,24 +14,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from shoal.protocol.account import Account, Link
 from shoal.protocol.addresses import Whereabouts, is_loopback, listening, resolve
+from shoal.protocol.bulk.dock import Dock
+from shoal.protocol.bulk.handshake import Opened
 from shoal.protocol.calls import Serve
 from shoal.protocol.circuit.holder import Promise
 from shoal.protocol.complaints import Complaints
 from shoal.protocol.dialing import LIMIT, no_failures
+from shoal.protocol.effects import Send
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.identity import Identity, public_key
 from shoal.protocol.ids import PeerId, RunId
-from shoal.protocol.link import BULK, CONTROL, Neighbour
+from shoal.protocol.link import SPOKEN, Neighbour
+from shoal.protocol.messages.bulk import Flow
 from shoal.protocol.multiaddrs import place_of, split
 from shoal.protocol.namesake import Namesake
-from shoal.protocol.ports import claim_pair
+from shoal.protocol.neighbours import MAX_NEIGHBOURS, Neighbours
+from shoal.protocol.ports import also_by_ipv6, claim_pair
 from shoal.protocol.racing import by_turns, first_answer
 from shoal.protocol.surroundings import Surroundings
 from shoal.protocol.tasks import Tasks
@@ -43,7 +47,6 @@ DEFAULT_PORT = 4101
 BULK_QUEUE = 1 << 30
 LOOK = 5.0  # seconds between two looks whether a link is to be pinged
 FLUSH_LIMIT = 0.3  # seconds that `close` waits for last words to leave
-MAX_NEIGHBOURS = 16_384  # more than a run may have members, as only here their addresses are kept
 
 log = logging.getLogger(__name__)
 
@@ -65,11 +68,11 @@ class Network:
         self.mapped_addresses: tuple[str, ...] = ()  # where our router lets others in
         self._listen_host, self._port = host, port
         self._whereabouts = Whereabouts()
-        self._transport = Transport(identity, (CONTROL, BULK), self._accept, self._change)
+        self._transport = Transport(identity, SPOKEN, self._accept, self._change)
         self.large_ones_pass = self._transport.large_ones_pass  # to a peer: see there
+        self.forget_relay = self._transport.forget_relay  # have it not any more
         self.book = self._transport.book  # what others have of us as a relay; to be read only
-        self._transport.on_path = lambda peer: self._neighbour(peer).path_changed()
-        self._neighbours: OrderedDict[PeerId, Neighbour] = OrderedDict()
+        self._transport.on_path = lambda peer: self._neighbours.of(peer).path_changed()
         self._traffic: dict[RunId, Traffic] = {}
         self._complaints = Complaints(MAX_NEIGHBOURS)
         self._namesake = Namesake(identity.peer)
@@ -77,8 +80,10 @@ class Network:
         self._tasks = Tasks(lambda error: log.error("a task of the network failed", exc_info=error))
         self._closing = False
         self._claim: socket.socket | None = None
+        self._dock = Dock(self._opened)
         self._around = Surroundings(
             transport=self._transport,
+            dock=self._dock,
             failures=no_failures(),
             spawn=self._tasks.spawn,
             complain=self._complaints.add,
@@ -90,6 +95,7 @@ class Network:
             bulk_queue=bulk_queue,
         )
         self.bandwidth = self._around.bandwidth  # our own
+        self._neighbours = Neighbours(self._around)
 
     async def start(self) -> None:
         """Listen; LocalError if no port is to be had."""
@@ -99,6 +105,7 @@ class Network:
         except BaseException:  # nothing is swallowed; the port is given back
             self._claim.close()
             raise
+        self._dock.open([self._claim, *also_by_ipv6(self._listen_host, self._port + 1)], [self._port + 1])
         self._tasks.spawn(self._look_after_links())
 
     async def close(self) -> None:
@@ -106,18 +113,17 @@ class Network:
         self._closing = True
         try:
             async with asyncio.timeout(FLUSH_LIMIT):
-                while any(each.has_words_left for each in self._neighbours.values()):
+                while any(each.has_words_left for each in self._neighbours):
                     await asyncio.sleep(0.01)
         except TimeoutError:
             pass
         await self._tasks.close()
-        for neighbour in self._neighbours.values():
+        for neighbour in self._neighbours:
             neighbour.close()
         await self._transport.close()
-        for neighbour in self._neighbours.values():
+        for neighbour in self._neighbours:
             neighbour.disconnected()
-        if self._claim is not None:
-            self._claim.close()
+        self._dock.close()
 
     def addresses(self) -> tuple[str, ...]:
         """Where peers may reach us: multiaddrs that end in our PeerID. Those of this machine alone come last."""
@@ -132,7 +138,7 @@ class Network:
     def remember(self, peer: PeerId, addresses: tuple[str, ...] | list[str]) -> None:
         """Where `peer` may be reached; the latest words come first."""
         plain = (place_of(address) for address in addresses)
-        self._neighbour(peer).dialing.learn(tuple(plain))
+        self._neighbours.of(peer).dialing.learn(tuple(plain))
 
     async def connect(self, multiaddr: str) -> PeerId:
         """Connect to a multiaddr; TransportError if nobody answers there by the name in its /p2p/, if it has one."""
@@ -146,7 +152,7 @@ class Network:
         if peer == self.peer:
             raise LocalError(f"{multiaddr} is this node itself" if self._are_ours(addresses) else self._namesake.words)
         self.remember(peer, addresses)
-        dialing = self._neighbour(peer).dialing
+        dialing = self._neighbours.of(peer).dialing
         dialing.forget_failures()
         await dialing.reach()
         return peer
@@ -161,23 +167,27 @@ class Network:
 
     def send(self, to: PeerId, run: RunId, message: Message) -> None:
         """Queue `message`; it may be lost. A payload in it must not change before it was sent."""
+        self.carry_out(run, Send(to, message))
+
+    def carry_out(self, run: RunId, send: Send) -> None:
+        """The same; a payload that is to be filled in is made when its turn comes, in a thread of its own."""
         if not self._closing:
             self._traffic.setdefault(run, Traffic())
-            self._neighbour(to).send(run, message)
+            self._neighbours.of(send.to).send(run, send)
 
     async def call(self, to: PeerId, message: Message, timeout: float = 10.0) -> Message:
         """The peer's answer; RemoteError if it refused or answered nonsense, TransportError if there is none."""
         if self._closing:
             raise TransportError("the network is closed")
-        return await self._neighbour(to).call(message, timeout)
+        return await self._neighbours.of(to).call(message, timeout)
 
     def links(self) -> list[Link]:
         """All peers that we are connected with."""
-        return [each.link() for each in self._neighbours.values() if each.is_up]
+        return [each.link() for each in self._neighbours if each.is_up]
 
     def measure(self) -> None:
         """Ping all that we are connected with: how long that takes, and what their clocks show, is known anew soon."""
-        for each in [each for each in self._neighbours.values() if each.is_up]:
+        for each in [each for each in self._neighbours if each.is_up]:
             each.look(anew=True)
 
     def remote_addresses(self, peer: PeerId) -> tuple[str, ...]:
@@ -186,20 +196,16 @@ class Network:
 
     def account(self, peer: PeerId) -> Account:
         """How `peer` is reached, or not, what was tried, and what was measured."""
-        return (self._neighbours.get(peer) or Neighbour(peer, self._around)).account()
+        return (self._neighbours.known(peer) or Neighbour(peer, self._around)).account()
 
     async def try_at(self, peer: PeerId, address: str, limit: float) -> None:
         """Connect with `peer` at one address, and no other."""
-        await self._neighbour(peer).dialing.try_at(address, limit)
+        await self._neighbours.of(peer).dialing.try_at(address, limit)
 
     async def reserve(self, relay: PeerId) -> Promise:
         """Have a relay connect others with us; TransportError if it does not."""
-        await self._neighbour(relay).dialing.reach()
+        await self._neighbours.of(relay).dialing.reach()
         return await self._transport.reserve(relay)
-
-    def forget_relay(self, relay: PeerId) -> None:
-        """Have it not any more."""
-        self._transport.forget_relay(relay)
 
     async def seen_by(self, peer: PeerId) -> tuple[str, int]:
         """Where a peer that we have dialled sees the port that we listen on, and that port; TransportError if not."""
@@ -225,7 +231,7 @@ class Network:
     @property
     def dropped(self) -> int:
         """Frames that were to be sent and never left."""
-        return sum(each.dropped for each in self._neighbours.values())
+        return sum(each.dropped for each in self._neighbours)
 
     # -- what happens ---------------------------------------------------------------------------------------
 
@@ -233,7 +239,15 @@ class Network:
         if self._closing or peer == self.peer:
             stream.reset()
         else:
-            self._neighbour(peer).accept(protocol, stream)
+            self._neighbours.of(peer).accept(protocol, stream)
+
+    def _opened(self, peer: PeerId, flow: Flow, sends: bool, opened: Opened) -> None:
+        """A socket for payloads; whoever has gone meanwhile has no use for it."""
+        neighbour = self._neighbours.known(peer)
+        if self._closing or neighbour is None:
+            opened.socket.close()
+        else:
+            neighbour.payloads.opened(flow, sends, opened)
 
     def _change(self, peer: PeerId, up: bool) -> None:
         if self._closing:
@@ -242,13 +256,13 @@ class Network:
             self.meet_namesake()
             self._tasks.spawn(self.part(peer))
             return
-        neighbour = self._neighbour(peer)
+        neighbour = self._neighbours.of(peer)
         if up:
             neighbour.connected()
         else:
             neighbour.disconnected()
             if not neighbour.dialing.can_dial:
-                del self._neighbours[peer]  # who came by and went leaves nothing behind
+                self._neighbours.forget(peer)  # who came by and went leaves nothing behind
         self._guard(self.on_link, peer, up)
 
     def _guard(self, handler: Callable[..., None], *args: Any) -> None:
@@ -270,26 +284,12 @@ class Network:
 
     def _look(self, late: bool) -> None:
         """On its own, as a loop that sleeps would keep the last one alive."""
-        for each in [each for each in self._neighbours.values() if each.is_up]:
+        for each in [each for each in self._neighbours if each.is_up]:
             if late:
                 each.forgive()
             each.look()
 
     # -- keeping count --------------------------------------------------------------------------------------
-
-    def _neighbour(self, peer: PeerId) -> Neighbour:
-        if peer not in self._neighbours:
-            self._neighbours[peer] = Neighbour(peer, self._around)
-            self._forget_strangers()
-        self._neighbours.move_to_end(peer)
-        return self._neighbours[peer]
-
-    def _forget_strangers(self) -> None:
-        """Whoever was not heard of for longest, and is not connected, goes first."""
-        if len(self._neighbours) > MAX_NEIGHBOURS:
-            oldest = next((each.peer for each in self._neighbours.values() if not each.is_up), None)
-            if oldest is not None:
-                del self._neighbours[oldest]
 
     def _count(self, run: RunId | None, sent: int, received: int, bulk: str | None) -> None:
         if run is not None and run in self._traffic:

@@ -7,11 +7,14 @@ those it was given. Each contributor is counted once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from shoal.protocol.certificate import mask_of
 from shoal.protocol.errors import PayloadError
 from shoal.protocol.ids import PeerId
 from shoal.protocol.reducer import Reducer
 from shoal.protocol.roster import Plan
+from shoal.protocol.wire import Payload
 
 
 class OwnedChunk:
@@ -22,7 +25,7 @@ class OwnedChunk:
         self._order = plan.contributors()
         self._weights = dict(zip(plan.members, plan.weights, strict=True))
         self._sum = reducer.open(chunk)
-        self._held: dict[PeerId, bytes] = {}
+        self._held: dict[PeerId, Payload | Callable[[], Payload]] = {}
         self._lost: set[PeerId] = set()
         self._counted: list[PeerId] = []
         self._next = 0
@@ -30,17 +33,22 @@ class OwnedChunk:
     def __repr__(self) -> str:
         return f"OwnedChunk(counted={len(self._counted)}, missing={self.missing()})"
 
-    def add(self, peer: PeerId, payload: bytes) -> list[PayloadError]:
+    def add(self, peer: PeerId, payload: Payload) -> list[PayloadError]:
         """Take a contribution, once. Returns the errors of those that turned out bad and were left out."""
         if peer in self._held or peer not in self._order[self._next :]:
             return []
         self._held[peer] = payload
-        return self._fold()
+        return self.fold()
+
+    def hold(self, peer: PeerId, make: Callable[[], Payload]) -> None:
+        """Take a contribution that is made when there is something to add it to: all chunks at once would take long."""
+        if peer not in self._held and peer in self._order[self._next :]:
+            self._held[peer] = make
 
     def lose(self, peer: PeerId) -> list[PayloadError]:
         """Go on without `peer`, unless its contribution is already here."""
         self._lost.add(peer)
-        return self._fold()
+        return self.fold()
 
     def missing(self) -> list[PeerId]:
         """Contributors that are still awaited."""
@@ -56,17 +64,19 @@ class OwnedChunk:
         """Whether all who could contribute are lost or were refused: the mean of nothing is no result."""
         return self.is_complete and not self._counted
 
-    def result(self) -> tuple[bytes, bytes]:
+    def result(self) -> tuple[bytes, Payload]:
         """(mask of those counted, encoded mean)."""
         return mask_of(self._plan.members, self._counted), self._sum.finish()
 
-    def _fold(self) -> list[PayloadError]:
+    def fold(self) -> list[PayloadError]:
+        """Add those whose turn has come; the errors of the bad ones."""
         errors = []
         while self._next < len(self._order):
             peer = self._order[self._next]
             if peer in self._held:
+                held = self._held.pop(peer)
                 try:
-                    self._sum.add(self._weights[peer], self._held.pop(peer))
+                    self._sum.add(self._weights[peer], held() if callable(held) else held)
                     self._counted.append(peer)
                 except PayloadError as error:
                     errors.append(PayloadError(error.reason, peer))

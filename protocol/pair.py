@@ -14,7 +14,9 @@ from shoal.protocol.effects import Effect, Event, Send, Tell
 from shoal.protocol.errors import PayloadError, RemoteError
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.rounds import Contribution, Want
+from shoal.protocol.reducer import Contribute
 from shoal.protocol.silence import Silence
+from shoal.protocol.wire import Payload
 
 EPOCH = (0, 0)  # chunks do not change hands between two
 
@@ -24,7 +26,7 @@ class Exchanged(Event):
     """The partner's whole vector is here."""
 
     partner: PeerId
-    payloads: tuple[bytes, ...]
+    payloads: tuple[Payload, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +54,8 @@ class PairExchange:
         self,
         now: float,
         pairing: Pairing,
-        contribution: Callable[[int], bytes],
-        check: Callable[[int, bytes], None],
+        contribution: Contribute,
+        check: Callable[[int, Payload], None],
         patience: float,
     ) -> None:
         self._pairing = pairing
@@ -61,7 +63,7 @@ class PairExchange:
         self._check = check  # PayloadError for bytes that cannot be used
         self._patience = patience
         self._silence = Silence([pairing.partner], now)
-        self._payloads: dict[int, bytes] = {}
+        self._payloads: dict[int, Payload] = {}
         self.is_over = False
 
     def __repr__(self) -> str:

@@ -54,3 +54,19 @@ def _try_pair(host: str, first: int) -> tuple[int, socket.socket] | None:
     finally:
         probe.close()
     return first, claim
+
+
+def also_by_ipv6(host: str, port: int) -> list[socket.socket]:
+    """A socket on the same port by IPv6, if we are to listen everywhere, and that is to be had."""
+    if host != "0.0.0.0":
+        return []
+    second = None
+    try:
+        second = socket.socket(socket.AF_INET6)
+        second.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        second.bind(("::", port))
+        return [second]
+    except OSError:  # no IPv6 here, or the port is another's there: peers come by IPv4, or payloads take streams
+        if second is not None:
+            second.close()
+        return []

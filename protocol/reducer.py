@@ -6,17 +6,23 @@ it. So a simulation reduces floats, and production tensors (`shoal.protocol.redu
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
+
+from shoal.protocol.wire import Payload
+
+Contribute = Callable[[int], Payload]
+"""What a member has to add to a chunk, encoded; in any thread."""
 
 
 class Sum(Protocol):
     """One chunk in the making, at its owner."""
 
-    def add(self, weight: int, payload: bytes) -> None:
+    def add(self, weight: int, payload: Payload) -> None:
         """Count one contribution in the scatter codec; on PayloadError the sum is unchanged."""
         ...
 
-    def finish(self) -> bytes:
+    def finish(self) -> Payload:
         """The weighted mean of what was added, in the gather codec; zeros if all weight is zero."""
         ...
 
@@ -28,6 +34,6 @@ class Reducer(Protocol):
         """An empty sum for the chunk of this index."""
         ...
 
-    def check(self, chunk: int, payload: bytes) -> None:
+    def check(self, chunk: int, payload: Payload) -> None:
         """PayloadError unless `payload` is a mean of this chunk in the gather codec: right size, all finite."""
         ...

@@ -9,6 +9,7 @@ from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import Digest, PeerId, result_hash
 from shoal.protocol.messages.rounds import ChunkRef
 from shoal.protocol.shelf import Shelf
+from shoal.protocol.wire import Payload
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,7 @@ class Result:
     """A chunk's mean, as its owner encoded it."""
 
     mask: bytes
-    payload: bytes
+    payload: Payload
     hash: Digest
 
 
@@ -26,6 +27,7 @@ class Results:
     def __init__(self, chunks: int, shelf: Shelf) -> None:
         self._results: list[Result | None] = [None] * chunks
         self._shelf = shelf
+        self.count = 0  # how many are here
 
     def __getitem__(self, chunk: int) -> Result | None:
         return self._results[chunk]
@@ -37,16 +39,17 @@ class Results:
         return len(self._results)
 
     @property
-    def count(self) -> int:
-        """How many are here."""
-        return len(self._results) - self._results.count(None)
+    def is_complete(self) -> bool:
+        """Whether all are."""
+        return self.count == len(self._results)
 
     def unfinished(self) -> list[int]:
         """Chunks whose mean is not here."""
         return [chunk for chunk, result in enumerate(self._results) if result is None]
 
-    def keep(self, chunk: int, mask: bytes, payload: bytes) -> None:
+    def keep(self, chunk: int, mask: bytes, payload: Payload) -> None:
         """A chunk's mean is here."""
+        self.count += self._results[chunk] is None
         result = self._results[chunk] = Result(mask, payload, result_hash(mask, payload))
         self._shelf.put(chunk, result.hash, mask, payload)
 
@@ -81,6 +84,6 @@ class Offers:
         self._sources[chunk] = holder
         return True
 
-    def include(self, chunk: int, mask: bytes, payload: bytes) -> bool:
+    def include(self, chunk: int, mask: bytes, payload: Payload) -> bool:
         """Whether somebody has offered these bytes."""
         return result_hash(mask, payload) in self._hashes.get(chunk, {}).values()

@@ -11,7 +11,6 @@ root than ours shows that our state is wrong: it is not applied.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from shoal.protocol.attempt import Attempt
@@ -30,7 +29,7 @@ from shoal.protocol.matchmaking import Astray, GroupFormed, Matchmaking
 from shoal.protocol.messages import rounds as wire
 from shoal.protocol.milestones import Begun
 from shoal.protocol.outcome import Outcome
-from shoal.protocol.reducer import Reducer
+from shoal.protocol.reducer import Contribute, Reducer
 from shoal.protocol.roster import Base, Offer, check_roster
 from shoal.protocol.stages import attempt_of
 from shoal.protocol.voting import VoteState
@@ -53,7 +52,7 @@ class Round:
         self._me = means.me
         self._reducer = reducer
         self._matching = Matchmaking(means, base, vote)
-        self._contribution: Callable[[int], bytes] | None = None
+        self._contribution: Contribute | None = None
         self._contributed_to: list[int] = []  # attempts, in this life
         self._outcome: Outcome | None = None
         self._fetching = Fetching(means, base.round + 1)
@@ -89,7 +88,7 @@ class Round:
 
     # -- commands -------------------------------------------------------------------------------------------
 
-    def submit(self, now: float, offer: Offer, contribution: Callable[[int], bytes] | None) -> list[Effect]:
+    def submit(self, now: float, offer: Offer, contribution: Contribute | None) -> list[Effect]:
         """Our inner steps are done."""
         if self.phase != "training" or self._outcome is not None:
             return []

@@ -30,7 +30,7 @@ from shoal.protocol.messages import rounds as wire
 from shoal.protocol.milestones import Aborted, Behind, Committed
 from shoal.protocol.outbox import Outbox
 from shoal.protocol.outcome import Concluded
-from shoal.protocol.reducer import Reducer
+from shoal.protocol.reducer import Contribute, Reducer
 from shoal.protocol.rest import Rest, draft_of, put_back, recall
 from shoal.protocol.roster import Base, Offer, Policy
 from shoal.protocol.round import Round, WrongState
@@ -135,7 +135,7 @@ class Rounds:
             effects += replayed(self.receive, now, sender, message)
         return effects
 
-    def submit(self, now: float, offer: Offer, contribution: Callable[[int], bytes] | None) -> list[Effect]:
+    def submit(self, now: float, offer: Offer, contribution: Contribute | None) -> list[Effect]:
         """Our inner steps are done: `contribution(chunk)` encodes our part of a chunk."""
         if self._round is None or self._has_left:
             return []

@@ -15,6 +15,7 @@ from shoal.protocol.errors import PayloadError, RemoteError
 from shoal.protocol.ids import Digest, PeerId, result_hash
 from shoal.protocol.messages.rounds import Ask, Certificate, ChunkRef, Commit, Fetch, Fetched
 from shoal.protocol.reducer import Reducer
+from shoal.protocol.wire import Payload
 
 KEPT_ROUNDS, MOST_ROUNDS = 3, 32  # decided rounds that are kept; and at most, for somebody who catches up slowly
 
@@ -25,7 +26,7 @@ class Decision:
 
     certificate: Certificate
     chunks: tuple[ChunkRef, ...]
-    payloads: tuple[bytes, ...]
+    payloads: tuple[Payload, ...]
 
     @property
     def round(self) -> int:
@@ -37,7 +38,7 @@ class Shelf:
     """One part's bytes."""
 
     def __init__(self) -> None:
-        self._bytes: dict[tuple[int, Digest], tuple[bytes, bytes]] = {}  # (mask, payload)
+        self._bytes: dict[tuple[int, Digest], tuple[bytes, Payload]] = {}  # (mask, payload)
         self._asked: dict[tuple[int, Digest], set[PeerId]] = {}  # who was
         self._decisions: dict[int, Decision] = {}
         self._reducer: Reducer | None = None
@@ -52,7 +53,7 @@ class Shelf:
         self._bytes.clear()
         self._asked.clear()
 
-    def check(self, chunk: int, payload: bytes, sender: PeerId) -> None:
+    def check(self, chunk: int, payload: Payload, sender: PeerId) -> None:
         """PayloadError, naming the sender, for bytes that nobody could apply."""
         assert self._reducer is not None
         try:
@@ -60,7 +61,7 @@ class Shelf:
         except PayloadError as error:
             raise PayloadError(f"sent a bad result of chunk {chunk}: {error.reason}", sender) from error
 
-    def put(self, chunk: int, hash: Digest, mask: bytes, payload: bytes) -> None:
+    def put(self, chunk: int, hash: Digest, mask: bytes, payload: Payload) -> None:
         """Bytes that we made ourselves or got from the chunk's owner."""
         self._bytes[chunk, hash] = (mask, payload)
 
@@ -69,7 +70,7 @@ class Shelf:
         held = [self._bytes.get((index, ref.hash)) for index, ref in enumerate(chunks)]
         return [index for index, ref in enumerate(chunks) if (each := held[index]) is None or each[0] != ref.mask]
 
-    def collect(self, chunks: Sequence[ChunkRef]) -> tuple[bytes, ...]:
+    def collect(self, chunks: Sequence[ChunkRef]) -> tuple[Payload, ...]:
         """The bytes of these chunks, all of which are here."""
         return tuple(self._bytes[index, ref.hash][1] for index, ref in enumerate(chunks))
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from shoal.protocol.allowance import Allowances
 from shoal.protocol.bandwidth import Bandwidth, Meters
+from shoal.protocol.bulk.dock import Dock
 from shoal.protocol.calls import Serve
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import PeerId, RunId
@@ -23,6 +24,7 @@ class Surroundings:
     """What a neighbour needs of the network that it belongs to."""
 
     transport: Transport
+    dock: Dock  # where sockets for payloads come to be
     failures: Allowances[str]  # of dials, see dialing.py
     bulk_queue: int
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]

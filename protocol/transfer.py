@@ -29,7 +29,7 @@ from shoal.protocol.ids import Digest, PeerId, content_hash
 from shoal.protocol.messages.transfer import Chain, GetChain, GetState, GetStateChunk, StateChunk, StateIs
 from shoal.protocol.roster import Base
 from shoal.protocol.view import nearest
-from shoal.protocol.wire import Message
+from shoal.protocol.wire import Message, Payload
 
 WINDOW = 4  # chunks asked of one donor at a time
 MAX_DONORS = 8
@@ -44,7 +44,7 @@ class StateReceived(Event):
 
     base: Base
     layout: bytes
-    payloads: tuple[bytes, ...]
+    payloads: tuple[Payload, ...]
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class Download:
     base: Base
     layout: bytes
     hashes: tuple[Digest, ...]
-    payloads: dict[int, bytes] = field(default_factory=dict)
+    payloads: dict[int, Payload] = field(default_factory=dict)
     asked: dict[int, tuple[PeerId, float]] = field(default_factory=dict)
     donors: list[PeerId] = field(default_factory=list)
     heard: dict[PeerId, float] = field(default_factory=dict)  # when each donor last sent a chunk

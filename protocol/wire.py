@@ -15,7 +15,7 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from enum import IntEnum
 from operator import attrgetter
 from typing import Any, ClassVar, TypeVar, dataclass_transform
@@ -33,14 +33,16 @@ MAX_BULK_FRAME = 16 << 20
 MAX_INT = 2**63 - 1
 
 RUN_TAGS = range(1, 70)  # between the members of a run
-NODE_TAGS = range(70, 90)  # calls between nodes, and their answers
+NODE_TAGS = frozenset((*range(70, 90), *range(100, 120)))  # calls between nodes, and their answers
+
+Payload = bytes | bytearray | memoryview  # travels beside its message, and is not copied
 
 Fields = Callable[[Any], tuple[Any, ...]]
 Unpack = Callable[[Any], Any]
 
 
 class Message:
-    """Base of everything in the table. `bulk` messages carry payloads and travel on streams of their own."""
+    """Base of everything in the table. `bulk` messages end in a `payload`, and travel on carriers of their own."""
 
     __slots__ = ()
     bulk: ClassVar[bool] = False
@@ -48,7 +50,6 @@ class Message:
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
-
 _fields: dict[type, Fields] = {}
 _unpacks: dict[type, Unpack] = {}
 _tags: dict[type[Message], int] = {}
@@ -57,8 +58,6 @@ _table: dict[int, type[Message]] = {}
 
 class _Budget:
     """Counts items while msgpack builds them: 16 MB of empty sequences would become a gigabyte of objects."""
-
-    __slots__ = ("left",)
 
     def __init__(self) -> None:
         self.left = MAX_TOTAL
@@ -71,7 +70,7 @@ class _Budget:
 
 
 class _Malformed(ValueError):
-    """Raised while converting; `decode` turns it into a RemoteError."""
+    """Becomes a RemoteError."""
 
 
 @dataclass_transform(frozen_default=True)
@@ -105,10 +104,11 @@ def encode(message: Message) -> bytes:
     return packed
 
 
-def payload_size(message: Message) -> int:
-    """The bytes that a message's payloads hold, without encoding it."""
-    values = (getattr(message, field.name) for field in dataclasses.fields(message))  # type: ignore[arg-type]
-    return sum(memoryview(each).nbytes for each in values if isinstance(each, bytes | bytearray | memoryview))
+def encode_head(message: Message) -> bytes:
+    """The same of a bulk message, without its payload, which is its last field."""
+    kind = type(message)
+    packed: bytes = msgpack.packb((_tags[kind], *_fields[kind](message)[:-1]), default=_plain)
+    return packed
 
 
 def encode_value(record: object) -> bytes:
@@ -121,9 +121,23 @@ def decode(
     data: bytes | memoryview,
     sender: PeerId | None = None,
     limit: int = MAX_BULK_FRAME,
-    tags: range | None = None,
+    tags: Container[int] | None = None,
 ) -> Message:
     """The message in `data`, of any tag or one of `tags`; RemoteError, naming `sender`, for anything else."""
+    return _decode(data, [], sender, limit, tags)
+
+
+def decode_bulk(head: bytes | memoryview, payload: Payload, sender: PeerId | None = None) -> Message:
+    """The bulk message of a run with this `head`, which holds `payload` as it is; RemoteError for anything else."""
+    message = _decode(head, [payload], sender, MAX_CONTROL_FRAME, RUN_TAGS)
+    if not message.bulk:
+        raise RemoteError(f"{type(message).__name__} came with a payload", sender)
+    return message
+
+
+def _decode(
+    data: bytes | memoryview, more: list[Payload], sender: PeerId | None, limit: int, tags: Container[int] | None
+) -> Message:
     if len(data) > limit:
         raise RemoteError(f"message of {len(data)} bytes is over the limit of {limit}", sender)
     try:
@@ -136,7 +150,7 @@ def decode(
     if kind is None or (tags is not None and items[0] not in tags):
         raise RemoteError(f"message has tag {items[0]}, which means nothing here", sender)
     try:
-        decoded: Message = _unpacks[kind](items[1:])
+        decoded: Message = _unpacks[kind](items[1:] + more)
     except _Malformed as error:
         raise RemoteError(f"malformed {kind.__name__}: {error}", sender) from error
     return decoded
@@ -203,6 +217,12 @@ def _digest(item: Any) -> bytes:
     return item
 
 
+def _payload(item: Any) -> Payload:
+    if not isinstance(item, Payload):
+        raise _Malformed("expected a payload")
+    return item
+
+
 _unpacks.update({int: _int, float: _float, bool: _bool, str: _str, bytes: _bytes})
 _new_types: dict[Any, Unpack] = {PeerId: _str, Digest: _digest, RunId: _digest}
 
@@ -210,6 +230,8 @@ _new_types: dict[Any, Unpack] = {PeerId: _str, Digest: _digest, RunId: _digest}
 def _unpack(hint: Any) -> Unpack:
     if hint in _new_types:
         return _new_types[hint]
+    if hint == Payload:
+        return _payload
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         (inner,) = (arg for arg in args if arg is not type(None))
@@ -226,12 +248,10 @@ def _unpack(hint: Any) -> Unpack:
 
 
 def _code(kind: type[IntEnum]) -> Unpack:
-    known = {int(code): code for code in kind}
-
     def unpack(item: Any) -> IntEnum:
-        if type(item) is not int or item not in known:
+        if type(item) is not int or item not in list(kind):
             raise _Malformed(f"expected a code of {kind.__name__}")
-        return known[item]
+        return kind(item)
 
     return unpack
 

@@ -26,8 +26,9 @@ SHELLS = {
     *("host", "raw_stream", "swarm", "session", "muxer", "muxed", "packets"),  # libp2p
     *("bridge", "transport"),  # and asyncio's view of it
     "circuit",  # relays
+    "bulk",  # payloads
     *("incoming", "arrivals", "dialing", "racing", "tasks", "ports", "addresses"),  # who is where
-    *("network", "link", "surroundings", "lane", "calls", "complaints"),  # frames to peers by name
+    *("network", "neighbours", "link", "surroundings", "lane", "calls", "complaints"),  # frames to peers by name
     "identity",  # the key file
 }
 TENSORS = {"compression", "reduction"}  # sub-packages of pure functions on tensors

@@ -18,8 +18,7 @@ from typing import Protocol
 from torch import Tensor
 
 from shoal.protocol.errors import LocalError, PayloadError
-
-Payload = bytes | bytearray | memoryview
+from shoal.protocol.wire import Payload as Payload
 
 
 class Codec(Protocol):
@@ -47,8 +46,8 @@ class Codec(Protocol):
         """A bound on the magnitudes in the payload of `n` values; PayloadError if it is not one."""
         ...
 
-    def decode(self, payload: Payload, n: int) -> Tensor:
-        """The `n` values of a payload, as a new fp32 vector; PayloadError if it is not one."""
+    def decode(self, payload: Payload, n: int, out: Tensor | None = None) -> Tensor:
+        """The `n` values of a payload, as a new fp32 vector or in `out`; PayloadError if it is not one."""
         ...
 
     def add(self, total: Tensor, payload: Payload, weight: float = 1.0) -> None:

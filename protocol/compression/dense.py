@@ -22,10 +22,10 @@ class Dense(ABC):
     def read(self, payload: Payload, n: int, slab: Slab, out: Tensor) -> None:
         """Write a slab's values to `out`; the payload, of `n` values, has been checked."""
 
-    def decode(self, payload: Payload, n: int) -> Tensor:
+    def decode(self, payload: Payload, n: int, out: Tensor | None = None) -> Tensor:
         """The values, each within the codec's bound."""
         self.peak(payload, n)
-        values = torch.empty(n)
+        values = torch.empty(n) if out is None else out
         for slab in slabs(n):
             self.read(payload, n, slab, values[slab.values])
         return values

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shoal.protocol.ids import Digest
-from shoal.protocol.wire import Message, message
+from shoal.protocol.wire import Message, Payload, message
 
 
 @message(30)
@@ -25,7 +25,7 @@ class Fetched(Message):
     part: int
     chunk: int
     mask: bytes
-    payload: bytes
+    payload: Payload
 
 
 @message(42)

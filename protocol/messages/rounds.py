@@ -34,7 +34,7 @@ from shoal.protocol.messages.decision import (
 from shoal.protocol.messages.payloads import Busy as Busy
 from shoal.protocol.messages.payloads import Fetch as Fetch
 from shoal.protocol.messages.payloads import Fetched as Fetched
-from shoal.protocol.wire import Message, message, value
+from shoal.protocol.wire import Message, Payload, message, value
 
 
 @message(20)
@@ -111,7 +111,7 @@ class Contribution(Message):
     attempt: int
     chunk: int
     epoch: tuple[int, int]
-    payload: bytes
+    payload: Payload
 
 
 @message(26)
@@ -125,7 +125,7 @@ class Final(Message):
     chunk: int
     epoch: tuple[int, int]
     mask: bytes
-    payload: bytes
+    payload: Payload
 
 
 @message(27)

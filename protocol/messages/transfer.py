@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shoal.protocol.ids import Digest
 from shoal.protocol.messages.rounds import Certificate
-from shoal.protocol.wire import Message, message
+from shoal.protocol.wire import Message, Payload, message
 
 
 @message(50)
@@ -60,4 +60,4 @@ class StateChunk(Message):
     part: int
     round: int
     index: int
-    payload: bytes
+    payload: Payload

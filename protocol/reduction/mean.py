@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import torch
 
-from shoal.protocol.compression import Codec
+from shoal.protocol.compression import Codec, Payload
 from shoal.protocol.compression.base import is_finite
 from shoal.protocol.errors import PayloadError
 
@@ -28,12 +28,13 @@ class MeanReducer:
         self._sizes = tuple(sizes)
         self._scatter = scatter
         self._gather = gather
+        self._spare: list[torch.Tensor] = []  # of sums that are finished: fresh memory costs more than to fill it
 
     def open(self, chunk: int) -> MeanSum:
         """An empty sum for this chunk."""
-        return MeanSum(self._sizes[chunk], self._scatter, self._gather)
+        return MeanSum(self._sizes[chunk], self._scatter, self._gather, self._spare)
 
-    def check(self, chunk: int, payload: bytes) -> None:
+    def check(self, chunk: int, payload: Payload) -> None:
         """PayloadError unless the payload can be decoded."""
         self._gather.peak(payload, self._sizes[chunk])
 
@@ -41,8 +42,9 @@ class MeanReducer:
 class MeanSum:
     """The mean of one chunk in the making."""
 
-    def __init__(self, size: int, scatter: Codec, gather: Codec) -> None:
+    def __init__(self, size: int, scatter: Codec, gather: Codec, spare: list[torch.Tensor]) -> None:
         self._size = size
+        self._spare = spare
         self._scatter = scatter
         self._gather = gather
         self._total: torch.Tensor | None = None  # until something with weight is added
@@ -50,21 +52,21 @@ class MeanSum:
         self._unit = 0  # the first weight that is not zero
         self._weight = 0
 
-    def add(self, weight: int, payload: bytes) -> None:
+    def add(self, weight: int, payload: Payload) -> None:
         """Count one contribution; PayloadError leaves the sum as it was, also if the sum would overflow."""
         assert weight >= 0
         peak = self._scatter.peak(payload, self._size)
         if weight == 0:
             return
         if self._total is None:
-            self._total, self._unit, self._peak = self._scatter.decode(payload, self._size), weight, peak
+            self._total, self._unit, self._peak = self._scatter.decode(payload, self._size, self._room()), weight, peak
         else:
             share = weight / self._unit
             self._total = self._with(self._total, payload, share, self._peak + share * peak)
             self._peak += share * peak
         self._weight += weight
 
-    def _with(self, total: torch.Tensor, payload: bytes, share: float, peak: float) -> torch.Tensor:
+    def _with(self, total: torch.Tensor, payload: Payload, share: float, peak: float) -> torch.Tensor:
         """The sum with one more; in place, unless it may overflow."""
         safe = peak < SAFE
         total = total if safe else total.clone()
@@ -73,8 +75,16 @@ class MeanSum:
             raise PayloadError("a contribution so large that the sum overflows")
         return total
 
-    def finish(self) -> bytes:
-        """The mean so far, encoded; zeros if nothing with weight was added."""
+    def finish(self) -> Payload:
+        """The mean so far, encoded; zeros if nothing with weight was added. The last call."""
         if self._total is None:
             return self._gather.encode(torch.zeros(self._size))
-        return self._gather.encode(self._total / (self._weight / self._unit))
+        mean = self._gather.encode(self._total.div_(self._weight / self._unit))
+        self._spare.append(self._total)
+        self._total = None
+        return mean
+
+    def _room(self) -> torch.Tensor | None:
+        """What another sum has left behind."""
+        fitting = bool(self._spare) and len(self._spare[-1]) == self._size
+        return self._spare.pop() if fitting else None

@@ -19,18 +19,20 @@ import pytest
 
 from shoal.node.worker_messages import Stop
 from shoal.protocol import calls, heartbeat, incoming, link, swarm, wire
+from shoal.protocol.bulk.flows import PROTOCOLS
 from shoal.protocol.errors import NOT_SPOKEN, LocalError, RemoteError, TransportError
 from shoal.protocol.frames import LENGTH_SIZE, Kind, frame_head
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import NO_DIGEST, PeerId, RunId
-from shoal.protocol.link import BULK, CONTROL, Neighbour
+from shoal.protocol.link import CONTROL, SPOKEN, Neighbour
+from shoal.protocol.messages.bulk import Flow
 from shoal.protocol.messages.membership import Entry
 from shoal.protocol.messages.node import GetManifest, ManifestIs, Refused
 from shoal.protocol.messages.status import RunStatus
 from shoal.protocol.network import Network
 from shoal.protocol.ports import claim_pair
 from shoal.protocol.transport import Connection, Stream, Transport
-from shoal.protocol.wire import MAX_CONTROL_FRAME, Message, encode, message
+from shoal.protocol.wire import MAX_CONTROL_FRAME, Message, Payload, encode, message
 
 RUN = RunId(b"r" * 32)
 MIB = 1 << 20
@@ -54,7 +56,7 @@ class Pad(Message):
 class Load(Message):
     bulk = True
     number: int
-    payload: bytes
+    payload: Payload
 
 
 class Node(Network):
@@ -490,7 +492,7 @@ class Rogue:
         self.identity = identity or Identity.generate()
         self.heard: list[Stream] = []  # what the other side opened
         self.transport = Transport(
-            self.identity, (CONTROL, BULK), lambda peer, protocol, stream: self.heard.append(stream), lambda *_: None
+            self.identity, SPOKEN, lambda peer, protocol, stream: self.heard.append(stream), lambda *_: None
         )
 
     async def __aenter__(self) -> Rogue:
@@ -552,7 +554,7 @@ async def test_messages_of_other_runs_are_not_even_decoded(monkeypatch: pytest.M
 
     monkeypatch.setattr(link, "decode", decode)
     async with running(a), Rogue() as rogue:
-        stream, bulk = await rogue.stream_to(a), await rogue.stream_to(a, BULK)
+        stream, bulk = await rogue.stream_to(a), await rogue.stream_to(a, PROTOCOLS[Flow.GATHER])
         for run in (RunId(b"x" * 32), None):
             await stream.write(framed(encode(Word(1)), run=run), framed(b"garbage", run=run))
             await bulk.write(framed(encode(Load(1, b"x")), run=run))
@@ -591,7 +593,7 @@ async def test_a_frame_that_does_not_come_to_its_end_costs_the_stream(
     monkeypatch.setattr(incoming, "FRAME_LIMIT", 0.1)
     a = Node()
     async with running(a), Rogue() as rogue:
-        stream = await rogue.stream_to(a, BULK)
+        stream = await rogue.stream_to(a, PROTOCOLS[Flow.GATHER])
         await stream.write((1000).to_bytes(LENGTH_SIZE, "big"), b"half of it")
         await eventually(lambda: not stream.is_open)
         assert "for one frame" in caplog.text

@@ -39,4 +39,4 @@ def load_rest(disk: Mapping[str, Message]) -> Rested | None:
     chunks = [disk[name] for name in sorted(disk) if name.startswith(STATE)]
     if not words:
         return None
-    return Rested(Rest.of(words), [chunk.payload for chunk in chunks if isinstance(chunk, StateChunk)])
+    return Rested(Rest.of(words), [bytes(chunk.payload) for chunk in chunks if isinstance(chunk, StateChunk)])

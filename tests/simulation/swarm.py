@@ -26,7 +26,7 @@ from shoal.protocol.parting import Parted
 from shoal.protocol.roster import Base, Offer, Policy
 from shoal.protocol.shelf import Decision
 from shoal.protocol.transfer import StateReceived
-from shoal.protocol.wire import Message
+from shoal.protocol.wire import Message, Payload
 from tests.simulation.ledger import RUN
 from tests.simulation.node import Node
 from tests.simulation.oracle import Oracle
@@ -44,7 +44,7 @@ class FactSum:
     def __init__(self) -> None:
         self.facts: list[list[object]] = []
 
-    def add(self, weight: int, payload: bytes) -> None:
+    def add(self, weight: int, payload: Payload) -> None:
         if payload == POISON:
             raise PayloadError("poison")
         self.facts.append([*msgpack.unpackb(payload), weight])
@@ -62,7 +62,7 @@ class FactReducer:
     def open(self, chunk: int) -> FactSum:
         return FactSum()
 
-    def check(self, chunk: int, payload: bytes) -> None:
+    def check(self, chunk: int, payload: Payload) -> None:
         if payload == POISON:
             raise PayloadError("poison")
 
@@ -235,9 +235,9 @@ class Peer(Node):
                 self._offered = [0.0] * self.shape.chunks
                 return [Wake(self._rng.uniform(0.0, 0.05), Timer("app", "apply", 0))]
             case StateReceived(base=base, payloads=payloads):
-                self.state, self._decision, self._standing = list(payloads), None, base.round
+                self.state, self._decision, self._standing = [bytes(each) for each in payloads], None, base.round
                 self._training_for = -1
-                self.store.put(base.round, list(payloads))
+                self.store.put(base.round, list(self.state))
                 self._oracle.holds(self.me, base.round, root_of(self.state))
                 return self._train_if_open(self.member.opened(now, base))
             case HandIn(round=round) if round == self._training_for:

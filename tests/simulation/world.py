@@ -279,7 +279,7 @@ class World(Generic[N]):
             self.disks[process.peer][effect.name] = through_codec(effect.record)[1]
 
     def _send(self, process: Process[N], effect: Send, encoded: dict[int, tuple[bytes, Message]]) -> None:
-        message = effect.message
+        message = effect.filled()
         known = encoded.get(id(message))
         if known is None:
             known = encoded[id(message)] = through_codec(message)

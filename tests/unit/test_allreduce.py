@@ -46,7 +46,7 @@ def _exchange(cores: dict[PeerId, AllReduce], effects: dict[PeerId, list[Effect]
         sender, effect = waiting.pop(0)
         if not isinstance(effect, Send) or effect.to not in cores:
             continue
-        core, message = cores[effect.to], effect.message
+        core, message = cores[effect.to], effect.filled()
         if isinstance(message, Contribution):
             follow = core.receive_contribution(sender, message)
         elif isinstance(message, Final):

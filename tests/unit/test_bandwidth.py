@@ -84,6 +84,16 @@ def test_pieces_before_the_stretch_count_as_far_as_they_lie_in_it() -> None:
     assert meter.rate == pytest.approx(2 * MIB)
 
 
+def test_pieces_that_are_told_late_count_where_they_belong() -> None:
+    meter = Meter()
+    for second in range(5):
+        meter.moved(100.5 + second, 101.5 + second, MIB)
+        meter.moved(100.0 + second, 101.0 + second, MIB)
+    assert meter.rate == pytest.approx(2 * MIB, rel=0.01)
+    meter.moved(10.0, 20.0, 100 * MIB)
+    assert meter.rate == pytest.approx(2 * MIB, rel=0.01)
+
+
 def test_a_stretch_without_an_end_is_kept_in_bounds() -> None:
     meter, now = Meter(), 0.0
     while now < 5 * SLOWEST:

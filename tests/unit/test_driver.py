@@ -62,7 +62,7 @@ class Shell:
         self.driver = Driver(
             cast(Member, self.member),
             self.disk,
-            lambda to, message: self.done.append((to, message)),
+            lambda send: self.done.append((send.to, send.message)),
             self.told,
             self.failures.append,
         )
@@ -89,7 +89,7 @@ async def test_effects_of_a_nested_command_come_after_those_that_wait(tmp_path: 
 async def test_a_record_is_on_disk_before_the_message_leaves(tmp_path: Path) -> None:
     shell = Shell(tmp_path, [Persist("vote", asking("kept")), Send(ANNA, asking("sent"))])
     seen: list[dict[str, Message]] = []
-    shell.driver._send = lambda to, message: seen.append(Disk(tmp_path).load())
+    shell.driver._send = lambda send: seen.append(Disk(tmp_path).load())
     shell.driver.command(shell.member.step)
     assert seen == [{"vote": asking("kept")}]
 

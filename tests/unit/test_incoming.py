@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from shoal.protocol import incoming
 from shoal.protocol.errors import RemoteError, TransportError
-from shoal.protocol.frames import Frame, Kind, frame_head
+from shoal.protocol.frames import MAX_HEAD, Frame, Kind, decode_frame, frame_head
 from shoal.protocol.ids import PeerId
 from shoal.protocol.incoming import AHEAD, Incoming
 
@@ -36,7 +36,9 @@ class Receiver:
         stream: Any = self
         self.came: list[tuple[int, float]] = []
         note = lambda begin, end, size: self.came.append((size, end - begin))  # noqa: E731
-        self.incoming = Incoming(stream, limit, PeerId("peer"), self.take, self.complaints.append, note)
+        self.incoming = Incoming(
+            stream, limit + MAX_HEAD, PeerId("peer"), decode_frame, self.take, self.complaints.append, note
+        )
 
     def take(self, frame: Frame, size: int) -> float:
         assert size == len(framed(bytes(frame.body)))

@@ -13,6 +13,7 @@ from shoal.protocol.donor import state_root
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import content_hash
 from shoal.protocol.roster import Base
+from shoal.protocol.wire import Payload
 
 OUTER_ERROR = {"fp32": 1e-5, "fp16": 0.01, "bf16": 0.1, "int8": 0.1, "uint8": 0.1, "fp4": 5.0}
 
@@ -27,7 +28,7 @@ def manifest(codec: str = "fp32") -> Manifest:
     )
 
 
-def mean_of(state: OuterState, vectors: list[np.ndarray], weights: list[int]) -> list[bytes]:
+def mean_of(state: OuterState, vectors: list[np.ndarray], weights: list[int]) -> list[Payload]:
     payloads = []
     for chunk in range(state.chunks):
         total = state.reducer().open(chunk)

@@ -10,12 +10,13 @@ from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.rounds import Contribution, Want
 from shoal.protocol.pair import EPOCH, Exchanged, PairExchange, Pairing, PartnerLost
 from shoal.protocol.silence import STRIKES
+from shoal.protocol.wire import Payload
 from tests.unit.rounds_kit import A, B, C, refused
 
 PAIRING = Pairing(B, 5, 0, 1, 3)
 
 
-def _check(chunk: int, payload: bytes) -> None:
+def _check(chunk: int, payload: Payload) -> None:
     if len(payload) != 2:
         raise PayloadError(f"{len(payload)} bytes")
 

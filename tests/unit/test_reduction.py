@@ -102,13 +102,18 @@ def test_scatter_and_gather_codecs_may_differ() -> None:
     assert back.finish() == int8.encode(values)
 
 
-def test_finishing_twice_gives_the_same_bytes_and_chunks_are_apart() -> None:
+def test_chunks_are_apart_and_what_one_leaves_behind_is_not_in_the_next() -> None:
     chunks = MeanReducer([2, 3], fp32, fp32)
     first, second = chunks.open(0), chunks.open(1)
     first.add(1, fp32.encode(torch.ones(2)))
     second.add(5, fp32.encode(torch.zeros(3)))
-    assert first.finish() == first.finish() == fp32.encode(torch.ones(2))
+    assert first.finish() == fp32.encode(torch.ones(2))
+    third, fourth = chunks.open(0), chunks.open(1)
+    third.add(1, fp32.encode(torch.full((2,), 3.0)))
+    assert third.finish() == fp32.encode(torch.full((2,), 3.0))
+    fourth.add(1, fp32.encode(torch.ones(3)))
     assert second.finish() == bytes(12)
+    assert fourth.finish() == fp32.encode(torch.ones(3))
 
 
 @given(st.integers(0, 10_000), st.integers(4, 4096), st.sampled_from([1, 3, 1024]))

@@ -22,7 +22,7 @@ import shoal.node.worker_messages
 import shoal.protocol.messages  # noqa: F401  (importing fills the table)
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import DIGEST_SIZE, Digest, PeerId, RunId
-from shoal.protocol.wire import MAX_INT, MAX_STRING, Message, decode, encode, table
+from shoal.protocol.wire import MAX_INT, MAX_STRING, Message, Payload, decode, encode, table
 
 BOB = PeerId("bob")
 MESSAGES = [pytest.param(kind, id=kind.__name__) for kind in table().values()]
@@ -37,6 +37,7 @@ STRATEGIES: dict[Any, st.SearchStrategy[Any]] = {
     type(None): st.none(),
     str: st.text(max_size=12),
     bytes: st.binary(max_size=40),
+    Payload: st.binary(max_size=40),
     PeerId: st.text(max_size=12),
     Digest: st.binary(min_size=DIGEST_SIZE, max_size=DIGEST_SIZE),
     RunId: st.binary(min_size=DIGEST_SIZE, max_size=DIGEST_SIZE),
@@ -77,6 +78,8 @@ def conforms(item: Any, hint: Any) -> bool:
         return type(item) is int and 0 <= item <= MAX_INT
     if hint is float:
         return type(item) is float and math.isfinite(item)
+    if hint == Payload:
+        return isinstance(item, Payload)
     if hint in (bool, bytes, type(None)):
         return type(item) is hint
     if origin in (types.UnionType, typing.Union):

@@ -1,0 +1,157 @@
+"""How the payloads of one flow get to one peer: by sockets of their own as soon as there is one, by a stream till then.
+
+Rules:
+- There is one backlog, from which whatever carries takes. So a carrier may come or go in the midst of a round: what it
+  had in hand is the next one's.
+- A stream is given a payload only when no socket is there, and none is about to be (GRACE); and few at a time.
+- Where no socket is to be had, it is tried again: when the path to the peer changes, and now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from shoal.protocol import lane as streams
+from shoal.protocol.bulk.backlog import Backlog, Parcel
+from shoal.protocol.bulk.handshake import Opened
+from shoal.protocol.bulk.posts import Posts
+from shoal.protocol.bulk.sender import Sender, Wrote
+from shoal.protocol.errors import TransportError
+
+GRACE = 1.0  # seconds for which payloads wait for a socket before they take a stream
+AHEAD = 2  # payloads that a stream is given
+AGAIN = (20.0, 600.0)  # seconds until a socket is tried for again, and at most after many failures
+TRIES = 3  # streams that a payload may be lost with while the peer is there
+
+Connect = Callable[[], Awaitable[bool]]
+Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+
+
+class Carrier:
+    """To one peer. `connect` tries for a socket, which `opened` then hears of, and says whether there is a chance."""
+
+    def __init__(
+        self, limit: int, stream: streams.Lane, connect: Connect, spawn: Spawn, wrote: Wrote, is_up: Callable[[], bool]
+    ) -> None:
+        self._backlog = Backlog(limit)
+        self._stream = stream
+        self._connect, self._spawn, self._wrote, self._is_up = connect, spawn, wrote, is_up
+        self._senders: list[Sender] = []
+        self._attempt: asyncio.Task[None] | None = None
+        self._has_grace = False
+        self._delay, self._try_at = 0.0, 0.0
+        self._on_stream = 0  # payloads that the stream has in hand
+        self.dropped = 0
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether payloads go by a socket of their own."""
+        return bool(self._senders)
+
+    def put(self, parcel: Parcel) -> None:
+        """Send it, or drop it if too much waits already."""
+        if not self._backlog.put(parcel):
+            self._lose(parcel, TransportError("too much waits for this peer already"))
+        elif not self._senders:
+            self._go_on()
+
+    def opened(self, opened: Opened, posts: Posts) -> None:
+        """A socket is there."""
+        sender = Sender(opened, self._backlog, posts, self._wrote, lambda: self._ended(sender))
+        self._senders.append(sender)
+        self._delay = 0.0
+        sender.start()
+
+    def try_anew(self) -> None:
+        """The path to the peer is another now."""
+        self._delay = self._try_at = 0.0
+        if len(self._backlog):
+            self._go_on()
+
+    def clear(self, reason: TransportError) -> None:
+        """The peer is out of reach: drop all that is queued, and whatever carries."""
+        self._delay = self._try_at = 0.0
+        for sender in self._senders:
+            sender.close()
+        self._senders.clear()
+        self._stream.clear(reason)
+        for parcel in self._backlog.clear():
+            self._lose(parcel, reason)
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    def _ended(self, sender: Sender) -> None:
+        """By our own hand, or because it broke; then another one is tried for at once."""
+        if sender in self._senders:
+            self._senders.remove(sender)
+        if self._is_up():
+            self._go_on()
+        else:
+            self.clear(TransportError("the connection is lost"))
+
+    def _go_on(self) -> None:
+        if self._senders or not len(self._backlog):
+            return
+        now = asyncio.get_running_loop().time()
+        if self._attempt is None and now >= self._try_at:
+            self._has_grace = True
+            self._attempt = self._spawn(self._try(now))
+        if not self._has_grace:
+            self._feed()
+
+    async def _try(self, begin: float) -> None:
+        loop = asyncio.get_running_loop()
+        grace = loop.call_later(GRACE, self._end_grace)
+        has_chance = False
+        try:
+            has_chance = await self._connect()
+        except TransportError:
+            pass
+        finally:
+            grace.cancel()
+            self._attempt = None
+            first, longest = AGAIN
+            self._delay = 0.0 if has_chance else min(longest, max(first, 2 * self._delay))
+            self._try_at = loop.time() + (self._delay or GRACE)
+            if has_chance:  # where the peer is the one to dial, it may have been quicker with that than with its answer
+                loop.call_later(GRACE, self._end_grace)
+            else:
+                self._end_grace()
+
+    def _end_grace(self) -> None:
+        self._has_grace = False
+        self._go_on()
+
+    def _feed(self) -> None:
+        while self._on_stream < AHEAD and not self._senders and (parcel := self._backlog.take_now()) is not None:
+            self._on_stream += 1
+            self._stream.put(self._as_frame(parcel))
+
+    def _as_frame(self, parcel: Parcel) -> streams.Parcel:
+        def pack() -> list[bytes]:
+            prefix, head, payload = parcel.pack()
+            return [prefix + head, bytes(payload)]
+
+        def sent(size: int) -> None:
+            self._on_stream -= 1
+            if not parcel.was_sent:
+                parcel.sent(size)
+            self._go_on()
+
+        def lost(reason: TransportError) -> None:
+            self._on_stream -= 1
+            parcel.tries += 1
+            if self._is_up() and parcel.tries < TRIES:
+                self._backlog.put_back([parcel])
+                self._go_on()
+            else:
+                self._lose(parcel, reason)
+
+        return streams.Parcel(parcel.size, pack, sent, lost)
+
+    def _lose(self, parcel: Parcel, reason: TransportError) -> None:
+        self.dropped += 1
+        if not parcel.was_sent:
+            parcel.lost(reason)

@@ -1,0 +1,152 @@
+"""How a bulk socket begins: TLS 1.3, in which each end shows the other that it is the one of the libp2p connection.
+
+Over that connection, which Noise protects and which knows its peer, the listener gave the fingerprint of its
+certificate and a one-time token. The dialler goes on only with that very certificate, and then shows the token inside
+TLS: so a token is seen by nobody but who gave it. (Python's ssl cannot ask a client for a self-signed certificate.)
+
+    dialler                                   listener
+    TLS 1.3, pins the certificate
+    token, half of a key  ─────────────────►  redeems the token
+              ◄─────────────────────────────  half of a key
+    from here on, one way: frames, sealed (sealing.py)
+
+All blocking, within LIMIT seconds.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import secrets
+import socket
+import ssl
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from shoal.protocol.bulk import tokens
+from shoal.protocol.bulk.sealing import SHARE, key_of
+from shoal.protocol.bulk.tokens import Ticket
+from shoal.protocol.errors import TransportError
+from shoal.protocol.ids import Digest, content_hash
+
+LIMIT = 5.0  # seconds
+VALID = datetime.timedelta(days=3650)  # nobody looks: the fingerprint alone counts, and it is of this very process
+KEEP_ALIVE = (
+    ((socket.TCP_KEEPIDLE, 20), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))
+    if hasattr(socket, "TCP_KEEPIDLE")
+    else ()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """What a listener shows: a certificate of its own making, kept in memory, and its fingerprint."""
+
+    context: ssl.SSLContext
+    fingerprint: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A socket after its handshake, and the key of its payloads."""
+
+    socket: socket.socket
+    key: bytes
+
+
+def new_door() -> Door:
+    """With a new certificate."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "shoal")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now - VALID, now + VALID)
+    certificate = made.sign(key, hashes.SHA256())
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0  # nothing may follow the handshake that the other end would take for a frame
+    _load(context, certificate.public_bytes(serialization.Encoding.PEM) + _private(key))
+    return Door(context, content_hash(certificate.public_bytes(serialization.Encoding.DER)))
+
+
+def knock(raw: socket.socket, fingerprint: Digest, token: bytes) -> Opened:
+    """The dialler's part, on a connected socket; TransportError if the other end is not the one that gave the token."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # pinned below
+    with _secured(raw, context) as secured:
+        if content_hash(secured.getpeercert(binary_form=True) or b"") != fingerprint:
+            raise TransportError("somebody else's certificate is at this address", "other-certificate")
+        mine = secrets.token_bytes(SHARE)
+        secured.sendall(token + mine)
+        theirs = _read(secured, SHARE)
+        return Opened(_bare(secured), key_of(mine, theirs))
+
+
+def admit(raw: socket.socket, door: Door, redeem: Callable[[bytes], Ticket | None]) -> tuple[Opened, Ticket]:
+    """The listener's part, on an accepted socket; TransportError for whoever has no good token."""
+    with _secured(raw, door.context, is_server=True) as secured:
+        shown = _read(secured, tokens.SIZE + SHARE)
+        ticket = redeem(shown[: tokens.SIZE])
+        if ticket is None:
+            raise TransportError("a token that is unknown, used or too old", "bad-token")
+        mine = secrets.token_bytes(SHARE)
+        secured.sendall(mine)
+        return Opened(_bare(secured), key_of(shown[tokens.SIZE :], mine)), ticket
+
+
+@contextmanager
+def _secured(raw: socket.socket, context: ssl.SSLContext, is_server: bool = False) -> Iterator[ssl.SSLSocket]:
+    """`raw` with TLS; whatever goes wrong is a TransportError, and the end of the socket."""
+    raw.settimeout(LIMIT)
+    secured: ssl.SSLSocket | None = None
+    try:
+        secured = context.wrap_socket(raw, server_side=is_server)
+        yield secured
+    except (OSError, ValueError) as error:
+        raise TransportError(f"the handshake has failed: {error}") from error
+    finally:  # nothing is left to close of a socket that is bare now
+        (secured or raw).close()
+
+
+def _read(secured: ssl.SSLSocket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = secured.recv(size - len(data))
+        if not piece:
+            raise TransportError("the other end has hung up")
+        data += piece
+    return data
+
+
+def _bare(secured: ssl.SSLSocket) -> socket.socket:
+    """The socket without TLS: both ends have read to the end of what was said in it."""
+    bare = socket.socket(fileno=secured.detach())
+    bare.settimeout(None)
+    bare.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    bare.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in KEEP_ALIVE:
+        bare.setsockopt(socket.IPPROTO_TCP, option, value)
+    return bare
+
+
+def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
+    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    return key.private_bytes(encoding, form, serialization.NoEncryption())
+
+
+def _load(context: ssl.SSLContext, pem: bytes) -> None:
+    """By a file that only we may read, and for a moment: Python's ssl takes nothing else."""
+    handle, path = tempfile.mkstemp()
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(pem)
+        context.load_cert_chain(path)
+    finally:
+        os.unlink(path)

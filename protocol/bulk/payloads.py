@@ -1,0 +1,236 @@
+"""The payloads between us and one peer: a carrier out for each flow, and what comes in, by sockets and by streams.
+
+Rules:
+- What a payload's message says is judged like any other word; who sends bad ones loses the socket that they came by.
+- Nobody makes us hold more of a flow than its cap, whatever it comes by.
+- What is sent again over another socket may come twice; the protocols above take that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from shoal.protocol import lane as streams
+from shoal.protocol.bulk import framing
+from shoal.protocol.bulk.backlog import Packed, Parcel
+from shoal.protocol.bulk.carrier import Carrier
+from shoal.protocol.bulk.dock import PATIENCE, Dock
+from shoal.protocol.bulk.flows import HELD, PROTOCOLS, flow_of
+from shoal.protocol.bulk.handshake import Opened
+from shoal.protocol.bulk.receiver import Receiver
+from shoal.protocol.bulk.slots import Tenant
+from shoal.protocol.effects import Send
+from shoal.protocol.errors import RemoteError, TransportError
+from shoal.protocol.gauge import Gauge
+from shoal.protocol.ids import PeerId, RunId
+from shoal.protocol.incoming import Incoming
+from shoal.protocol.messages.bulk import Flow, Knock, Knocked, MayIKnock
+from shoal.protocol.paths import DIRECT, RELAYED
+from shoal.protocol.surroundings import Surroundings
+from shoal.protocol.transport import Stream
+from shoal.protocol.wire import MAX_BULK_FRAME, Message, Payload
+
+REST = 0.5  # seconds for which we read nothing of somebody who has sent what is no message
+MOST_SOCKETS = 16  # of one flow, that a peer may have us read
+FLOWS = {protocol: flow for flow, protocol in PROTOCOLS.items()}
+
+Call = Callable[[Message, float], Awaitable[Message]]
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What is known of the peer elsewhere."""
+
+    peer: PeerId
+    gauge: Gauge
+    call: Call
+    is_up: Callable[[], bool]
+    open_stream: Callable[[str, bool], Awaitable[Stream]]
+    hosts: Callable[[], tuple[str, ...]]  # where it may be dialled, the likeliest first
+    heard: Callable[[], None]  # something came
+    may_be_direct: Callable[[], bool]
+
+
+class Payloads:
+    """Both ways."""
+
+    def __init__(self, side: Side, around: Surroundings, dock: Dock) -> None:
+        self._side, self._around, self._dock = side, around, dock
+        self._streams = {flow: self._stream(flow) for flow in Flow}
+        self._carriers = {flow: self._carrier(flow) for flow in Flow}
+        self._tenants = {flow: Tenant(most) for flow, most in HELD.items()}
+        self._receivers: dict[Flow, list[Receiver]] = {flow: [] for flow in Flow}
+
+    @property
+    def dropped(self) -> int:
+        """Payloads that never left."""
+        return sum(each.dropped for each in self._carriers.values())
+
+    @property
+    def carriers(self) -> dict[str, str]:
+        """What payloads go by, for people: "socket" or "stream", by flow."""
+        return {flow.name.lower(): "socket" if each.is_direct else "stream" for flow, each in self._carriers.items()}
+
+    # -- out ------------------------------------------------------------------------------------------------
+
+    def send(self, run: RunId, send: Send) -> None:
+        """Queue a payload; where it is to be filled in, that is done when its turn comes, in another thread."""
+        flow, made = flow_of(send.message), send.message
+
+        def pack() -> Packed:
+            nonlocal made
+            made = send.filled() if made is send.message else made
+            payload: Payload = made.payload  # type: ignore[attr-defined]
+            head = framing.packed_head(run, made)
+            return framing.prefix(len(head), len(payload)), head, payload
+
+        def sent(size: int) -> None:
+            self._count(run, size, 0, flow)
+            self._around.on_left(self._side.peer, run, made, True)
+
+        def lost(reason: TransportError) -> None:
+            self._around.on_left(self._side.peer, run, made, False)
+
+        held = 0 if send.fill is not None else len(made.payload)  # type: ignore[attr-defined]
+        self._carriers[flow].put(Parcel(held, pack, sent, lost))
+
+    def opened(self, flow: Flow, sends: bool, opened: Opened) -> None:
+        """A socket with the peer."""
+        if not self._side.is_up() or (not sends and len(self._receivers[flow]) >= MOST_SOCKETS):
+            opened.socket.close()
+        elif sends:
+            self._carriers[flow].opened(opened, self._dock.posts)
+        else:
+            self._receive(flow, opened)
+
+    def path_changed(self) -> None:
+        """By a relay from now on, or not any more."""
+        if self._side.may_be_direct():
+            for flow in Flow:
+                self._streams[flow].move()
+                self._carriers[flow].try_anew()
+
+    def disconnected(self, reason: TransportError) -> None:
+        """The last connection with the peer is lost: whatever is left of sockets goes, too."""
+        for carrier in self._carriers.values():
+            carrier.clear(reason)
+        self._close_receivers()
+
+    def close(self) -> None:
+        """Nothing goes and nothing comes any more."""
+        self.disconnected(TransportError("the network is closed"))
+
+    # -- agreeing on sockets --------------------------------------------------------------------------------
+
+    async def serve(self, question: MayIKnock | Knock) -> Message:
+        """The answer to the peer, who wants to send."""
+        if isinstance(question, MayIKnock):
+            return self._dock.answer(self._side.peer, question)
+        return await self._dock.follow(self._side.peer, self._side.hosts(), question, sends=False)
+
+    async def _connect(self, flow: Flow) -> bool:
+        """Dial, or be dialled; whether there is a socket, or about to be one."""
+        if not self._side.may_be_direct():
+            return False
+        invited = await self._side.call(MayIKnock(flow), PATIENCE)
+        if isinstance(invited, Knock):
+            invited = replace(invited, flow=flow)
+            came = await self._dock.follow(self._side.peer, self._side.hosts(), invited, sends=True)
+            if came.came:
+                return True
+        invitation = self._dock.invitation(self._side.peer, flow, sends=True)
+        answer = await self._side.call(invitation, PATIENCE)
+        return isinstance(answer, Knocked) and answer.came
+
+    # -- in -------------------------------------------------------------------------------------------------
+
+    def read(self, protocol: str, stream: Stream) -> Incoming[framing.Frame]:
+        """Take what comes by a stream."""
+        flow, peer = FLOWS[protocol], self._side.peer
+        return Incoming(
+            stream,
+            MAX_BULK_FRAME + framing.MAX_HEAD,
+            peer,
+            framing.frame,
+            partial(self._take, flow, stream.is_relayed),
+            self._around.complain,
+            self._side.gauge.came,
+            is_full=lambda: self._tenants[flow].is_full,
+        )
+
+    def _take(self, flow: Flow, is_relayed: bool, frame: framing.Frame, size: int) -> float:
+        """A frame of a stream, whose payload is copied to where it may stay."""
+        slot = self._dock.slots.lend(len(frame.payload), self._tenants[flow])
+        slot[:] = frame.payload
+        self._note(frame.run, size, self._path(is_relayed))
+        return self._hand_on(frame.run, lambda: framing.unpacked(frame.head, slot, self._side.peer))
+
+    def _receive(self, flow: Flow, opened: Opened) -> None:
+        """By a socket."""
+        receivers = self._receivers[flow]
+
+        def came(run: RunId, message: Message, begin: float, end: float, size: int) -> None:
+            self._side.gauge.came(begin, end, size)
+            self._note(run, size, DIRECT)
+            if self._hand_on(run, lambda: message):
+                receiver.close()  # it was bad
+
+        def ended(blamed: RemoteError | None) -> None:
+            if blamed is not None:
+                self._around.complain(blamed)
+            if receiver in receivers:
+                receivers.remove(receiver)
+
+        dock = self._dock
+        receiver = Receiver(opened, self._side.peer, dock.slots, self._tenants[flow], dock.posts, came, ended)
+        receivers.append(receiver)
+        receiver.start()
+
+    def _hand_on(self, run: RunId, message: Callable[[], Message]) -> float:
+        """To the owner; how many seconds the peer must rest for what was bad."""
+        try:
+            if self._around.takes(run):
+                self._around.on_message(self._side.peer, run, message())
+        except RemoteError as error:
+            self._around.complain(error)
+            return REST
+        return 0.0
+
+    def _note(self, run: RunId, size: int, path: str) -> None:
+        self._side.gauge.received += size
+        self._side.heard()
+        self._around.count(run, 0, size, path)
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    def _stream(self, flow: Flow) -> streams.Lane:
+        open_stream = partial(self._side.open_stream, PROTOCOLS[flow])
+        return streams.Lane(2 * MAX_BULK_FRAME, open_stream, self._around.spawn, self._side.gauge.wrote)
+
+    def _carrier(self, flow: Flow) -> Carrier:
+        return Carrier(
+            self._around.bulk_queue,
+            self._streams[flow],
+            partial(self._connect, flow),
+            self._around.spawn,
+            self._side.gauge.wrote,
+            self._side.is_up,
+        )
+
+    def _close_receivers(self) -> None:
+        for receivers in self._receivers.values():
+            for each in list(receivers):
+                each.close()
+            receivers.clear()
+
+    def _count(self, run: RunId, sent: int, received: int, flow: Flow) -> None:
+        path = DIRECT if self._carriers[flow].is_direct else self._path(self._streams[flow].is_relayed)
+        self._side.gauge.sent += sent
+        self._around.count(run, sent, received, path)
+
+    def _path(self, is_relayed: bool) -> str:
+        """That of a stream: two that come together may use both connections for a moment."""
+        path = self._around.transport.path(self._side.peer)
+        return RELAYED if is_relayed else DIRECT if path == RELAYED else path
