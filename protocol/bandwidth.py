@@ -21,9 +21,9 @@ import math
 from dataclasses import dataclass, field
 
 SLOT = 0.25  # seconds
-WINDOW, SETTLE = 4, 2  # slots
+WINDOW, SETTLE = 6, 2  # slots
 PAUSE = 0.05  # seconds without a payload on its way, and a stretch is over
-RISE, FALL = 0.5, 0.003  # of the way to a new rate, with each slot
+RISE, FALL = 0.3, 0.003  # of the way to a new rate, with each slot
 SLOWEST = 600.0  # seconds that a piece may take, and tell something
 KEPT = int(SLOWEST / SLOT)  # slots that a piece which is still on its way may add to
 
