@@ -229,6 +229,7 @@ class Daemon:
             "reachability": self._discovery.verdict.reachability,
             **self._relaying.as_json(),
             "port_mapping": self._port_mapping.as_json(),
+            "line": dict(zip(("up", "down"), self._network.bandwidth.claim(), strict=True)),
             "dht": self._discovery.as_json(),
             "addresses": list(self._network.addresses()),
             "memory": resident_bytes(),

@@ -37,6 +37,7 @@ def show_status(status: Answer, page: str) -> None:
             ("memory", size(status.get("memory"))),
             ("reachability", status.get("reachability")),
             *_mapping(status.get("port_mapping") or {}),
+            *_line(status.get("line") or {}),
             ("dht", _dht(status.get("dht") or {})),
             *_limits(status),
             ("addresses", ", ".join(map(str, status.get("addresses", [])))),
@@ -68,6 +69,12 @@ def _limits(status: Answer) -> list[tuple[str, str]]:
 
     words = limits_in_words(status.get("limits") or {})
     return [("limits", words)] if words else []
+
+
+def _line(line: Answer) -> list[tuple[str, str]]:
+    """How fast our own is, as far as it was measured."""
+    known = [f"{bits(line[way])} {way}" for way in ("up", "down") if line.get(way)]
+    return [("line", ", ".join(known))] if known else []
 
 
 def show_runs(runs: list[Answer]) -> None:

@@ -134,6 +134,7 @@ class FakeService:
                 "behind_another_nat": False,
                 "pending": False,
             },
+            "line": {"up": 1_250_000, "down": 0},
             "dht": {"servers": 12, "serves": True, "records": 30},
             "addresses": [ADDRESS],
             "memory": 64 << 20,

@@ -180,8 +180,8 @@ class Payloads:
         """By a socket."""
         receivers = self._receivers[flow]
 
-        def came(run: RunId, message: Message | None, size: int, seconds: float) -> None:
-            self._side.gauge.came(size, seconds)
+        def came(run: RunId, message: Message | None, begin: float, end: float, size: int) -> None:
+            self._side.gauge.came(begin, end, size)
             self._note(run, size, DIRECT)
             if message is not None:
                 self._around.on_message(self._side.peer, run, message)

@@ -33,11 +33,11 @@ REST = 0.2  # seconds
 
 log = logging.getLogger(__name__)
 
-Came = Callable[[RunId, Message | None, int, float], None]
+Came = Callable[[RunId, Message | None, float, float, int], None]
 
 
 class Receiver:
-    """In the loop it calls `came(run, message, bytes, seconds on the way)`, and in the end `ended`.
+    """In the loop it calls `came(run, message, begin, end, bytes)`, and in the end `ended`.
 
     `message` is None if it was bad, or of a run that is not ours.
     """
@@ -113,7 +113,7 @@ class Receiver:
         del payload
         self._ahead.acquire()
         on_wire = PREFIX.size + size.head + size.payload + 2 * TAG
-        self._posts.post(self._hand_on, run, message, on_wire, time.monotonic() - begin)
+        self._posts.post(self._hand_on, run, message, begin, time.monotonic(), on_wire)
         return True
 
     def _message(self, head: bytes, payload: memoryview) -> Message | None:
@@ -148,6 +148,6 @@ class Receiver:
             into = into[count:]
         return True
 
-    def _hand_on(self, run: RunId, message: Message | None, size: int, seconds: float) -> None:
+    def _hand_on(self, run: RunId, message: Message | None, begin: float, end: float, size: int) -> None:
         self._ahead.release()
-        self._came(run, message, size, seconds)
+        self._came(run, message, begin, end, size)

@@ -101,3 +101,16 @@ def test_the_words_in_the_document_are_those_of_the_picture() -> None:
     docs = BENCHMARKS.parent / "docs"
     told = json.loads((docs / "round-death.json").read_text(encoding="utf-8"))[-1]
     assert "\n".join(lines(told, WIDE, blocks=True)) in (docs / "rounds.md").read_text(encoding="utf-8")
+
+
+def test_the_limit_of_lines_is_that_of_their_best_shares() -> None:
+    program = """
+from lab import limit
+even = limit([(6e6, 6e6)] * 4, 6_000_000)
+assert abs(even - 1.5) < 0.01, even
+slow = limit([(6e6, 6e6)] * 3 + [(6e5, 6e6)], 6_000_000)
+assert abs(slow - 10) < 0.01, slow
+fast = limit([(6e6, 6e6)] * 3 + [(24e6, 24e6)], 6_000_000)
+assert abs(fast - 1) < 0.01, fast
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=BENCHMARKS, timeout=60)

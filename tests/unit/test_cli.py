@@ -202,6 +202,12 @@ def test_reads_for_people(shoal: Shoal, node: FakeService) -> None:
     assert "\x1b" not in out
 
 
+def test_status_says_how_fast_our_line_is_as_far_as_it_was_measured(shoal: Shoal, node: FakeService) -> None:
+    _, out, _ = shoal("status")
+    [line] = [line.split() for line in out.splitlines() if line.startswith("line")]
+    assert line == ["line", "10", "Mbit/s", "up"]
+
+
 def test_a_terminal_gets_the_same_in_a_table(shoal: Shoal, node: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("NO_COLOR", "1")
