@@ -92,7 +92,7 @@ class Peer:
 
     def _encoder(self, vector: Floats) -> Callable[[int], bytes]:
         flat = torch.from_numpy(vector)
-        return lambda chunk: self._codec.encode(flat[slice(*self._bounds[chunk])])
+        return lambda chunk: bytes(self._codec.encode(flat[slice(*self._bounds[chunk])]))
 
     def _on_event(self, event: Event) -> None:
         match event:

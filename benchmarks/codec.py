@@ -23,7 +23,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from shoal.protocol.compression import CODECS, Codec
+from shoal.protocol.compression import CODECS, Codec, Payload
 
 CHUNK = 1 << 18  # values: 1 MiB
 SEED = 1
@@ -89,7 +89,7 @@ def coding(codec: Codec, chunks: Sequence[Tensor], passes: int) -> Result:
     )
 
 
-def counted(codec: Codec, total: Tensor, payload: bytes) -> None:
+def counted(codec: Codec, total: Tensor, payload: Payload) -> None:
     """What an owner does with a contribution."""
     codec.peak(payload, len(total))
     codec.add(total, payload)

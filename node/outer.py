@@ -57,7 +57,7 @@ class OuterState:
 
         def encode(chunk: int) -> bytes:
             start, stop = self._bounds[chunk]
-            return self._scatter.encode(flat[start:stop])
+            return bytes(self._scatter.encode(flat[start:stop]))
 
         return encode
 

@@ -15,6 +15,8 @@ from __future__ import annotations
 from math import isfinite
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from shoal.protocol.errors import LocalError, PayloadError
@@ -39,7 +41,7 @@ class Codec(Protocol):
         """The size of the payload of `n` values."""
         ...
 
-    def encode(self, values: Tensor) -> bytes:
+    def encode(self, values: Tensor) -> Payload:
         """The payload of a contiguous vector of finite fp32 values; LocalError if one is NaN or infinite."""
         ...
 
@@ -67,6 +69,11 @@ def is_finite(values: Tensor) -> bool:
 def diverged() -> LocalError:
     """Our own values must not leave this machine."""
     return LocalError("the vector to send holds NaN or Inf; training has diverged on this machine")
+
+
+def sealed(payload: npt.NDArray[np.uint8]) -> Payload:
+    """An array that nobody writes to any more, as it lies there."""
+    return payload.data.toreadonly()
 
 
 def require_size(codec: Codec, payload: Payload, n: int) -> None:

@@ -33,7 +33,7 @@ class Bf16(Dense):
         """2 n."""
         return 2 * n
 
-    def encode(self, values: Tensor) -> bytes:
+    def encode(self, values: Tensor) -> Payload:
         """The values rounded."""
         rounded = values.to(torch.bfloat16)
         if not is_finite(rounded):  # of ours, or by the rounding

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import torch
 
-from shoal.protocol.compression import Codec
+from shoal.protocol.compression import Codec, Payload
 from shoal.protocol.compression.base import is_finite
 from shoal.protocol.errors import PayloadError
 
@@ -33,7 +33,7 @@ class MeanReducer:
         """An empty sum for this chunk."""
         return MeanSum(self._sizes[chunk], self._scatter, self._gather)
 
-    def check(self, chunk: int, payload: bytes) -> None:
+    def check(self, chunk: int, payload: Payload) -> None:
         """PayloadError unless the payload can be decoded."""
         self._gather.peak(payload, self._sizes[chunk])
 
@@ -50,7 +50,7 @@ class MeanSum:
         self._unit = 0  # the first weight that is not zero
         self._weight = 0
 
-    def add(self, weight: int, payload: bytes) -> None:
+    def add(self, weight: int, payload: Payload) -> None:
         """Count one contribution; PayloadError leaves the sum as it was, also if the sum would overflow."""
         assert weight >= 0
         peak = self._scatter.peak(payload, self._size)
@@ -64,7 +64,7 @@ class MeanSum:
             self._peak += share * peak
         self._weight += weight
 
-    def _with(self, total: torch.Tensor, payload: bytes, share: float, peak: float) -> torch.Tensor:
+    def _with(self, total: torch.Tensor, payload: Payload, share: float, peak: float) -> torch.Tensor:
         """The sum with one more; in place, unless it may overflow."""
         safe = peak < SAFE
         total = total if safe else total.clone()
@@ -76,5 +76,5 @@ class MeanSum:
     def finish(self) -> bytes:
         """The mean so far, encoded; zeros if nothing with weight was added."""
         if self._total is None:
-            return self._gather.encode(torch.zeros(self._size))
-        return self._gather.encode(self._total / (self._weight / self._unit))
+            return bytes(self._gather.encode(torch.zeros(self._size)))
+        return bytes(self._gather.encode(self._total / (self._weight / self._unit)))
