@@ -11,8 +11,9 @@ The last values of a vector that are not a whole block are a slab of their own, 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -117,6 +118,11 @@ def magnitudes(x: Tensor, smallest: float = 0) -> Floats:
     return found
 
 
+def readable(array: npt.NDArray[Any]) -> Tensor:
+    """A payload's memory as a tensor, to read from; torch converts faster than numpy."""
+    return torch.from_numpy(array)
+
+
 def column(scales: Floats, like: Tensor) -> Tensor:
     """One number for each row, to multiply the rows of `like` by; the array is ours, not a payload's."""
     return torch.from_numpy(scales[:, None]).to(like.device)
@@ -145,5 +151,9 @@ def largest_scale(codec: str, scales: Floats, least: int) -> float:
         raise PayloadError(f"{codec} payload with a magnitude that is NaN, infinite, negative or denormal")
     return float(top.view(np.float32))
 
+
+with warnings.catch_warnings():  # once in a process torch warns of memory that may not be written to; nobody does
+    warnings.simplefilter("ignore")
+    readable(np.frombuffer(b"\0", np.uint8))
 
 WHOLE = Slab(slice(0, SLAB), slice(0, SLAB // BLOCK))

@@ -20,7 +20,18 @@ import torch
 from torch import Tensor
 
 from shoal.protocol.compression.base import Payload, require_size, sealed
-from shoal.protocol.compression.blocks import BLOCK, Floats, Slab, blocks, column, magnitudes, rows, slabs, slabs_of
+from shoal.protocol.compression.blocks import (
+    BLOCK,
+    Floats,
+    Slab,
+    blocks,
+    column,
+    magnitudes,
+    readable,
+    rows,
+    slabs,
+    slabs_of,
+)
 from shoal.protocol.compression.dense import Dense
 from shoal.protocol.errors import PayloadError
 
@@ -73,7 +84,7 @@ class Fp16(Dense):
     def read(self, payload: Payload, n: int, slab: Slab, out: Tensor) -> None:
         """half 2**(k - 14)."""
         exponents, halves = _parts(payload, n)
-        out.copy_(torch.from_numpy(halves[slab.values].view(np.float16).copy()))
+        out.copy_(readable(halves[slab.values].view(np.float16)))
         scales = np.ldexp(np.float32(1), exponents[slab.blocks].astype(np.int32) - TOP)
         rows(out).mul_(column(scales, out))
 

@@ -31,6 +31,7 @@ from shoal.protocol.compression.blocks import (
     factors,
     largest_scale,
     magnitudes,
+    readable,
     rows,
     slabs_of,
 )
@@ -80,7 +81,7 @@ class Int8(Dense):
     def read(self, payload: Payload, n: int, slab: Slab, out: Tensor) -> None:
         """(code / 127) m."""
         scales, codes = _parts(payload, n)
-        np.copyto(out.numpy(), codes[slab.values])
+        out.copy_(readable(codes[slab.values]))
         out.mul_(float(STEP))
         rows(out).mul_(column(scales[slab.blocks].copy(), out))
 
@@ -92,7 +93,7 @@ class Int8(Dense):
             with np.errstate(over="ignore"):  # whether a sum stays finite is its owner's question
                 steps *= np.float32(weight)
         for slab, x, room in slabs_of(total):
-            np.copyto(room.floats.numpy(), codes[slab.values].reshape(x.shape))
+            room.floats.copy_(readable(codes[slab.values].reshape(x.shape)))
             x.addcmul_(room.floats, column(steps[slab.blocks], x))
 
 

@@ -94,7 +94,7 @@ def _in_groups(magnitudes: Tensor, kept: int) -> Tensor | None:
 def _true(mask: npt.NDArray[np.bool_]) -> Places:
     """Where it is: first which words of eight are not all false, as few of them are."""
     words = mask.reshape(-1).view(np.uint64)
-    some = np.flatnonzero(words)
+    some = np.flatnonzero(words != 0)
     which = np.flatnonzero(words[some].view(np.bool_))
     places: Places = (some.take(which >> 3) << 3) + (which & 7)
     return places
