@@ -1,4 +1,4 @@
-"""Codecs: how a chunk's fp32 values become bytes on their way to its owner and back."""
+"""Codecs: how a chunk's fp32 values become bytes on their way to its owner and back; in `feedback`, what they leave."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """How a vector is worked on: in slabs that stay in the cache, each a matrix with a block of 1,024 values per row.
 
 A pass over a slab reads what the pass before has left in the cache; whole vectors would go to memory and back each
-time. A slab is as long as a chunk usually is, because a call of torch costs as much as some 30,000 values. The room to
-compute in, of one slab, is used again by the next call: else the allocator gives its pages back to the kernel after
+time. A slab is as long as a chunk usually is, because a call of torch costs as much as some 30,000 values: the data of
+each pass push out the code of the next call. So there are few calls, and small arrays are numpy's. The room to compute
+in, of one slab, is used again by the next call: else the allocator gives its pages back to the kernel after
 each chunk and faults them in for the next, which can take longer than the arithmetic. There are as many rooms as
 threads were ever at work at once; taking one is atomic.
 
