@@ -3,7 +3,8 @@
 A block is 4,096 values, and 64 of them are kept (of a last, shorter block as many, or all). To look for them in every
 value would take most of the time of encoding. But the values of a block are also 128 groups of 32, and the 64th largest
 of the groups' largest is no larger than the 64th largest value: some 90 values of a block reach it, and only these are
-sorted. Where far more do, because many are equal, the whole slab is partitioned instead.
+sorted. In a block that is almost all zeros it is 0: then the others are sorted, and zeros that fill up. Where far more
+reach it, because many are equal, the whole slab is partitioned instead.
 
 Of equal magnitudes any may be kept. NaN and Inf are found on the way.
 """
@@ -85,7 +86,11 @@ def _in_groups(magnitudes: Tensor, kept: int) -> Tensor | None:
         raise diverged()
     least = np.partition(tops, GROUPS - kept, axis=1)[:, GROUPS - kept]
     array = magnitudes.numpy()
-    at = _true(array >= least[:, None])
+    reach = array >= least[:, None]
+    empty = np.flatnonzero(least == 0)
+    reach[empty] = array[empty] > 0
+    reach[empty, :kept] = True
+    at = _true(reach)
     if len(at) > CROWDED * kept * len(array):
         return None
     return torch.from_numpy(_sorted_out(at, array.reshape(-1).view(np.int32).take(at), len(array), kept))
