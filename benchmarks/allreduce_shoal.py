@@ -50,7 +50,7 @@ class Peer:
         self._identity = Identity.generate()
         self._disk = Disk(folder)
         self._committed: asyncio.Queue[Decision] = asyncio.Queue()
-        self.network = Network(self._identity, host="127.0.0.1", port=0)
+        self.network = Network(self._identity, host=fleet.task.host, port=0)
 
     async def join(self, addresses: list[str]) -> None:
         """Enter the run of the peers at `addresses`, whose first is its creator."""
@@ -84,8 +84,9 @@ class Peer:
 
     async def average(self, mine: Floats) -> tuple[Floats, float, float, int | None]:
         """One round: the mean, when we submitted, when we held it, and what the loopback had carried by then."""
+        offer = Offer(1, *self.network.bandwidth.claim()) if self._task.claims else Offer(1)
         submitted = time.monotonic()
-        self.driver.command(lambda now: self.driver.member.submit(now, Offer(1, 0), self._encoder(mine)))
+        self.driver.command(lambda now: self.driver.member.submit(now, offer, self._encoder(mine)))
         decision = await self._committed.get()
         mean = self._mean
         flat = torch.from_numpy(mean)
@@ -153,7 +154,7 @@ async def _lap(fleet: Fleet, peer: Peer, number: int) -> None:
     await asyncio.to_thread(fleet.wait_for_go)
     mean, submitted, held, bytes = await peer.average(mine)
     error = await asyncio.to_thread(mean_error, mean, task.seed, number, task.peers)
-    fleet.say(submitted=submitted, held=held, carried=bytes, error=error)
+    fleet.say(submitted=submitted, held=held, carried=bytes, error=error, line=peer.network.bandwidth.claim())
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """How fast each codec is on one core, and what it loses, beside a plain copy in the same run.
 
-    python benchmarks/codec.py [--mib 64] [--passes 9] [--devices cpu,cuda] [--json]
+    python benchmarks/codec.py [--mib 64] [--passes 9] [--codecs int8,topk] [--devices cpu,cuda] [--json]
 
 A vector of normal values is encoded chunk by chunk, as in a round; each payload is checked and added to a sum, as its
 owner does it. GB/s are of fp32 values, read or added. Each chunk counts with its fastest pass, because whatever else
-runs on the machine only adds. `copy` writes each chunk to one place, and is the line that the ratios are of.
+runs on the machine only adds. `copy` writes each chunk to one place, and is the line that the ratios are of. Below the
+table stands what is asked of a codec on one core.
 
 On a GPU the vector is one chunk, because each call has its price; `encode` and `copy` end with the payload in the
 machine's memory. Sums are made on the CPU, on every device, so that all machines get the same bits from a payload.
@@ -23,10 +24,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from shoal.protocol.compression import CODECS, Codec
+from shoal.protocol.compression import CODECS, Codec, Payload
 
 CHUNK = 1 << 18  # values: 1 MiB
 SEED = 1
+
+
+TARGETS = {("int8", "encode"): 6.0, ("int8", "add"): 10.0, ("topk", "encode"): 1.2}  # GB/s
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +51,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=int, default=64, help="of fp32 values")
     parser.add_argument("--passes", type=int, default=9)
+    parser.add_argument("--codecs", default=",".join(CODECS))
     parser.add_argument("--devices", default="cpu,cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     values = torch.randn(options.mib << 18, generator=torch.Generator().manual_seed(SEED))
     for device in options.devices.split(","):
-        show(measure(values.to(device), options.passes), options.json)
+        codecs = [CODECS[name] for name in options.codecs.split(",")]
+        show(measure(values.to(device), codecs, options.passes), options.json)
 
 
-def measure(values: Tensor, passes: int) -> list[Result]:
-    """All codecs on one device; the copy first."""
+def measure(values: Tensor, codecs: Sequence[Codec], passes: int) -> list[Result]:
+    """These codecs on one device; the copy first."""
     size = CHUNK if values.device.type == "cpu" else len(values)
     chunks = [values[start : start + size] for start in range(0, len(values), size)]
-    return [copying(chunks, passes), *(coding(codec, chunks, passes) for codec in CODECS.values())]
+    return [copying(chunks, passes), *(coding(codec, chunks, passes) for codec in codecs)]
 
 
 def copying(chunks: Sequence[Tensor], passes: int) -> Result:
@@ -89,7 +95,7 @@ def coding(codec: Codec, chunks: Sequence[Tensor], passes: int) -> Result:
     )
 
 
-def counted(codec: Codec, total: Tensor, payload: bytes) -> None:
+def counted(codec: Codec, total: Tensor, payload: Payload) -> None:
     """What an owner does with a contribution."""
     codec.peak(payload, len(total))
     codec.add(total, payload)
@@ -127,6 +133,20 @@ def show(results: Sequence[Result], as_json: bool) -> None:
         add = f"{each.add:.1f} | {each.add / copy:.2f}" if each.add else " | "
         speed = f"{each.encode:.1f} | {each.encode / copy:.2f} | {add}"
         print(f"| {each.codec} | {each.bits:.2f} | {speed} | {each.max_error:.2g} | {each.rms_error:.2g} |", flush=True)
+
+    if results[0].device == "cpu":
+        print()
+        for each in results:
+            show_targets(each, copy)
+
+
+def show_targets(result: Result, copy: float) -> None:
+    """A line for what is asked of this codec."""
+    for (codec, work), target in TARGETS.items():
+        speed = getattr(result, work)
+        if codec == result.codec:
+            word = "reached" if speed >= target else "missed"
+            print(f"{codec} {work}: {speed:.2f} GB/s, {speed / copy:.2f} of a copy; {target} asked: {word}")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 Rules: it listens on 127.0.0.1 unless told otherwise; who may ask is `web/session.py`'s to say; no CORS header is ever
 sent; bodies are bounded. Errors say whose fault they are:
 
-    400 the caller's         401 no or a wrong token    403 a foreign Host or page    404 no such run or route
+    400 the caller's         401 no or a wrong token    403 a foreign Host or page    404 no such run, round or route
     413 body too large       429 too many wrong tokens  503 too many open pages
     500 our own mistake      502 a peer's or the network's
 """

@@ -76,6 +76,9 @@ class Client:
     def rounds(self, run: str, last: int | None = None) -> list[Answer]:
         return self._get_list(f"/v1/runs/{_quote(run)}/rounds{f'?last={last}' if last is not None else ''}")
 
+    def timeline(self, run: str, round: int) -> Answer:
+        return self._get_object(f"/v1/runs/{_quote(run)}/rounds/{round}")
+
     def create_run(self, manifest_toml: str, train: bool, checkpoint: str = "") -> Answer:
         return self._post("/v1/runs", {"manifest": manifest_toml, "train": train, "checkpoint": checkpoint})
 

@@ -27,6 +27,7 @@ from shoal.node.logs import warn
 from shoal.node.nearby import Nearby, may_be_near
 from shoal.node.netcheck.gathering import NetCheck
 from shoal.node.options import NodeSettings
+from shoal.node.pausing import under_limits
 from shoal.node.port_mapping import PortMapping
 from shoal.node.reaching import Reaching
 from shoal.node.relaying import Relaying
@@ -78,6 +79,7 @@ class Daemon:
         self._network.on_left = self._on_left
         self._cache = PeerCache(home.peers)
         self._runs = Runs(settings, home, identity, self._network, self._cache, self._fault)
+        self._pausing = under_limits(settings, home.volume, self._network, self._runs, self._cache.load)
         self._sight = Sight(self._network, lambda: self._runs.open, lambda: self._discovery.contacts())
         self._discovery = Discovery(identity, self._network, self._sight.is_in_a_run)
         self._relaying = Relaying(self._network, self._discovery, self._runs.move)
@@ -121,7 +123,7 @@ class Daemon:
         if may_be_near(self._settings):
             finding.append(self._nearby.run)
         watching = [self._look_at_home, self._note_peers, Transitions(self.status).run, self._keep_in_touch]
-        duties = (*finding, self._enter_runs, *watching)
+        duties = (*finding, self._enter_runs, self._pausing.run, *watching)
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(duty()) for duty in duties]
@@ -223,16 +225,18 @@ class Daemon:
             "evidence": split,
             "peers": len(self._network.links()),
             "obstacle": self._obstacle(),
+            **self._pausing.as_json(),
             "reachability": self._discovery.verdict.reachability,
             **self._relaying.as_json(),
             "port_mapping": self._port_mapping.as_json(),
+            "line": dict(zip(("up", "down"), self._network.bandwidth.claim(), strict=True)),
             "dht": self._discovery.as_json(),
             "addresses": list(self._network.addresses()),
             "memory": resident_bytes(),
             "ending": self._stopping.is_set(),
             "runs": [
                 *rows,
-                *map(run_view.restoring_row, self._runs.restoring),
+                *(run_view.restoring_row(run, bool(self._runs.paused)) for run in self._runs.restoring),
                 *(run_view.broken_row(*each) for each in self._runs.broken.items()),
             ],
         }
@@ -248,6 +252,10 @@ class Daemon:
     def rounds(self, run: str, last: int | None = None) -> list[Answer]:
         """See NodeService."""
         return self._runs.find(run).commits.as_json(last)
+
+    def timeline(self, run: str, round: int) -> Answer:
+        """See NodeService."""
+        return run_view.timeline(self._runs.find(run), round)
 
     def meters(self) -> list[Answer]:
         """See NodeService."""

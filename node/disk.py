@@ -16,12 +16,12 @@ class Disk:
     """The records of one run, in its folder."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
 
     def load(self) -> dict[str, Message]:
         """All records by name; LocalError if one is damaged: without its votes a member must not vote again."""
         records = {}
-        for path in sorted(self._folder.glob(f"*{SUFFIX}")):
+        for path in sorted(self.folder.glob(f"*{SUFFIX}")):
             try:
                 records[path.name.removesuffix(SUFFIX)] = decode(path.read_bytes())
             except (OSError, RemoteError) as error:
@@ -30,7 +30,7 @@ class Disk:
 
     def put(self, name: str, record: Message) -> None:
         """Write a record; on return it survives a crash. LocalError, and the old one stays, if that is impossible."""
-        path = self._folder / f"{name}{SUFFIX}"
+        path = self.folder / f"{name}{SUFFIX}"
         try:
             replace_file(path, [encode(record)])
         except OSError as error:
@@ -42,10 +42,10 @@ class Disk:
     def remove(self, name: str) -> None:
         """Forget a record, if there is one; LocalError if that is impossible."""
         try:
-            (self._folder / f"{name}{SUFFIX}").unlink(missing_ok=True)
-            force(self._folder)
+            (self.folder / f"{name}{SUFFIX}").unlink(missing_ok=True)
+            force(self.folder)
         except OSError as error:
-            raise LocalError(f"cannot remove the record {name} in {self._folder}: {error.strerror}") from error
+            raise LocalError(f"cannot remove the record {name} in {self.folder}: {error.strerror}") from error
 
 
 def replace_file(path: Path, pieces: Iterable[bytes]) -> None:

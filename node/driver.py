@@ -17,6 +17,7 @@ from collections.abc import Callable
 from shoal.node.disk import Disk
 from shoal.node.logs import warn
 from shoal.node.phases import PhaseLog
+from shoal.node.timelines import LINGER, Timelines
 from shoal.protocol.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import PeerId
@@ -43,6 +44,7 @@ class Driver:
     ) -> None:
         self.member = member
         self.phases = PhaseLog()
+        self.timelines = Timelines(member.me, disk.folder)
         self._disk = disk
         self._send = send
         self._on_event = on_event
@@ -65,7 +67,14 @@ class Driver:
 
     def receive(self, sender: PeerId, message: Message) -> None:
         """A message of this run; RemoteError if it is bad, and then nothing has changed."""
-        self._take(lambda now: self.member.receive(now, sender, message))
+        self._take(lambda now: self._received(now, sender, message))
+
+    def left(self, to: PeerId, message: Message, sent: bool) -> None:
+        """A payload no longer waits on this node: it was written to the network, or dropped."""
+        now = self.now()
+        if sent:
+            self.timelines.sent(now, to, message)
+        self.member.left(now, to, message, sent)
 
     def link(self, peer: PeerId, up: bool) -> None:
         """A connection was made or lost."""
@@ -80,6 +89,7 @@ class Driver:
         """Nothing happens any more."""
         self._closed = True
         self._effects.clear()
+        self.timelines.keep(self.now())
 
     def _take(self, step: Step) -> None:
         if self._closed:
@@ -87,7 +97,7 @@ class Driver:
         try:
             now = self.now()
             self._effects.extend(step(now))
-            self.phases.observe(now, self.member.phase, self.member.rounds.waiting_for)
+            self._observe(now)
             if not self._draining:
                 self._drain()
         except RemoteError:
@@ -95,6 +105,18 @@ class Driver:
         except Exception as error:
             self.close()
             self._on_failure(error)
+
+    def _received(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
+        effects = self.member.receive(now, sender, message)
+        self.timelines.received(now, sender, message)
+        return effects
+
+    def _observe(self, now: float) -> None:
+        phase, rounds = self.member.phase, self.member.rounds
+        self.phases.observe(now, phase, rounds.waiting_for)
+        base = rounds.base
+        if self.timelines.observe(now, phase, base.round + 1 if base is not None else 0, self.phases):
+            self._loop.call_later(LINGER, lambda: self.timelines.keep(self.now()))
 
     def _drain(self) -> None:
         self._draining = True
@@ -106,11 +128,14 @@ class Driver:
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
-            case Send():
+            case Send(to, message):
+                if not message.bulk:
+                    self.timelines.sent(self.now(), to, message)
                 self._send(effect)
             case Wake(after, timer):
                 self._loop.call_later(after, self._fire, timer)
             case Tell(event):
+                self.timelines.told(self.now(), event)
                 self._on_event(event)
             case Persist(name, record):
                 self._disk.put(name, record)

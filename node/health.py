@@ -7,7 +7,8 @@ Worst first; what is not listed is healthy, so also a bootstrap node that is in 
     ALONE       a run that this node should be in has others, and none of them answers
 
 The creator of a run whose first round is not committed is waiting, not alone, unless it lacks the state to begin with;
-so is a node that has kept a run while all its nodes were stopped, and is the first to be back.
+so is a node that has kept a run while all its nodes were stopped, and is the first to be back. Who pauses because its
+owner's daily volume is used up is as healthy as can be.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ Answer = dict[str, Any]
 def verdict(status: Answer) -> Exit:
     """The exit code that stands for an answer to `status`."""
     runs = status["runs"]
+    if status.get("paused"):
+        return Exit.OK
     if any(run.get("failure") for run in runs):
         return Exit.FAILED_RUN
     if status["state"] == "SPLIT":

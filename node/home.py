@@ -5,6 +5,7 @@
     lock           held (flock) by the daemon for as long as it lives; holds its pid
     daemon.json    where the running daemon's admin API listens, and whether it logs into logs/
     peers.json     where the peers were that were last seen
+    volume.json    how much has gone over the wire today, if that is limited
     logs/          daemon.log and the workers' logs
     runs/<id>/     one folder per run
     data/<digest>/ the text of runs, see node/dataset/store.py
@@ -75,6 +76,10 @@ class Home:
     @property
     def peers(self) -> Path:
         return self.root / "peers.json"
+
+    @property
+    def volume(self) -> Path:
+        return self.root / "volume.json"
 
     @property
     def _daemon_file(self) -> Path:

@@ -107,6 +107,9 @@ def foreground_argv(settings: NodeSettings) -> list[str]:
         argv += ["--bootstrap", address]
     argv += ["--data-limit", str(settings.data_limit)]
     argv += [] if settings.share_data else ["--no-share-data"]
+    argv += [] if settings.max_up is None else ["--max-up", f"{settings.max_up}B/s"]
+    argv += [] if settings.max_down is None else ["--max-down", f"{settings.max_down}B/s"]
+    argv += [] if settings.max_per_day is None else ["--max-per-day", f"{settings.max_per_day}B"]
     for path in settings.data:
         argv += ["--data", str(path)]
     if settings.create is not None:

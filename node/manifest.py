@@ -31,7 +31,7 @@ SIGNED_AS = b"shoal manifest v1\0"
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
 HexDigest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
-CodecName = Literal["fp32", "fp16", "bf16", "int8", "uint8", "fp4"]
+CodecName = Literal["fp32", "fp16", "bf16", "int8", "uint8", "fp4", "sign", "topk", "fedzip"]
 Named = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 

@@ -24,6 +24,8 @@ AUTO = "auto"  # the fastest device that torch finds
 UP_CHECKPOINT_EVERY = 4
 MAX_LOCAL_PEERS = 64
 MAX_DATA_LIMIT = 4096  # GiB
+MIN_RATE = 8_000  # bytes a second: what words alone may need
+MIN_PER_DAY = 100_000_000  # bytes: a node that does nothing needs some of it
 MAX_SEED = 2**63 - 1
 
 
@@ -79,6 +81,9 @@ class NodeSettings:
     port_mapping: bool = True  # have the home router let others in
     data_limit: float = DATA_LIMIT  # GiB of a run's data that this node is willing to download; 0: nothing
     share_data: bool = True  # give the data of its runs to members that lack them
+    max_up: int | None = None  # bytes a second on the wire, of all that the node sends; None: as fast as it can
+    max_down: int | None = None  # the same, of what it receives
+    max_per_day: int | None = None  # bytes on the wire, both ways, from midnight to midnight (UTC)
 
     def __post_init__(self) -> None:
         for flag, port in (("--port", self.port), ("--admin-port", self.admin_port)):
@@ -99,6 +104,11 @@ class NodeSettings:
         _require(
             0 <= self.data_limit <= MAX_DATA_LIMIT,
             f"--data-limit {self.data_limit:g}: give a number of GiB, 0 for none, at most {MAX_DATA_LIMIT}",
+        )
+        for flag, rate in (("--max-up", self.max_up), ("--max-down", self.max_down)):
+            _require(rate is None or rate >= MIN_RATE, f"{flag}: at least {MIN_RATE} bytes a second")
+        _require(
+            self.max_per_day is None or self.max_per_day >= MIN_PER_DAY, f"--max-per-day: at least {MIN_PER_DAY} bytes"
         )
         for path in self.data:
             _require(path.exists(), f"--data {path} does not exist")

@@ -66,7 +66,7 @@ class OuterState:
         """The outer step on the mean that a round has committed."""
         mean = torch.empty(self.elements)
         for (start, stop), payload in zip(self._bounds, payloads, strict=True):
-            mean[start:stop] = self._gather.decode(payload, stop - start)
+            self._gather.decode(payload, stop - start, mean[start:stop])
         method = self._manifest.method
         return self.committed.apply(mean, lr=method.outer_lr, momentum=method.outer_momentum)
 

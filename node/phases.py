@@ -33,7 +33,7 @@ class PhaseLog:
         self._since = 0.0
         self._waiting: tuple[PeerId, ...] = ()
         self._looked_at = 0.0
-        self._waited: dict[PeerId, float] = {}
+        self._waited: dict[tuple[str, PeerId], float] = {}  # by phase
 
     def observe(self, now: float, phase: str, waiting_for: Callable[[], Iterable[PeerId]]) -> None:
         """The member is in `phase`; call it after every step that it makes."""
@@ -48,14 +48,21 @@ class PhaseLog:
         """The spans, and the seconds that we waited for each peer, since the last cut. The phase goes on."""
         self._count(now)
         self._close(now)
-        spans, longest = tuple(self._spans), sorted(self._waited.items(), key=lambda item: -item[1])
+        total: dict[PeerId, float] = {}
+        for (_, peer), time in self._waited.items():
+            total[peer] = total.get(peer, 0.0) + time
+        spans, longest = tuple(self._spans), sorted(total.items(), key=lambda item: -item[1])
         waited = {peer: round(time, 3) for peer, time in longest if time >= LEAST}
         self._spans, self._waited = [], {}
         return spans, waited
 
+    def waited(self) -> dict[tuple[str, PeerId], float]:
+        """The seconds that we waited for each peer in each phase since the last cut, up to the last look."""
+        return dict(self._waited)
+
     def _count(self, now: float) -> None:
         for peer in self._waiting:
-            self._waited[peer] = self._waited.get(peer, 0.0) + now - self._looked_at
+            self._waited[self._phase, peer] = self._waited.get((self._phase, peer), 0.0) + now - self._looked_at
         self._looked_at = now
 
     def _close(self, now: float) -> None:

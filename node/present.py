@@ -37,14 +37,18 @@ def show_status(status: Answer, page: str) -> None:
             ("memory", size(status.get("memory"))),
             ("reachability", status.get("reachability")),
             *_mapping(status.get("port_mapping") or {}),
+            *_line(status.get("line") or {}),
             ("dht", _dht(status.get("dht") or {})),
+            *_limits(status),
             ("addresses", ", ".join(map(str, status.get("addresses", [])))),
             ("version", status.get("version")),
             ("page", page),
         ]
     )
+    for warning in status.get("warnings") or ():
+        print(f"\n{clean(warning['words'])} ({clean(warning['code'])})")
     remedy = advice(status) or ""
-    if remedy or status.get("obstacle") or is_first_back(status):
+    if remedy or status.get("paused") or status.get("obstacle") or is_first_back(status):
         print(f"\n{clean(headline(status))} {remedy}".rstrip())
     if runs := status.get("runs"):
         print()
@@ -57,6 +61,20 @@ def _mapping(mapping: Answer) -> list[tuple[str, str]]:
     if mapping.get("external") and not mapping.get("behind_another_nat"):
         return [("port mapping", f"{mapping['external']} by {mapping['protocol']}")]
     return [("port mapping", f"none: {mapping['error']}")] if mapping.get("error") else []
+
+
+def _limits(status: Answer) -> list[tuple[str, str]]:
+    """What the owner lets pass; nothing where all may."""
+    from shoal.node.quantities import limits_in_words
+
+    words = limits_in_words(status.get("limits") or {})
+    return [("limits", words)] if words else []
+
+
+def _line(line: Answer) -> list[tuple[str, str]]:
+    """How fast our own is, as far as it was measured."""
+    known = [f"{bits(line[way])} {way}" for way in ("up", "down") if line.get(way)]
+    return [("line", ", ".join(known))] if known else []
 
 
 def show_runs(runs: list[Answer]) -> None:

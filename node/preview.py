@@ -15,6 +15,9 @@ CODECS = {
     "int8": "in 8 bits",
     "uint8": "in 8 bits",
     "fp4": "in 4 bits",
+    "sign": "in 1 bit",
+    "topk": "sparsely, in about 1/4 bit",
+    "fedzip": "sparsely, in about 1/5 bit",
 }
 
 

@@ -24,6 +24,9 @@ VALUE_BYTES = {  # on the wire for one number: its code, and its share of what i
     "int8": 1 + 4 / 1024,
     "uint8": 1 + 1024 / 65_536,
     "fp4": 0.5 + 4 / 1024,
+    "sign": 1 / 8 + 4 / 1024,
+    "topk": 120 / 4096,
+    "fedzip": 19 / 8 * 64 / 4096,  # the most
 }
 NODE_BASE = 410 * MIB  # a daemon in a run of no parameters: Python, torch, libp2p
 WORKER_BASE = 360 * MIB  # a worker with torch, and the text

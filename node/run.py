@@ -25,6 +25,7 @@ from shoal.node.lanes import newcomer_lane
 from shoal.node.logs import warn
 from shoal.node.manifest import Manifest
 from shoal.node.meters import Meters
+from shoal.node.newcomer import find_uplink
 from shoal.node.outer import OuterState, StateStore
 from shoal.node.outgoing import Outgoing
 from shoal.node.outgrown import unless_outgrown
@@ -131,6 +132,7 @@ class Run:
         )
         send = partial(self._network.carry_out, self.id)
         self.driver = Driver(member, disk, send, self._on_event, self._fail)
+        self.driver.timelines.links = self._network.links
         self.member = member
         if self._settings.trains:
             worker = self._settings.worker(self.manifest, self.outer.elements)
@@ -138,6 +140,7 @@ class Run:
             self._moments = None
             self.training.start()
         self._tasks.spawn(self._report())
+        self._tasks.spawn(find_uplink(self._network, member.membership.alive))
         self.driver.command(lambda now: member.start(now, seeds))
         self._begin_round()
 
@@ -245,7 +248,7 @@ class Run:
         loss = self.training.last_loss if self.training is not None else None
         self.commits.submitted(self.driver.now(), tokens, loss if tokens else None)
         reached = own_standing(self._network, self.member.membership)
-        offer = Offer(min(tokens, self.manifest.rounds.max_weight), bandwidth=0, standing=reached)
+        offer = Offer(min(tokens, self.manifest.rounds.max_weight), *self._network.bandwidth.claim(), reached)
         contribution = self.outer.encoder(vector) if vector is not None else None
         self.driver.command(lambda now: self.member.submit(now, offer, contribution))
 
@@ -254,7 +257,7 @@ class Run:
         if sent:
             self.outgoing.sent(message, self.member.rounds.attempt)
             self.meters.sent(message)
-        self.member.left(self.driver.now(), to, message, sent)
+        self.driver.left(to, message, sent)
 
     async def _report(self) -> None:
         said = ""
@@ -270,8 +273,8 @@ class Run:
         training = self.training
         step = training.progress.step if training is not None and training.progress is not None else 0
         loss = training.loss if training is not None else None
-        word = self._network.reachability
-        return self.member.report(now, step=step, samples=self.samples, loss=loss, bandwidth=0, reachability=word)
+        word, line = self._network.reachability, self._network.bandwidth.claim()
+        return self.member.report(now, step=step, samples=self.samples, loss=loss, reachability=word, line=line)
 
     # -- read side ------------------------------------------------------------------------------------------
 

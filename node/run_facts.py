@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from shoal.node.manifest import Manifest
 from shoal.protocol.certificate import genesis
+from shoal.protocol.compression import codec
 from shoal.protocol.ids import Digest, PeerId
 from shoal.protocol.member import PART, RunFacts
 from shoal.protocol.messages.rounds import VoteRecord
@@ -16,6 +17,7 @@ from shoal.protocol.wire import Message
 if TYPE_CHECKING:
     from shoal.node.checkpoint.read import Checkpoint
 
+WEIGHED = 1 << 16  # values, whose sizes say how much the one codec's payloads weigh against the other's
 SLACK = 60.0  # seconds at the pace of steps: for a worker on a busy machine, or one that is started again
 
 
@@ -30,6 +32,8 @@ def run_facts(manifest: Manifest, author: PeerId, *, seeded: Digest, chunks: int
         chunks,
         manifest.first_round,
         SLACK if rounds.pace == "steps" else 0.0,
+        scatter=codec(manifest.codec.scatter).bytes_for(WEIGHED),
+        gather=codec(manifest.codec.gather).bytes_for(WEIGHED),
     )
     return RunFacts(first_base(manifest, author, seeded), policy, holds_origin)
 

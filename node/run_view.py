@@ -82,9 +82,9 @@ def broken_row(run: str, reason: str) -> Answer:
     return {**_row_of_closed(run), "phase": "failed", "failure": reason}
 
 
-def restoring_row(run: str) -> Answer:
-    """A run that this node was in and is about to enter again: a row like the others."""
-    return {**_row_of_closed(run), "phase": "restoring"}
+def restoring_row(run: str, is_paused: bool = False) -> Answer:
+    """A run that this node was in and is about to enter again, now or when it goes on: a row like the others."""
+    return {**_row_of_closed(run), "phase": "paused" if is_paused else "restoring"}
 
 
 def _row_of_closed(run: str) -> Answer:
@@ -163,6 +163,11 @@ def details(run: Run) -> Answer:
         "members": [own, *others],
         "rounds": run.commits.as_json(LAST_ROUNDS),
     }
+
+
+def timeline(run: Run, round: int) -> Answer:
+    """What happened in a round of the run, and when; UnknownRound if nothing of it is kept."""
+    return {"run": run.id.hex(), "name": run.manifest.name, **run.driver.timelines.find(run.driver.now(), round)}
 
 
 def meters(run: Run, traffic: Traffic) -> Answer:

@@ -4,6 +4,7 @@ Rules:
 - One run is entered or left at a time.
 - A run is on disk before we are in it and until we leave it, so a restart forgets none. It is opened again as it
   was, never created a second time: its creator, too, goes on with the votes that it has written down.
+- While the node is paused all of them are at rest, as after a stop, and none is entered.
 - A run is shown as restoring until it is open again; one that cannot be is shown as failed, with the reason, until it
   is left.
 
@@ -58,6 +59,7 @@ class Runs:
         self.open: dict[str, Run] = {}
         self.restoring = remembered_runs(home)  # runs of our last life that are not open yet
         self.broken: dict[str, str] = {}  # runs that could not be opened again, and why
+        self.paused = ""  # why no run is entered, in a sentence; empty if they are
         self.on_linked: Callable[[Sequence[str]], None] = lambda addresses: None  # of a link by which we have joined
         self.providers: Providers = nobody  # who is said to know runs that our peers do not
         limit = round(settings.data_limit * GIB)
@@ -106,18 +108,26 @@ class Runs:
         """Be again in the runs that we were in; `seeds` were there last time."""
         for run in list(self.restoring):
             async with self._entering:
-                if run not in self.restoring:
-                    continue  # it was left meanwhile
+                if run not in self.restoring or self.paused:
+                    continue  # it was left meanwhile, or is to wait
                 try:
                     found, joined = self._recall(run, seeds)
                     rested = await load_rest(self._home.run_folder(run))
                     await self._enter(found, joined.trains, await load_checkpoint_again(joined.checkpoint), rested)
                     log.info("in run %s again", run)
                 except ShoalError as error:
+                    if self.paused:
+                        continue  # in the middle of it
                     self.broken[run] = str(error)
                     log.error("cannot be in run %s again: %s", run, error, extra={"code": "run-not-restored"})
-                finally:
-                    self.restoring.remove(run)
+                self.restoring.remove(run)
+
+    async def pause(self) -> None:
+        """Say good-bye to all runs, and keep them until `restore`; `paused` says why, before this is called."""
+        async with self._entering:
+            await self._end_all()
+            self.restoring += list(self.open)
+            self.open.clear()
 
     async def create(self, manifest_toml: str, train: bool, checkpoint: str = "") -> Answer:
         """Found a run, and be its first member; from the folder of a checkpoint it goes on there."""
@@ -138,6 +148,7 @@ class Runs:
 
     async def join(self, link: str, train: bool, checkpoint: str = "") -> Answer:
         """Become a member of a run, from its link or id; with the checkpoint that it goes on from, at once."""
+        self._check_goes_on()
         loaded = await load_checkpoint(checkpoint)
         found = await self._find(link)  # which may take long: others may be entered meanwhile, or all be left
         async with self._entering:
@@ -178,14 +189,19 @@ class Runs:
         self._closing = True
         self.data.close()
         async with self._entering:
-            runs = list(self.open.values())
-            ends = await asyncio.gather(*(run.close() for run in runs), return_exceptions=True)
+            failed = await self._end_all()
+        if failed:
+            raise LocalError("; ".join(f"the run {name} did not end well: {_words(error)}" for name, error in failed))
+
+    async def _end_all(self) -> list[tuple[str, BaseException]]:
+        """The names of those that did not end well, and why."""
+        runs = list(self.open.values())
+        ends = await asyncio.gather(*(run.close() for run in runs), return_exceptions=True)
         failed = [(run.manifest.name, end) for run, end in zip(runs, ends, strict=True) if end is not None]
         for name, error in failed:
             trace = None if isinstance(error, ShoalError) else error
             log.error("run %s did not end well: %s", name, error, exc_info=trace, extra={"code": "run-not-ended"})
-        if failed:
-            raise LocalError("; ".join(f"the run {name} did not end well: {_words(error)}" for name, error in failed))
+        return failed
 
     def link(self, wanted: str) -> Answer:
         """The link by which others join a run of ours, as of now."""
@@ -199,6 +215,10 @@ class Runs:
         run, addresses = wanted(link)
         self._check_is_new(run)
         return await find_manifest(run, self._network, self._identity, addresses, self.providers)
+
+    def _check_goes_on(self) -> None:
+        if self._closing or self.paused:
+            raise LocalError(self.paused or "the node is ending")
 
     def _check_is_new(self, run: str) -> None:
         if self.has(run):
@@ -218,11 +238,11 @@ class Runs:
         checkpoint: Checkpoint | None = None,
         rested: Rested | None = None,
     ) -> Answer:
+        self._check_goes_on()
         manifest, key = found.manifest, found.manifest.run_id.hex()
         data = await self._data_for(found, train)
         run = await asyncio.to_thread(self._build, found, data, train, checkpoint, rested)
-        if self._closing:
-            raise LocalError("the node is ending")
+        self._check_goes_on()
         await asyncio.to_thread(self._cache.update, found.members)  # who is killed now must find them again
         path = str(checkpoint.path) if checkpoint is not None else ""
         remember_run(self._home, key, Joined(manifest.canonical(), found.author, found.signature, train, path))

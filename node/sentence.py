@@ -31,13 +31,15 @@ def is_first_back(status: Answer) -> bool:
 
 def advice(status: Answer) -> str | None:
     """What to do about a node's state; None if nothing is wrong with it, or the headline says it."""
-    if status.get("obstacle") or is_first_back(status):
+    if status.get("paused") or status.get("obstacle") or is_first_back(status):
         return None
     return ADVICE.get(status.get("state", ""))
 
 
 def headline(status: Answer) -> str:
     """Where the node stands, or what keeps it from where it should be."""
+    if paused := status.get("paused"):
+        return f"{str(paused)[:1].upper()}{str(paused)[1:]}."
     if obstacle := status.get("obstacle"):
         return str(obstacle)
     state, runs = str(status.get("state")), status.get("runs", [])
@@ -78,6 +80,8 @@ def _doing(run: Answer) -> str:
         return f"{name} has failed on this node"
     if phase == "restoring":
         return f"entering {name} again"
+    if phase == "paused":
+        return f"{name} is paused"
     if phase == "finished":
         return f"{name} is finished"
     if phase == "syncing":

@@ -19,6 +19,10 @@ class UnknownRun(LocalError):
     """The caller named a run that this node does not have, or by a name that fits several."""
 
 
+class UnknownRound(LocalError):
+    """The caller named a round of which this node keeps nothing."""
+
+
 class NodeService(Protocol):
     """A running node. Raises LocalError, RemoteError or TransportError; never anything else on purpose.
 
@@ -32,13 +36,16 @@ class NodeService(Protocol):
         the number of peers with a connection, `obstacle` a sentence: why the node is not where it should be; `memory`
         is the daemon's, in bytes;
         `ending`: it was asked to stop, and says good-bye to its runs and saves what must be.
+        `limits` are the owner's: {max_up, max_down (bytes a second), max_per_day, used_today (bytes), goes_on_at}, None
+        where there is none; `paused` says why the node is in no run for the rest of the day, if so, `warnings`
+        ([{code, words}]) that it soon will be; `traffic` is {sent, received}: all bytes on the wire since it started.
         `reachability` is "public", "nat" or "unknown"; `dht` is {servers (that we know), serves (others may ask us and
         store with us), records (that we hold)}. `relays` connect others with us; `relaying` is {reservations, circuits,
         carried_bytes}: what others have of us. `port_mapping` is {protocol, external, error, behind_another_nat,
         pending}: what the router lets in; None where no router is asked.
         Each of `runs`: {run, name, round, members, digest, loss, step, samples}, and what else is known:
-        phase ("failed" if the run has ended on this node, "finished" after its last round), failure (why it failed),
-        waiting_for (a sentence: what holds it up), root, trains, is_creator, tokens_per_second, bytes_sent,
+        phase ("failed" if the run has ended on this node, "finished" after its last round, "paused"), failure (why it
+        failed), waiting_for (a sentence: what holds it up), root, trains, is_creator, tokens_per_second, bytes_sent,
         bytes_received, bulk (of these, the bytes of payloads by the path that they took: {"direct"|"punched"|"relayed":
         {sent, received}}), warnings ([{code, words}]: what is not as it should be), last, checkpoint
         (the round of the newest one on this node's disk); of the worker: device (in words), worker_memory and
@@ -92,6 +99,14 @@ class NodeService(Protocol):
         `applied_at` is when it was applied here (seconds since 1970), `round_samples` and `samples` the tokens behind
         the round and behind the state, `waited_for` the seconds for which each member was waited for, as seen from
         here, `called` whether the others waited for us, and `phases` where the time went: docs/metrics.md has them all.
+        """
+        ...
+
+    def timeline(self, run: str, round: int) -> Answer:
+        """{run, name, round, peer, ready_at, phases, events, traffic, ...}: what happened in a round, and when.
+
+        The last rounds are kept, also over a restart, and the one that goes on is shown as far as it is: docs/rounds.md
+        has all fields. UnknownRound if nothing of it is kept.
         """
         ...
 

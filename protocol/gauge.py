@@ -7,17 +7,22 @@ Rules:
   was written last may still be in buffers on the way: IN_BUFFERS of each burst are not counted.
 - A round trip that is shorter than those before weighs more: what makes one longer, a busy machine say, is noise.
 - Newer measurements weigh more: what lies MEMORY bytes back counts half.
+- What goes and comes also measures our own line, which all peers share (bandwidth.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+
+from shoal.protocol.bandwidth import Meters
 
 KEEP, KEEP_LONGER = 0.75, 0.5  # of the smoothed round trip, at each new one; and at one that is shorter
 ENOUGH = 256 << 10  # bytes, until a rate is worth showing
 MEMORY = 16 << 20  # bytes
 IN_BUFFERS = 512 << 10  # bytes
 LEAST = 4 * IN_BUFFERS  # bytes of a burst that is counted
+LEAST_PIECE = 16 << 10  # bytes; smaller ones are words
 PAUSE = 0.05  # seconds between two writes, and they are two bursts
 
 
@@ -63,8 +68,9 @@ class Burst:
 
 @dataclass(slots=True)
 class Gauge:
-    """Of one peer."""
+    """Of one peer; `line` is that part of our own line which its payloads pass, if any."""
 
+    line: Callable[[], Meters | None] = lambda: None
     rtt: float | None = None  # seconds, smoothed
     sent: int = 0  # bytes since we first met
     received: int = 0
@@ -81,10 +87,14 @@ class Gauge:
     def wrote(self, begin: float, end: float, size: int) -> None:
         """A payload of `size` bytes was written from `begin` to `end`."""
         self.going.wrote(begin, end, size)
+        if size >= LEAST_PIECE and (line := self.line()) is not None:
+            line.up.moved(begin, end, size)
 
-    def came(self, size: int, seconds: float) -> None:
-        """So much of a frame has come after its first piece, in so many seconds."""
-        self.coming.note(size, seconds)
+    def came(self, begin: float, end: float, size: int) -> None:
+        """So much of a frame came from `begin`, when its first piece was there, to `end`."""
+        self.coming.note(size, end - begin)
+        if size >= LEAST_PIECE and (line := self.line()) is not None:
+            line.down.moved(begin, end, size)
 
     def anew(self) -> None:
         """The path is another now: what was measured is of the old one."""

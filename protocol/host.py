@@ -39,6 +39,7 @@ from shoal.protocol.multiaddrs import is_relayed, place_of
 from shoal.protocol.muxer import Muxer
 from shoal.protocol.raw_stream import RawStream
 from shoal.protocol.swarm import OnConnection, ask_name, close_connections, make_swarm, why
+from shoal.protocol.throttle import Throttle
 
 MAX_UNREAD_IN_ALL = 2 << 30  # bytes received and not read, of all connections
 NEGOTIATE_LIMIT = 10  # seconds until a new stream must be agreed on
@@ -60,12 +61,14 @@ class TrioHost:
         on_stream: Callable[[PeerId, str, RawStream], None],
         on_connection: OnConnection,
         book: Book,
+        throttle: Throttle,
     ) -> None:
         self._identity, self._protocols = identity, protocols
         self._on_stream, self._on_connection = on_stream, on_connection
         self._in_use = WeakValueDictionary[PeerId, INetConn]()  # the connection on which a peer last spoke to us
         self.on_step: OnStep = lambda peer, step: None  # what was tried over here, see journal.py
         self.book = book  # of what we do as a relay
+        self.throttle = throttle  # what all of it together may send and receive
         self.addresses: tuple[str, ...] = ()  # as bound, and as several peers say that they see us
 
     def run(self, listen: Sequence[str], opened: Callable[..., None]) -> None:
@@ -124,11 +127,11 @@ class TrioHost:
         direct = [each for each in connections if not goes_by_a_relay(each)] or connections
         in_use = self._in_use.get(peer)
         connection = in_use if in_use in direct else direct[0]
-        return RawStream(await self._negotiate(connection, protocol))
+        return RawStream(await self._negotiate(connection, protocol), throttle=self.throttle)
 
     async def open_stream_on(self, connection: INetConn, protocol: str) -> RawStream:
         """A stream that has a connection for itself, and takes it along when it ends."""
-        return RawStream(await self._negotiate(connection, protocol), own_connection=True)
+        return RawStream(await self._negotiate(connection, protocol), own_connection=True, throttle=self.throttle)
 
     def is_ours(self, connection: object) -> bool:
         """Whether we made a connection; from any thread."""
@@ -139,11 +142,11 @@ class TrioHost:
 
     async def _main(self, listen: Sequence[str], opened: Callable[..., None]) -> None:
         self._stopping = trio.Event()
-        self._swarm = make_swarm(self._identity, self._on_connection)
+        self._swarm = make_swarm(self._identity, self._on_connection, self.throttle)
         self._host = BasicHost(self._swarm, negotiate_timeout=NEGOTIATE_LIMIT)
         for protocol in self._protocols:
             self._host.set_stream_handler(TProtocol(protocol), partial(self._serve, protocol))
-        self._circuits = Circuits(self._swarm, self._negotiate, self.book)
+        self._circuits = Circuits(self._swarm, self._negotiate, self.book, self.throttle)
         self._circuits.puncher.on_step = self.on_step
         for protocol, handler in self._circuits.handlers.items():
             self._host.set_stream_handler(TProtocol(protocol), handler)
@@ -164,7 +167,7 @@ class TrioHost:
 
     async def _serve(self, protocol: str, raw: INetStream) -> None:
         peer, connection = PeerId(str(raw.muxed_conn.peer_id)), cast(NetStream, raw).swarm_conn
-        stream = RawStream(raw)
+        stream = RawStream(raw, throttle=self.throttle)
         if protocol == self._protocols[0] and connection is not None:
             self._in_use[peer] = connection
         self._on_stream(peer, protocol, stream)

@@ -50,7 +50,7 @@ class Incoming(Generic[F]):
         decode: Callable[[bytes, PeerId], F],
         take: Take[F],
         complain: Callable[[RemoteError], None],
-        came: Callable[[int, float], None] = lambda size, seconds: None,
+        came: Callable[[float, float, int], None] = lambda begin, end, size: None,
         is_full: Callable[[], bool] = lambda: False,
     ) -> None:
         self._stream, self._limit, self._sender = stream, limit, sender
@@ -152,7 +152,7 @@ class Incoming(Generic[F]):
         """A frame has come, and what is left is the first piece of the next one."""
         size = self._next_size - self._had
         if size > 0:
-            self._frame_came(size, self._fed_at - self._had_at)
+            self._frame_came(self._had_at, self._fed_at, size)
         self._had, self._had_at = len(self._came), max(self._had_at, self._fed_at)
 
     def _rest(self, seconds: float, due: float) -> None:

@@ -62,7 +62,7 @@ class Neighbour:
     def __init__(self, peer: PeerId, around: Surroundings) -> None:
         self.peer = peer
         self.dialing = Dialing(peer, around.transport, around.spawn, around.failures)
-        self.gauge = Gauge()
+        self.gauge = Gauge(partial(around.line_to, peer))
         self._around = around
         self._control = Lane(CONTROL_QUEUE, partial(self._open_stream, CONTROL), around.spawn)
         self._control.has_moved = self._measure_anew

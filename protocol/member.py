@@ -89,7 +89,8 @@ class Member:
             samples=0,
             loss=None,
             trains=trains,
-            bandwidth=0,
+            up=0,
+            down=0,
             reachability="unknown",
         )
         record = disk.get(f"vote-{PART}")
@@ -123,11 +124,19 @@ class Member:
         return self._digest(now, self.rounds.open(now, base))
 
     def report(
-        self, now: float, *, step: int, samples: int, loss: float | None, bandwidth: int, reachability: str
+        self,
+        now: float,
+        *,
+        step: int,
+        samples: int,
+        loss: float | None,
+        reachability: str,
+        line: tuple[int, int],
     ) -> list[Effect]:
-        """How the training goes, and whether others can dial us; gossiped with our status."""
+        """How the training goes, whether others can dial us, and our line's rates up and down; gossiped."""
+        up, down = line
         self._status = dataclasses.replace(
-            self._status, step=step, samples=samples, loss=loss, bandwidth=bandwidth, reachability=reachability
+            self._status, step=step, samples=samples, loss=loss, up=up, down=down, reachability=reachability
         )
         return self._digest(now, [])
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 CIRCUIT = "/p2p-circuit"
@@ -70,6 +71,12 @@ def is_public(host: IPv4Address | IPv6Address) -> bool:
         return True
     is_odd = host.is_multicast or host.is_reserved or host.is_unspecified or host in SITE_LOCAL
     return host.is_global and not is_odd
+
+
+def any_is_public(addresses: Iterable[str]) -> bool:
+    """Whether one of these multiaddrs leads to the internet."""
+    where = (host_and_port(address) for address in addresses)
+    return any(each is not None and is_public(each[0]) for each in where)
 
 
 def is_port(text: str) -> bool:

@@ -1,7 +1,7 @@
 """One stream of a multiplexed connection: what came and was not read yet, and how much each side may send.
 
 The windows are yamux's: each side may send as many bytes as the other has granted. The reader grants anew what it has
-taken, half a window at a time; a stream that has used up its window several times gets a larger one.
+taken, half a window at a time at most; a stream that has used up its window several times gets a larger one.
 
 Everything belongs to the trio thread, but for `write_now`, which its writer may call from another one.
 """
@@ -60,6 +60,7 @@ class MuxedStream(IMuxedStream):
         self.hand_on: Callable[[bytes], bool] = lambda data: False  # to the reader at once, if it takes `data`
         self.window = self._grant = FIRST_WINDOW
         self.most_window = MOST_WINDOW
+        self.most_taken = MOST_WINDOW  # bytes before the next grant: fewer come more evenly
         self._granted, self._sent = FIRST_WINDOW, 0  # bytes in all; each changed by one thread only
         self._taken = 0  # read since the last grant
         self._used = 0  # read since the window was as large as it is
@@ -116,7 +117,7 @@ class MuxedStream(IMuxedStream):
     def _credit(self, taken: int) -> None:
         self._taken += taken
         self._used += taken
-        if self._taken < self.window // 2 or self._has_ended or self._was_reset:
+        if self._taken < min(self.window // 2, self.most_taken) or self._has_ended or self._was_reset:
             return
         more, self._taken = self._taken, 0
         is_small = self._used >= USED_UP * self.window and self.window < self.most_window

@@ -69,6 +69,8 @@ class Network:
         self._whereabouts = Whereabouts()
         self._transport = Transport(identity, SPOKEN, self._accept, self._change)
         self.large_ones_pass = self._transport.large_ones_pass  # to a peer: see there
+        self.throttle = self._transport.throttle  # its rates are set before `start`
+        self.forget_relay = self._transport.forget_relay  # have it not any more
         self.book = self._transport.book  # what others have of us as a relay; to be read only
         self._transport.on_path = lambda peer: self._neighbours.of(peer).path_changed()
         self._traffic: dict[RunId, Traffic] = {}
@@ -77,7 +79,7 @@ class Network:
         self.meet_namesake = self._namesake.meet
         self._tasks = Tasks(lambda error: log.error("a task of the network failed", exc_info=error))
         self._closing = False
-        self._dock = Dock(self._opened)
+        self._dock = Dock(self._opened, self.throttle)
         self._around = Surroundings(
             transport=self._transport,
             dock=self._dock,
@@ -91,6 +93,7 @@ class Network:
             on_left=lambda peer, run, message, sent: self._guard(self.on_left, peer, run, message, sent),
             bulk_queue=bulk_queue,
         )
+        self.bandwidth = self._around.bandwidth  # our own
         self._neighbours = Neighbours(self._around)
 
     async def start(self) -> None:
@@ -202,10 +205,6 @@ class Network:
         """Have a relay connect others with us; TransportError if it does not."""
         await self._neighbours.of(relay).dialing.reach()
         return await self._transport.reserve(relay)
-
-    def forget_relay(self, relay: PeerId) -> None:
-        """Have it not any more."""
-        self._transport.forget_relay(relay)
 
     async def seen_by(self, peer: PeerId) -> tuple[str, int]:
         """Where a peer that we have dialled sees the port that we listen on, and that port; TransportError if not."""

@@ -13,6 +13,7 @@ from shoal.protocol.fetching import Fetching
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.rounds import Certificate, ChunkRef
 from shoal.protocol.shelf import Decision
+from shoal.protocol.view import fastest
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,10 @@ class Outcome:
         self._fetching = fetching
 
     def fetch(self, now: float, attempt: Attempt | None) -> list[Effect]:
-        """Ask for what is missing and not on its way: those who voted hold it, the others may."""
-        voted = [vote.peer for vote in self.certificate.votes]
-        holders = [peer for peer in dict.fromkeys((*voted, *self._means.view.alive())) if peer != self._means.me]
+        """Ask for what is missing and not on its way: those who voted hold it, the others may; the fastest first."""
+        view = self._means.view
+        voted = fastest([vote.peer for vote in self.certificate.votes], view)
+        holders = [peer for peer in dict.fromkeys((*voted, *fastest(view.alive(), view))) if peer != self._means.me]
         return self._fetching.ask(now, self.chunks, self._missing(now, attempt), holders)
 
     def is_near(self, now: float, attempt: Attempt | None) -> bool:

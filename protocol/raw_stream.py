@@ -1,5 +1,8 @@
 """One libp2p stream under trio: written at the peer's pace, read no further than its reader allows.
 
+Where our owner has set a rate, a stream rests between pieces, in either direction; its connection reads on, so that
+words on other streams are heard.
+
 A stream may have a connection for itself, which then ends with it. Belongs to the trio thread, but for `is_open` and
 `write_now`.
 """
@@ -18,6 +21,7 @@ from shoal.protocol.multiaddrs import is_relayed
 from shoal.protocol.muxed import MuxedStream
 from shoal.protocol.muxer import Muxer
 from shoal.protocol.swarm import close_connections
+from shoal.protocol.throttle import Pace, Throttle
 
 READ_SIZE = 1 << 16
 SHORTEST = 16  # bytes that are worth a way to the other thread of their own: who sends single ones is read in pieces
@@ -29,11 +33,13 @@ Buffer = bytes | memoryview
 class RawStream:
     """For one reader and one writer."""
 
-    def __init__(self, raw: INetStream, own_connection: bool = False) -> None:
+    def __init__(self, raw: INetStream, own_connection: bool = False, throttle: Throttle | None = None) -> None:
         self._raw = cast(NetStream, raw)
         self._own_connection = own_connection
         self._muxed = cast(MuxedStream, self._raw.muxed_stream)
         self.is_relayed = any(is_relayed(str(each)) for each in raw.muxed_conn.get_transport_addresses())
+        throttle = throttle or Throttle()
+        self._out, self._in = Pace(throttle.up), Pace(throttle.down)
         self._released = trio.Event()
         self._allowed, self._has_room = 0, trio.Event()
 
@@ -56,23 +62,34 @@ class RawStream:
             feed(data)
             return True
 
-        self._muxed.hand_on = hand_on
+        if self._in.is_free:
+            self._muxed.hand_on = hand_on
+        else:
+            self._muxed.most_window, self._muxed.most_taken = self._in.window, self._in.piece
         while True:
             while self._allowed <= 0 and not self._released.is_set():
                 self._has_room = trio.Event()
                 await self._has_room.wait()
-            data = await self._muxed.take(READ_SIZE)
+            data = await self._muxed.take(min(READ_SIZE, self._in.piece))
             self._allowed -= len(data)
             feed(data)
+            self._in.passed(len(data))
+            await _rest(self._in)
 
     def write_now(self, data: bytes) -> bool:
         """Whether `data` was taken without waiting; from the writer's thread, and not while a `write` is under way."""
-        return self._muxed.write_now(data)
+        if self._out.rest or not self._muxed.write_now(data):
+            return False
+        self._out.passed(len(data))
+        return True
 
     async def write(self, parts: Sequence[Buffer]) -> None:
-        """All parts, at the pace of the peer's windows."""
+        """All parts, at the pace of the peer's windows, and of our owner."""
         for part in parts:
-            await self._muxed.write(part)
+            for piece in self._out.pieces(part):
+                await _rest(self._out)
+                await self._muxed.write(piece)
+                self._out.passed(len(piece))
 
     async def finish(self) -> None:
         """Nothing follows; what was written arrives."""
@@ -99,6 +116,11 @@ class RawStream:
         async with trio.open_nursery() as nursery:
             for event in (self._released, cast(Muxer, self._muxed.muxed_conn).event_closed):
                 nursery.start_soon(_cancel_after, nursery.cancel_scope, event)
+
+
+async def _rest(pace: Pace) -> None:
+    if seconds := pace.rest:
+        await trio.sleep(seconds)
 
 
 async def _cancel_after(scope: trio.CancelScope, event: trio.Event) -> None:

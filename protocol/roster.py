@@ -14,6 +14,7 @@ from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import Digest, PeerId, digest
 from shoal.protocol.messages.rounds import Ballot, Join, PreparedValue, Proposal, Roster
 from shoal.protocol.quorum import is_quorum
+from shoal.protocol.shares import Claim, Load, share
 from shoal.protocol.signing import Signer, check_signature
 from shoal.protocol.voting import left_before, may_matter
 
@@ -25,7 +26,8 @@ class Offer:
     """What we bring to a round."""
 
     weight: int
-    bandwidth: int
+    up: int = 0  # of our line, in bytes per second; 0 = not measured
+    down: int = 0
     standing: Standing = OPEN
 
 
@@ -50,6 +52,8 @@ class Policy:
     chunks: int  # of this part
     first: int = 1  # the run's first round; later in a run that goes on from a checkpoint
     slack: float = 0.0  # seconds that live members may train on while the others wait, however fast those were
+    scatter: int = 1  # bytes of a chunk on the way to its owner, to those of
+    gather: int = 1  # its mean on the way back
 
     def members_needed(self, round: int) -> int:
         """How many members a round must have to start."""
@@ -172,21 +176,9 @@ def make_plan(roster: Roster, policy: Policy) -> Plan:
 
 
 def share_chunks(joins: Sequence[Join], policy: Policy, ways: Ways) -> tuple[PeerId, ...]:
-    """The owner of each chunk: shares proportional to bandwidth, by largest remainder, among those fit for it.
-
-    A member without a measured bandwidth counts with the mean of the measured ones.
-    """
+    """The owner of each chunk: those fit for it, as their lines allow (shares.py)."""
     peers = [join.peer for join in joins]
     fit = frozenset(ways.fittest(peers, peers))
-    eligible = [join for join in joins if join.peer in fit]
-    measured = [join.bandwidth for join in eligible if join.bandwidth]
-    typical = sum(measured) // len(measured) if measured else 1
-    speeds = {join.peer: join.bandwidth or typical for join in eligible}
-    fastest = sorted(eligible, key=lambda join: -speeds[join.peer])[: min(policy.max_group, policy.chunks)]
-    owners = [join.peer for join in eligible if join in fastest]
-    total = sum(speeds[owner] for owner in owners)
-    counts = {owner: policy.chunks * speeds[owner] // total for owner in owners}
-    remainders = sorted(owners, key=lambda owner: -(policy.chunks * speeds[owner] % total))
-    for owner in remainders[: policy.chunks - sum(counts.values())]:
-        counts[owner] += 1
-    return tuple(owner for owner in owners for _ in range(counts[owner]))
+    claims = [Claim(join.up, join.down, join.weight > 0, join.peer in fit) for join in joins]
+    counts = share(claims, Load(policy.chunks, policy.scatter, policy.gather), policy.max_group)
+    return tuple(peer for peer, count in zip(peers, counts, strict=True) for _ in range(count))

@@ -10,6 +10,7 @@ that is most of what a short message costs. Here
   leaves holds `_leaving`, which nobody waits with; and before the socket is closed it `takes_no_more`;
 - no more than a LINE may be asked for at once before there is a multiplexer, which knows what it asks for: libp2p
   would gather whatever length a stranger announces;
+- what goes over a socket is counted for the node's owner (throttle.py); a connection on another one's stream is not;
 - whatever goes wrong with the bytes (a message that is forged, or cut short) ends the connection: neither side could
   find the next message.
 """
@@ -33,25 +34,30 @@ from libp2p.security.noise.io import MAX_PLAINTEXT_LENGTH, NoiseTransportReadWri
 from libp2p.security.secure_session import SecureSession
 from noise.exceptions import NoiseMaxNonceError
 
+from shoal.protocol.throttle import Throttle
+
 READ_SIZES = 1 << 16, 1 << 18  # bytes; to have room for more costs more than to read a short message
 LENGTH = 2  # bytes before each message
 LINE = 1 << 14  # bytes: what libp2p says to agree on something is shorter
+HANDSHAKE = 700  # bytes each way before there is a session, about, with the packets that open and close it
 
 
 class Noise(noise.Transport):
     """Whoever has shaken hands talks over our session."""
 
+    throttle: Throttle | None = None
+
     async def secure_inbound(self, conn: IRawConnection) -> ISecureConn:
-        return Session(cast(SecureSession, await super().secure_inbound(conn)))
+        return Session(cast(SecureSession, await super().secure_inbound(conn)), self.throttle)
 
     async def secure_outbound(self, conn: IRawConnection, peer_id: ID) -> ISecureConn:
-        return Session(cast(SecureSession, await super().secure_outbound(conn, peer_id)))
+        return Session(cast(SecureSession, await super().secure_outbound(conn, peer_id)), self.throttle)
 
 
 class Session(SecureSession):
     """What libp2p's session is, faster. For one reader; and for any number of writers."""
 
-    def __init__(self, secured: SecureSession) -> None:
+    def __init__(self, secured: SecureSession, throttle: Throttle | None = None) -> None:
         carrier = cast(NoiseTransportReadWriter, secured.conn)
         super().__init__(
             local_peer=secured.local_peer,
@@ -64,6 +70,10 @@ class Session(SecureSession):
         states = cast(Any, carrier.noise_state.noise_protocol)
         self._encrypt, self._decrypt = states.cipher_state_encrypt, states.cipher_state_decrypt
         self._socket = _Socket(cast(IRawConnection, carrier.read_writer.read_write_closer))
+        self._throttle = throttle if self._socket.is_real else None
+        if self._throttle is not None:
+            self._throttle.up.count(HANDSHAKE)
+            self._throttle.down.count(HANDSHAKE)
         self._most = LINE
         self._came = bytearray()  # from the socket, not yet a whole message
         self._plain = bytearray()  # decrypted, not yet read
@@ -196,7 +206,7 @@ class Session(SecureSession):
 
     def _seal(self) -> None:
         """Encrypt what leaves."""
-        data = memoryview(self._leaves)
+        data, before = memoryview(self._leaves), len(self._sealed)
         self._leaves, self._unasked = bytearray(), 0
         for start in range(0, len(data), MAX_PLAINTEXT_LENGTH):
             try:
@@ -204,12 +214,16 @@ class Session(SecureSession):
             except NoiseMaxNonceError as error:  # after 2^64 messages
                 raise ConnectionClosedError(str(error)) from error
             self._sealed += len(message).to_bytes(LENGTH, "big") + message
+        if self._throttle is not None:
+            self._throttle.up.count(len(self._sealed) - before)
 
     async def _receive(self) -> None:
         """Take what the socket has, and decrypt what is whole."""
         data = await self._socket.read()
         if not data:
             raise ConnectionClosedError("the peer has closed the connection")
+        if self._throttle is not None:
+            self._throttle.down.count(len(data))
         self._came += data
         start = 0
         while start + LENGTH <= len(self._came):
@@ -235,6 +249,7 @@ class _Socket:
         self._through = stream
         self._socket = stream.stream if isinstance(stream, TrioTCPStream) else None
         self._next_size, self._may_have_more = READ_SIZES[0], True
+        self.is_real = self._socket is not None
 
     async def read(self) -> bytes:
         """What there is; nothing at the end."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.protocol.allowance import Allowances
+from shoal.protocol.bandwidth import Bandwidth, Meters
 from shoal.protocol.bulk.dock import Dock
 from shoal.protocol.calls import Serve
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import PeerId, RunId
+from shoal.protocol.multiaddrs import any_is_public
+from shoal.protocol.paths import RELAYED
 from shoal.protocol.transport import Transport
 from shoal.protocol.wire import Message
 
@@ -31,3 +34,11 @@ class Surroundings:
     on_message: Callable[[PeerId, RunId | None, Message], None]
     on_call: Serve
     on_left: Callable[[PeerId, RunId, Message, bool], None]
+    bandwidth: Bandwidth = field(default_factory=Bandwidth)  # our own
+
+    def line_to(self, peer: PeerId) -> Meters | None:
+        """What of our line payloads to and from a peer pass; None if a relay is what limits them."""
+        if self.transport.path(peer) == RELAYED:
+            return None
+        is_far = any_is_public(self.transport.remote_addresses(peer))
+        return self.bandwidth.far if is_far else self.bandwidth.near

@@ -50,6 +50,7 @@ from shoal.protocol.multiaddrs import Place, is_relayed, multiaddr
 from shoal.protocol.muxer import MAX_STREAMS, Muxer
 from shoal.protocol.paths import DIRECT, PUNCHED, RELAYED, Route
 from shoal.protocol.session import Noise, Session
+from shoal.protocol.throttle import Throttle
 
 MAX_CONNECTIONS = 1024
 MAX_FROM_HOST = 256  # made by one address on the network; there may be many peers behind a router
@@ -73,13 +74,14 @@ OnConnection = Callable[[PeerId, object, Route, bool], None]
 """on_connection(peer, connection, how it goes, whether it is up)."""
 
 
-def make_swarm(identity: Identity, on_connection: OnConnection) -> Keeper:
+def make_swarm(identity: Identity, on_connection: OnConnection, throttle: Throttle | None = None) -> Keeper:
     """TCP, Noise alone, yamux alone, and nothing that acts on its own."""
     keys = ed25519.create_new_key_pair(identity.seed)
     name = ID.from_pubkey(keys.public_key)
     peers = PeerStore(max_peers=4 * MAX_CONNECTIONS)  # beyond its limit, it may forget our own keys first
     peers.add_key_pair(name, keys)
     security = Noise(keys, noise_privkey=x25519.create_new_key_pair().private_key)
+    security.throttle = throttle
     muxers: TMuxerOptions = {YAMUX: Muxer}
     upgrader = TransportUpgrader({noise.PROTOCOL_ID: security}, muxers)
     upgrader.muxer_multistream = _Muxers(muxers)

@@ -30,6 +30,7 @@ from shoal.protocol.journal import OK, Journal, Step, Way
 from shoal.protocol.multiaddrs import is_relayed
 from shoal.protocol.paths import RELAYED, Route, best_path
 from shoal.protocol.raw_stream import Buffer, RawStream
+from shoal.protocol.throttle import Throttle
 
 STEP = 1 << 17  # bytes: the least that a reader is allowed at a time
 
@@ -109,12 +110,14 @@ class Transport:
         limits: Limits = LIMITS,
     ) -> None:
         self._bridge = Bridge(self._run, self._end, f"libp2p-{short(identity.peer)}")
+        self.throttle = Throttle()
         self._host = TrioHost(
             identity,
             protocols,
             lambda *stream: self._bridge.tell(self._accept, *stream),
             lambda *change: self._bridge.tell(self._change, *change),
             Book(limits),
+            self.throttle,
         )
         self.journal = Journal()
         self._host.on_step = lambda *step: self._bridge.tell(self.journal.note, *step)

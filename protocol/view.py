@@ -32,6 +32,16 @@ def nearest(me: PeerId, peers: Sequence[PeerId], view: Statuses) -> Sequence[Pee
     return peers if is_public(me) else [peer for peer in peers if is_public(peer)] or peers
 
 
+def fastest(peers: Iterable[PeerId], view: Statuses) -> list[PeerId]:
+    """These, by what they say of their uplinks; those that do not know theirs come last, in their order."""
+
+    def up(peer: PeerId) -> int:
+        status = view.status(peer)
+        return status.up if status is not None else 0
+
+    return sorted(peers, key=up, reverse=True)
+
+
 class MembershipView:
     """The read side of one run's membership."""
 

@@ -27,6 +27,7 @@ SHELLS = {
     *("bridge", "transport"),  # and asyncio's view of it
     "circuit",  # relays
     "bulk",  # payloads
+    "throttle",  # threads and tasks share it
     *("incoming", "arrivals", "dialing", "racing", "tasks", "ports", "addresses"),  # who is where
     *("network", "neighbours", "link", "surroundings", "lane", "calls", "complaints"),  # frames to peers by name
     "identity",  # the key file

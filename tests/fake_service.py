@@ -17,11 +17,12 @@ from shoal.node.meters import Meters
 from shoal.node.netcheck.facts import Facts
 from shoal.node.netcheck.findings import report
 from shoal.node.options import NodeSettings
-from shoal.node.service import Answer, find_run
+from shoal.node.service import Answer, UnknownRound, find_run
 from shoal.node.version import shoal_version
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.failure import Kind
 from shoal.protocol.ids import PeerId
+from tests.fake_timeline import TIMELINE
 
 PEER = "12D3KooWFakeFakeFakeFakeFakeFakeFakeFakeFakeFakeFake"
 RUN = "ab" * 32
@@ -91,6 +92,8 @@ class FakeService:
         self.obstacle: str | None = None
         self.news: Answer = {}  # of the run
         self.not_open: list[Answer] = []  # rows of runs that the node is not in
+        self.limits: Answer = {"max_up": 2_500_000, "max_down": None, "max_per_day": 20 * 10**9}
+        self.paused: str | None = None
         self.ending = False
         self.looks = 0  # at its status, while it is ending
         self.missing = ""  # why this machine does not have the data of other runs
@@ -119,6 +122,10 @@ class FakeService:
             "evidence": self.evidence,
             "peers": 1,
             "obstacle": self.obstacle,
+            "paused": self.paused,
+            "warnings": [{"code": "volume-nearly-used-up", "words": "more than 95% of it have\x1b[2J passed"}],
+            "limits": {**self.limits, "used_today": 19_500_000_000, "goes_on_at": None},
+            "traffic": {"sent": 1000, "received": 2000},
             "reachability": "public",
             "port_mapping": {
                 "protocol": "upnp",
@@ -127,6 +134,7 @@ class FakeService:
                 "behind_another_nat": False,
                 "pending": False,
             },
+            "line": {"up": 1_250_000, "down": 0},
             "dht": {"servers": 12, "serves": True, "records": 30},
             "addresses": [ADDRESS],
             "memory": 64 << 20,
@@ -172,6 +180,12 @@ class FakeService:
             "called": False,
         }
         return [first | {"waited_for": {"evil<b>peer": 3.5}}]
+
+    def timeline(self, run: str, round: int) -> Answer:
+        found = find_run(run, {RUN: "stdlib"})
+        if round != TIMELINE["round"]:
+            raise UnknownRound(f"nothing is known of round {round}")
+        return {"run": found, "name": "stdlib", **TIMELINE}
 
     def meters(self) -> list[Answer]:
         meters = Meters()

@@ -88,6 +88,11 @@ class FakeNode:
     def rounds(self, run: str, last: int | None = None) -> list[dict[str, Any]]:
         return [self.record(number) for number in range(1, self.round() + 1)][-(last or 0) :]
 
+    def timeline(self, run: str, round: int) -> dict[str, Any]:
+        from shoal.node.service import UnknownRound
+
+        raise UnknownRound(f"nothing is known of round {round}")
+
     def record(self, number: int) -> dict[str, Any]:
         began = (self.begin() or 0) + (number - 1) * ROUND
         died = {path.stem: int(path.read_text()) for path in self.world.glob("*.dead")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -30,17 +30,27 @@ class Lap:
     seconds: float
     bytes: int | None  # on the loopback interface, from when all were ready to that result
     error: float
+    lines: tuple[tuple[int, int], ...] = ()  # of each peer that knows its own: bytes a second up and down
 
 
 class Fleet:
     """The peers of one system, as processes of `argv`."""
 
-    def __init__(self, argv: Sequence[str], tasks: Sequence[Task], patience: float) -> None:
+    def __init__(
+        self,
+        argv: Sequence[str],
+        tasks: Sequence[Task],
+        patience: float,
+        place: Callable[[int, Sequence[str]], Sequence[str]] = lambda rank, argv: argv,
+    ) -> None:
+        """`place` makes of the command line that of the peer of this rank, wherever it is to run."""
         self._patience = patience  # seconds for any one answer
         self._words: IO[bytes] = TemporaryFile()  # noqa: SIM115 (closed with the fleet)
         self._children = [
-            subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._words, text=True)
-            for _ in tasks
+            subprocess.Popen(
+                place(task.rank, argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._words, text=True
+            )
+            for task in tasks
         ]
         for child, task in zip(self._children, tasks, strict=True):
             self._tell(child, **asdict(task))
@@ -63,6 +73,7 @@ class Fleet:
             slowest["held"] - max(answer["submitted"] for answer in answers),
             None if before is None else slowest["carried"] - before,
             max(float(answer["error"]) for answer in answers),
+            tuple((up, down) for up, down in (answer["line"] for answer in answers if "line" in answer)),
         )
 
     def __enter__(self) -> Fleet:

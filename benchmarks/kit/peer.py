@@ -8,11 +8,12 @@
     {"round": n}             ->                           once per round; the vector is made before it is answered
                              <-   {"armed": true}
     {"go": true}             ->
-                             <-   {"submitted": t, "held": t, "carried": bytes, "error": e}
+                             <-   {"submitted": t, "held": t, "carried": bytes, "error": e, "line": [up, down]}
     end of input             ->   the child ends
 
 Times are of `time.monotonic`, one clock for all processes of a machine; `carried` is what the loopback interface had
-carried when the mean was held. Whatever else is printed goes to stderr.
+carried when the mean was held; `line` is what the peer knows of its own, if it
+measures it. Whatever else is printed goes to stderr.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ class Task:
     elements: int
     codec: str
     seed: int
+    host: str = "127.0.0.1"  # its address, and where it listens
+    claims: bool = True  # whether its JOINs say how fast its line is
 
 
 class Fleet:

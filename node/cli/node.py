@@ -81,6 +81,24 @@ def start(
         bool,
         typer.Option("--no-share-data", envvar="SHOAL_NO_SHARE_DATA", help="Give no member the text of a run."),
     ] = False,
+    max_up: Annotated[
+        str | None,
+        typer.Option(
+            envvar="SHOAL_MAX_UP", metavar="RATE", help="Send no faster than this, all in all: 20Mbit or 2.5MB/s."
+        ),
+    ] = None,
+    max_down: Annotated[
+        str | None,
+        typer.Option(envvar="SHOAL_MAX_DOWN", metavar="RATE", help="Receive no faster than this, all in all."),
+    ] = None,
+    max_per_day: Annotated[
+        str | None,
+        typer.Option(
+            envvar="SHOAL_MAX_PER_DAY",
+            metavar="VOLUME",
+            help="Send and receive no more than this a day (UTC), as 20GB: it pauses its runs until the next.",
+        ),
+    ] = None,
     checkpoint_every: Annotated[
         int, typer.Option(envvar="SHOAL_CHECKPOINT_EVERY", help="Rounds between two checkpoints. 0: none.")
     ] = options.CHECKPOINT_EVERY,
@@ -107,6 +125,7 @@ def start(
     from shoal.node import launch, present
     from shoal.node.client import Client
     from shoal.node.home import find_home
+    from shoal.node.quantities import parse_rate, parse_volume
 
     settings = options.NodeSettings(
         home=find_home().root,
@@ -122,6 +141,9 @@ def start(
         data=tuple(path.absolute() for path in data or ()),
         data_limit=data_limit,
         share_data=not no_share_data,
+        max_up=parse_rate("--max-up", max_up),
+        max_down=parse_rate("--max-down", max_down),
+        max_per_day=parse_volume("--max-per-day", max_per_day),
         checkpoint_every=checkpoint_every,
         checkpoint_keep=checkpoint_keep,
         create=create.absolute() if create else None,

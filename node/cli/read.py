@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from shoal.node.cli.flags import Json
+from shoal.protocol.errors import LocalError
 
 
 def status(
@@ -53,13 +54,46 @@ def logs(
     lines: Annotated[
         int, typer.Option("--lines", "-n", envvar="SHOAL_LOGS_LINES", min=0, help="How many of the last lines.")
     ] = 50,
+    round: Annotated[
+        int | None,
+        typer.Option(envvar="SHOAL_LOGS_ROUND", min=1, help="The timeline of this round instead, as this node saw it."),
+    ] = None,
+    run: Annotated[
+        str, typer.Option(envvar="SHOAL_LOGS_RUN", help="The run of --round, if the node is in several.")
+    ] = "",
     as_json: Json = False,
 ) -> None:
-    """Show what the node in the background has logged."""
+    """Show what the node in the background has logged, or, with --round, what happened in a round."""
     from shoal.node import logfile
     from shoal.node.home import find_home
 
-    logfile.show(find_home(), lines, follow, as_json)
+    if (round is None and run) or (round is not None and follow):
+        from shoal.node.options import UsageError
+
+        raise UsageError("--run goes with --round, and --follow without it")
+    if round is None:
+        logfile.show(find_home(), lines, follow, as_json)
+    else:
+        _show_round(round, run, as_json)
+
+
+def _show_round(round: int, run: str, as_json: bool) -> None:
+    from shoal.node import present
+    from shoal.node.client import Client
+    from shoal.node.home import find_home
+    from shoal.node.round_lines import show_round
+
+    client = Client(find_home())
+    timeline = client.timeline(run or _only_run(client.runs()), round)
+    present.show_json(timeline) if as_json else show_round(timeline)
+
+
+def _only_run(runs: list[dict[str, Any]]) -> str:
+    """The run that is meant where none is named."""
+    if len(runs) == 1:
+        return str(runs[0]["run"])
+    names = ", ".join(str(each["name"] or each["run"][:8]) for each in runs)
+    raise LocalError(f"name the run with --run: this node is in {names}" if runs else "this node is in no run")
 
 
 def version(as_json: Json = False) -> None:

@@ -120,7 +120,7 @@ class Fetch:
     def _look_around(self, is_waiting: bool) -> None:
         """Who is there now; an error if nobody is any more, or if we must end."""
         if self._swarm.is_closing():
-            raise LocalError("the node is ending; the data that have come are kept")
+            raise LocalError("the node is ending or paused; the data that have come are kept")
         for peer in self._donors():
             self._plan.meet(peer)
         now = asyncio.get_running_loop().time()

@@ -26,6 +26,7 @@ from shoal.node.manifest import DataSpec, Manifest
 from shoal.protocol.errors import LocalError, ShoalError
 from shoal.protocol.ids import Digest, PeerId
 from shoal.protocol.messages.data import GetPiece, Later, PieceIs
+from shoal.protocol.messages.node import Refused
 from shoal.protocol.wire import Message
 
 GIB = 1 << 30
@@ -50,8 +51,9 @@ class Supply:
         self._store = Store(root)
         self._paths = tuple(path.absolute() for path in paths)
         self._limit, self._shares = limit, shares
+        self.is_paused = False  # nothing is fetched, and nothing given
         self._closing = False
-        self._swarm = Swarm(call, lambda: self._closing)
+        self._swarm = Swarm(call, lambda: self._closing or self.is_paused)
         self._serving = Serving()
         self._own: Dataset | None = None  # the person's text, as it was measured
         self._open: dict[Digest, Dataset] = {}  # those that were looked at
@@ -125,6 +127,8 @@ class Supply:
 
     async def answer(self, peer: PeerId, message: GetPiece) -> Message:
         """A peer asks for a piece."""
+        if self.is_paused:
+            return Refused("this node has no volume left for today")
         return await self._serving.answer(peer, message)
 
     def close(self) -> None:

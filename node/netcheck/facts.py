@@ -47,6 +47,7 @@ class Facts:
     ipv6_answers: bool | None = None  # None: nobody was there to try
     large_packets: tuple[bool, ...] = ()  # whether they came through, to each peer that was tried
     portmap: Portmap | None = None  # None: nobody is asked
+    limits: str | None = None  # the rates that our owner has set, in words
     pending: tuple[str, ...] = ()  # what is about to be known
 
     def waiting_for(self, pending: Iterable[str]) -> Facts:

@@ -128,6 +128,8 @@ def findings(facts: Facts) -> Iterator[Finding]:
     yield _ipv6(facts)
     yield _clock(facts)
     yield _packets(facts)
+    if facts.limits:
+        yield Finding("NET-LIMITS", INFO, f"This node's owner lets no more pass than {facts.limits}.")
 
 
 def _dial(facts: Facts) -> Finding:

@@ -17,6 +17,7 @@ from shoal.dht.scope import Scope, scope_between, scope_of
 from shoal.node.discovery import Discovery
 from shoal.node.netcheck.facts import Facts, Portmap
 from shoal.node.netcheck.findings import RELAYS, report
+from shoal.node.quantities import limits_in_words
 from shoal.node.relaying import Relaying
 from shoal.node.service import Answer
 from shoal.protocol.account import Link
@@ -72,6 +73,7 @@ class NetCheck:
         links, own, verdict = self._network.links(), self._network.own_addresses(), self._discovery.verdict
         rtts = {link.peer: link.rtt_ms for link in links}
         mapped = self._mapped()
+        throttle = self._network.throttle
         facts = Facts(
             port=next((where[1] for each in own if (where := host_and_port(each)) is not None), 0),
             own=tuple(each for each in own if not is_loopback(each)),
@@ -87,6 +89,7 @@ class NetCheck:
             ipv6_answers=self._ipv6_answers,
             large_packets=self._large_packets,
             portmap=Portmap(**mapped) if mapped is not None else None,
+            limits=limits_in_words({"max_up": throttle.up.rate, "max_down": throttle.down.rate}),
         )
         return facts.waiting_for(self._pending(facts))
 

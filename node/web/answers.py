@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from shoal.node.service import UnknownRun
+from shoal.node.service import UnknownRound, UnknownRun
 from shoal.node.version import shoal_version
 from shoal.protocol.errors import RemoteError, ShoalError, TransportError
 
@@ -55,7 +55,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         return await handler(request)
     except web.HTTPException as error:
         return failure(error.status, error.reason)
-    except UnknownRun as error:
+    except (UnknownRun, UnknownRound) as error:
         return failure(404, str(error))
     except RemoteError as error:
         return failure(502, str(error), blame="peer")

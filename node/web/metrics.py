@@ -50,6 +50,7 @@ class Metrics:
             "shoal_node_split", "1 if the swarm has come apart, as seen from here.", status["state"] == "SPLIT"
         )
         yield _states(status["state"])
+        yield from _limits(status)
         yield _paths(self._service.peers())
         yield from _dht(status["dht"])
         yield from _runs(status["runs"])
@@ -67,6 +68,24 @@ def _states(now: str) -> Metric:
     for state in STATES:
         family.add_metric([state], state == now)
     return family
+
+
+def _limits(status: Answer) -> Iterator[Metric]:
+    """All that goes over the wire, and what its owner lets pass; no sample where there is no limit."""
+    limits, traffic = status["limits"], status["traffic"]
+    help = "All bytes on the wire since the node started, headers included."
+    wire = CounterMetricFamily("shoal_node_wire_bytes", help, labels=["direction"])
+    rates = GaugeMetricFamily("shoal_node_max_bytes_per_second", "What the owner lets pass.", labels=["direction"])
+    for direction, key in (("sent", "max_up"), ("received", "max_down")):
+        wire.add_metric([direction], traffic[direction])
+        if limits[key] is not None:
+            rates.add_metric([direction], limits[key])
+    yield wire
+    yield rates
+    if limits["max_per_day"] is not None:
+        yield _gauge("shoal_node_max_bytes_per_day", "What the owner lets pass a day.", limits["max_per_day"])
+        yield _gauge("shoal_node_used_today_bytes", "How much of that has passed today (UTC).", limits["used_today"])
+    yield _gauge("shoal_node_paused", "1 while the day's volume is used up.", status["paused"] is not None)
 
 
 def _paths(peers: Iterable[Answer]) -> Metric:

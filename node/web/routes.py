@@ -30,6 +30,7 @@ class Routes:
             web.get("/v1/discover", self._public_runs),
             web.get("/v1/runs/{run}", self._run_details),
             web.get("/v1/runs/{run}/rounds", self._rounds),
+            web.get("/v1/runs/{run}/rounds/{round}", self._timeline),
             web.get("/v1/runs/{run}/link", self._run_link),
             web.post("/v1/preview", self._preview_run),
             web.post("/v1/join", self._join_by_link),
@@ -73,8 +74,12 @@ class Routes:
     async def _rounds(self, request: web.Request) -> web.Response:
         last = request.query.get("last")
         return web.json_response(
-            self._service.rounds(request.match_info["run"], _count(last) if last is not None else None)
+            self._service.rounds(request.match_info["run"], _count(last, "'last'") if last is not None else None)
         )
+
+    async def _timeline(self, request: web.Request) -> web.Response:
+        run, number = request.match_info["run"], request.match_info["round"]
+        return web.json_response(self._service.timeline(run, _count(number, "the round")))
 
     async def _create_run(self, request: web.Request) -> web.Response:
         body = await read_body(request, {"manifest": str, "train": bool}, {"checkpoint": str})
@@ -137,8 +142,8 @@ async def read_body(
     return body
 
 
-def _count(text: str) -> int:
-    """A number of things to show, from a query; LocalError if it is none."""
+def _count(text: str, what: str) -> int:
+    """A number of rounds, or one of them; LocalError if it is none."""
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text)):
-        raise LocalError(f"'last' must be a number of rounds, not '{text[:20]}'")
+        raise LocalError(f"{what} must be a number of rounds, not '{text[:20]}'")
     return int(text)

@@ -15,8 +15,8 @@ from typing import Any
 
 from shoal.protocol import lane as streams
 from shoal.protocol.bulk.backlog import TRIES, Backlog, Parcel
+from shoal.protocol.bulk.dock import Dock
 from shoal.protocol.bulk.handshake import Opened
-from shoal.protocol.bulk.posts import Posts
 from shoal.protocol.bulk.sender import Sender, Wrote
 from shoal.protocol.errors import TransportError
 
@@ -56,9 +56,9 @@ class Carrier:
         elif not self._senders:
             self._go_on()
 
-    def opened(self, opened: Opened, posts: Posts) -> None:
+    def opened(self, opened: Opened, dock: Dock) -> None:
         """A socket is there."""
-        sender = Sender(opened, self._backlog, posts, self._wrote, lambda: self._ended(sender))
+        sender = Sender(opened, self._backlog, dock.throttle.up, dock.posts, self._wrote, lambda: self._ended(sender))
         self._senders.append(sender)
         self._delay = 0.0
         sender.start()

@@ -27,6 +27,7 @@ from shoal.protocol.bulk.tokens import Ticket, Tokens
 from shoal.protocol.errors import TransportError
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.bulk import Flow, Knock, Knocked, MayIKnock
+from shoal.protocol.throttle import Throttle
 
 DIAL = 2.0  # seconds to reach one host
 AT_ONCE = 16  # handshakes
@@ -41,8 +42,9 @@ OnOpened = Callable[[PeerId, Flow, bool, Opened], None]
 class Dock:
     """Belongs to the loop that calls `open`."""
 
-    def __init__(self, opened: OnOpened) -> None:
+    def __init__(self, opened: OnOpened, throttle: Throttle) -> None:
         self.slots = Slots()
+        self.throttle = throttle
         self._opened = opened
         self._tokens = Tokens()
         self._pool = ThreadPoolExecutor(AT_ONCE, "bulk-handshake")

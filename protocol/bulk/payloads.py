@@ -101,7 +101,7 @@ class Payloads:
         if not self._side.is_up() or (not sends and len(self._receivers[flow]) >= MOST_SOCKETS):
             opened.socket.close()
         elif sends:
-            self._carriers[flow].opened(opened, self._dock.posts)
+            self._carriers[flow].opened(opened, self._dock)
         else:
             self._receive(flow, opened)
 
@@ -180,8 +180,8 @@ class Payloads:
         """By a socket."""
         receivers = self._receivers[flow]
 
-        def came(run: RunId, message: Message | None, size: int, seconds: float) -> None:
-            self._side.gauge.came(size, seconds)
+        def came(run: RunId, message: Message | None, begin: float, end: float, size: int) -> None:
+            self._side.gauge.came(begin, end, size)
             self._note(run, size, DIRECT)
             if message is not None:
                 self._around.on_message(self._side.peer, run, message)
@@ -192,7 +192,16 @@ class Payloads:
 
         dock, around, tenant = self._dock, self._around, self._tenants[flow]
         receiver = Receiver(
-            opened, self._side.peer, dock.slots, tenant, dock.posts, around.takes, around.complain, came, ended
+            opened,
+            self._side.peer,
+            dock.slots,
+            tenant,
+            dock.throttle.down,
+            dock.posts,
+            around.takes,
+            around.complain,
+            came,
+            ended,
         )
         receivers.append(receiver)
         receiver.start()

@@ -25,6 +25,7 @@ from shoal.protocol.bulk.sealing import TAG, Opener
 from shoal.protocol.bulk.slots import Slots, Tenant
 from shoal.protocol.errors import RemoteError, TransportError
 from shoal.protocol.ids import PeerId, RunId
+from shoal.protocol.throttle import Flow, Pace
 from shoal.protocol.wire import Message
 
 AHEAD = 4  # payloads
@@ -32,11 +33,11 @@ REST = 0.2  # seconds
 
 log = logging.getLogger(__name__)
 
-Came = Callable[[RunId, Message | None, int, float], None]
+Came = Callable[[RunId, Message | None, float, float, int], None]
 
 
 class Receiver:
-    """In the loop it calls `came(run, message, bytes, seconds on the way)`, and in the end `ended`.
+    """In the loop it calls `came(run, message, begin, end, bytes)`, and in the end `ended`.
 
     `message` is None if it was bad, or of a run that is not ours.
     """
@@ -47,6 +48,7 @@ class Receiver:
         sender: PeerId,
         slots: Slots,
         tenant: Tenant,
+        down: Flow,
         posts: Posts,
         takes: Callable[[RunId], bool],
         complain: Callable[[RemoteError], None],
@@ -54,7 +56,9 @@ class Receiver:
         ended: Callable[[], None],
     ) -> None:
         self._socket, self._opener = opened.socket, Opener(opened.key)
-        self._sender, self._slots, self._tenant = sender, slots, tenant
+        if down.rate is not None:  # else much more than that would be on its way before we read it
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, Pace(down).window)
+        self._sender, self._slots, self._tenant, self._down = sender, slots, tenant, down
         self._posts, self._takes, self._complain = posts, takes, complain
         self._came, self._ended = came, ended
         self._sealed = memoryview(bytearray(1 << 20))
@@ -110,7 +114,7 @@ class Receiver:
         del payload
         self._ahead.acquire()
         on_wire = PREFIX.size + size.head + size.payload + 2 * TAG
-        self._posts.post(self._hand_on, run, message, on_wire, time.monotonic() - begin)
+        self._posts.post(self._hand_on, run, message, begin, time.monotonic(), on_wire)
         return True
 
     def _message(self, head: bytes, payload: memoryview) -> Message | None:
@@ -137,12 +141,14 @@ class Receiver:
     def _read(self, into: memoryview) -> bool:
         """Fill `into`; False if no more will come."""
         while into:
-            count = self._socket.recv_into(into, 0, socket.MSG_WAITALL)
+            most = len(into) if self._down.rate is None else self._down.piece
+            count = self._socket.recv_into(into, min(most, len(into)), socket.MSG_WAITALL)
             if not count:
                 return False
+            self._down.spend(count)
             into = into[count:]
         return True
 
-    def _hand_on(self, run: RunId, message: Message | None, size: int, seconds: float) -> None:
+    def _hand_on(self, run: RunId, message: Message | None, begin: float, end: float, size: int) -> None:
         self._ahead.release()
-        self._came(run, message, size, seconds)
+        self._came(run, message, begin, end, size)

@@ -24,6 +24,7 @@ from shoal.protocol.bulk.handshake import Opened
 from shoal.protocol.bulk.posts import Posts
 from shoal.protocol.bulk.sealing import Sealer
 from shoal.protocol.errors import TransportError
+from shoal.protocol.throttle import Flow
 
 RECENT = 8 << 20  # bytes: more than the buffers of both ends hold together
 
@@ -35,9 +36,11 @@ Wrote = Callable[[float, float, int], None]
 class Sender:
     """`wrote(begin, end, bytes)` and `ended()` are called in the loop."""
 
-    def __init__(self, opened: Opened, backlog: Backlog, posts: Posts, wrote: Wrote, ended: Callable[[], None]) -> None:
+    def __init__(
+        self, opened: Opened, backlog: Backlog, up: Flow, posts: Posts, wrote: Wrote, ended: Callable[[], None]
+    ) -> None:
         self._socket, self._sealer = opened.socket, Sealer(opened.key)
-        self._backlog, self._posts = backlog, posts
+        self._backlog, self._up, self._posts = backlog, up, posts
         self._wrote, self._ended = wrote, ended
         self._recent: deque[tuple[Parcel, int]] = deque()
         self._recent_size = 0
@@ -91,13 +94,24 @@ class Sender:
 
     def _write(self, parcel: Parcel, packed: Packed) -> None:
         begin, sealed = time.monotonic(), self._sealer.seal(*packed)
-        self._socket.sendall(sealed)
+        self._push(sealed)
         size = len(sealed)
         self._remember(parcel, size)
         self._posts.post(self._wrote, begin, time.monotonic(), size)
         if not parcel.was_sent:
             parcel.was_sent = True
             self._posts.post(parcel.sent, size)
+
+    def _push(self, data: memoryview) -> None:
+        """As fast as our owner lets us."""
+        if self._up.rate is None:
+            self._up.count(len(data))
+            self._socket.sendall(data)
+            return
+        for begin in range(0, len(data), self._up.piece):
+            piece = data[begin : begin + self._up.piece]
+            self._up.spend(len(piece))
+            self._socket.sendall(piece)
 
     def _give_back(self, parcels: list[Parcel]) -> None:
         """But for those that too many sockets broke with: perhaps it is they who break them."""

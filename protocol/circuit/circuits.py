@@ -21,17 +21,18 @@ from shoal.protocol.ids import PeerId, short
 from shoal.protocol.multiaddrs import place_of, relay_of
 from shoal.protocol.packets import large_ones_pass
 from shoal.protocol.swarm import Keeper
+from shoal.protocol.throttle import Throttle
 
 
 class Circuits:
     """A relay for others, while it has addresses, and the client of theirs."""
 
-    def __init__(self, swarm: Keeper, open_stream: OpenStream, book: Book) -> None:
+    def __init__(self, swarm: Keeper, open_stream: OpenStream, book: Book, throttle: Throttle) -> None:
         self._swarm = swarm
         self._open_stream = open_stream
         self.puncher = Puncher(swarm, open_stream)
         self._client = Client(swarm, open_stream, self.puncher)
-        self.relay = Relay(book, swarm.get_connections, open_stream)
+        self.relay = Relay(book, swarm.get_connections, open_stream, throttle)
         self.handlers = {HOP: self.relay.serve, STOP: self._client.accept, DCUTR: self.puncher.serve}
 
     async def reserve(self, relay: PeerId) -> Promise:

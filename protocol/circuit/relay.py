@@ -5,7 +5,8 @@ Rules:
 - Who wants to be connected with a holder of a reservation is, over the connection that is there; none is made for it.
 - Each circuit has two tasks, one for each direction, and ends both of its streams, and nothing else. What it holds in
   memory are the windows of two streams, which do not grow here: at 100 ms they allow what a peer may send.
-- What a circuit may carry, how fast and how long, and which one yields to another, is the book's to say.
+- What a circuit may carry, how fast and how long, and which one yields to another, is the book's to say; our owner's
+  rates hold for all circuits, too.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from shoal.protocol.circuit.speech import STOP, drop, hear, hop_answer, say, sta
 from shoal.protocol.ids import PeerId
 from shoal.protocol.multiaddrs import is_relayed
 from shoal.protocol.muxed import FIRST_WINDOW, FRAME, MuxedStream
+from shoal.protocol.throttle import Pace, Throttle
 
 LONGEST_ID = 64  # bytes of a PeerID
 ASK_LIMIT = 10.0  # seconds for a question, and for the answer of the one who is to be connected
@@ -44,9 +46,11 @@ class Relay:
         book: Book,
         connections: Callable[[ID], Sequence[INetConn]],
         open_stream: OpenStream,
+        throttle: Throttle,
     ) -> None:
         self.addresses: tuple[str, ...] = ()
         self._book, self._connections, self._open_stream = book, connections, open_stream
+        self._throttle = throttle
 
     async def serve(self, stream: INetStream) -> None:
         """One stream that a peer has opened, to its end."""
@@ -94,13 +98,13 @@ class Relay:
         other = await self._call(target, stream.muxed_conn.peer_id)
         try:
             await say(stream, hop_answer(Status.OK, self._limit()))
-            await _join(circuit, stream, other, scope)
+            await _join(circuit, stream, other, scope, self._throttle)
         finally:
             await drop(other)
             await drop(stream)
 
     def _check(self, stream: INetStream) -> None:
-        if not self.addresses or _is_relayed(stream):
+        if not self.addresses or self._throttle.is_shut or _is_relayed(stream):
             raise Refused(Status.PERMISSION_DENIED)
 
     async def _call(self, target: ID, source: ID) -> INetStream:
@@ -136,24 +140,33 @@ class Relay:
         return Limit(duration=int(limits.circuit_lasts), data=limits.circuit_carries)
 
 
-async def _join(circuit: Circuit, one: INetStream, other: INetStream, both: trio.CancelScope) -> None:
+async def _join(
+    circuit: Circuit, one: INetStream, other: INetStream, both: trio.CancelScope, throttle: Throttle
+) -> None:
     """Pass on what each end says, until one drops its stream, both have ended, or the circuit may go no further."""
     async with trio.open_nursery() as nursery:
         for source, target in ((one, other), (other, one)):
-            nursery.start_soon(_pass_on, circuit, _muxed(source), _muxed(target), both)
+            nursery.start_soon(_pass_on, circuit, _muxed(source), _muxed(target), both, throttle)
 
 
-async def _pass_on(circuit: Circuit, source: MuxedStream, target: MuxedStream, both: trio.CancelScope) -> None:
+async def _pass_on(
+    circuit: Circuit, source: MuxedStream, target: MuxedStream, both: trio.CancelScope, throttle: Throttle
+) -> None:
     source.most_window = FIRST_WINDOW
+    paces = Pace(throttle.down), Pace(throttle.up)
     try:
         while data := await source.take_or_end(FRAME):
+            if throttle.is_shut:
+                raise Refused(Status.PERMISSION_DENIED)
             wait = circuit.carry(trio.current_time(), len(data))
             both.deadline = circuit.ends_at
             await target.write(data)
-            if wait:
+            for pace in paces:
+                pace.passed(len(data))
+            if wait := max(wait, *(pace.rest for pace in paces)):
                 await trio.sleep(wait)
         await target.close()
-    except Exception:  # one end is gone, or has used up its share: for the other it is the same
+    except Exception:  # one end is gone, or a share is used up: for the other it is the same
         both.cancel()
 
 

@@ -1,13 +1,16 @@
 """What a codec is: fp32 values to bytes and back, chunk by chunk.
 
-- Sizes are known beforehand: `bytes_for(n)` is exact, so a payload of another size is refused unread.
+- Sizes are known beforehand: `bytes_for(n)` is exact, so a payload of another size is refused unread. Only of codecs
+  whose bytes depend on the values it is the most; a longer payload is refused unread there, too.
 - `peak` is total: whatever the bytes are, it refuses them with PayloadError, or `decode` and `add` will take them,
   and give finite values. So a sum can be checked before it is touched.
 - `decode` gives the same bits on every machine: single multiplications in a fixed order, and no denormal
   results of its own making, which some processors and libraries flush to zero. `encode` need not: a value near the
   middle between two codes may become one on this machine and the other on that.
-- `encode` returns its own copy: the payload is kept under its hash while the vector it came from changes.
-- No codec keeps anything of a payload between two calls; each may be used by several threads at once.
+- `encode` returns its own copy: the payload is kept under its hash while the vector it came from changes. It may be any
+  kind of buffer that nobody writes to.
+- No codec keeps anything of a payload between two calls; each may be used by several threads at once. What is to be
+  remembered of what was not sent is the caller's: see `feedback`.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from __future__ import annotations
 from math import isfinite
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from shoal.protocol.errors import LocalError, PayloadError
@@ -35,10 +40,10 @@ class Codec(Protocol):
         ...
 
     def bytes_for(self, n: int) -> int:
-        """The size of the payload of `n` values."""
+        """The size of the payload of `n` values, or the most that it may be."""
         ...
 
-    def encode(self, values: Tensor) -> bytes:
+    def encode(self, values: Tensor) -> Payload:
         """The payload of a contiguous vector of finite fp32 values; LocalError if one is NaN or infinite."""
         ...
 
@@ -66,6 +71,11 @@ def is_finite(values: Tensor) -> bool:
 def diverged() -> LocalError:
     """Our own values must not leave this machine."""
     return LocalError("the vector to send holds NaN or Inf; training has diverged on this machine")
+
+
+def sealed(payload: npt.NDArray[np.uint8]) -> Payload:
+    """An array that nobody writes to any more, as it lies there."""
+    return payload.data.toreadonly()
 
 
 def require_size(codec: Codec, payload: Payload, n: int) -> None:

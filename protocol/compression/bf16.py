@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from shoal.protocol.compression.base import Payload, diverged, is_finite, require_size
-from shoal.protocol.compression.blocks import Slab
+from shoal.protocol.compression.blocks import Slab, readable
 from shoal.protocol.compression.dense import Dense
 from shoal.protocol.errors import PayloadError
 
@@ -33,7 +33,7 @@ class Bf16(Dense):
         """2 n."""
         return 2 * n
 
-    def encode(self, values: Tensor) -> bytes:
+    def encode(self, values: Tensor) -> Payload:
         """The values rounded."""
         rounded = values.to(torch.bfloat16)
         if not is_finite(rounded):  # of ours, or by the rounding
@@ -52,8 +52,8 @@ class Bf16(Dense):
 
     def read(self, payload: Payload, n: int, slab: Slab, out: Tensor) -> None:
         """The values as they were rounded."""
-        part = _upper(payload)[slab.values].astype(np.uint16)
-        out.copy_(torch.from_numpy(part.view(np.int16)).view(torch.bfloat16))
+        part = _upper(payload)[slab.values].astype(np.uint16, copy=False)
+        out.copy_(readable(part.view(np.int16)).view(torch.bfloat16))
 
 
 def _upper(payload: Payload) -> npt.NDArray[np.uint16]:

@@ -1,8 +1,9 @@
 """How a vector is worked on: in slabs that stay in the cache, each a matrix with a block of 1,024 values per row.
 
 A pass over a slab reads what the pass before has left in the cache; whole vectors would go to memory and back each
-time. A slab is as long as a chunk usually is, because a call of torch costs as much as some 30,000 values. The room to
-compute in, of one slab, is used again by the next call: else the allocator gives its pages back to the kernel after
+time. A slab is as long as a chunk usually is, because a call of torch costs as much as some 30,000 values: the data of
+each pass push out the code of the next call. So there are few calls, and small arrays are numpy's. The room to compute
+in, of one slab, is used again by the next call: else the allocator gives its pages back to the kernel after
 each chunk and faults them in for the next, which can take longer than the arithmetic. There are as many rooms as
 threads were ever at work at once; taking one is atomic.
 
@@ -11,8 +12,9 @@ The last values of a vector that are not a whole block are a slab of their own, 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,17 +22,17 @@ import torch
 from torch import Tensor
 
 from shoal.protocol.compression.base import diverged
+from shoal.protocol.errors import PayloadError
 
 Floats = npt.NDArray[np.float32]
 
 BLOCK = 1024
 SLAB = 256 * BLOCK
-ROOMS: list[Tensor] = []  # that nobody computes in
+ROOMS: list[Room] = []  # of one slab each, on the CPU, that nobody computes in
 INFINITY = 0x7F800000  # the bits of it in fp32; those of greater magnitude are NaN's
 
 
-@dataclass(frozen=True, slots=True)
-class Slab:
+class Slab(NamedTuple):
     """Which values, and which blocks these are."""
 
     values: slice
@@ -41,6 +43,28 @@ class Slab:
         """In values."""
         size: int = self.values.stop - self.values.start
         return size
+
+
+class Room(NamedTuple):
+    """Where one slab is computed: the same memory as numbers of two kinds, a block in a row."""
+
+    floats: Tensor
+    integers: Tensor
+
+    @classmethod
+    def of(cls, blocks: int, device: torch.device) -> Room:
+        """A new one."""
+        return cls._from(torch.empty((blocks, BLOCK), device=device))
+
+    @classmethod
+    def _from(cls, floats: Tensor) -> Room:
+        return cls(floats, floats.view(torch.int32))
+
+    def shaped(self, like: Tensor) -> Room:
+        """The part of it that has this shape."""
+        if like.shape == self.floats.shape:
+            return self
+        return self._from(self.floats.view(-1)[: like.numel()].view(like.shape))
 
 
 def blocks(n: int) -> int:
@@ -58,16 +82,25 @@ def slabs(n: int, size: int = SLAB) -> Iterator[Slab]:
         yield Slab(slice(whole, n), slice(whole // BLOCK, blocks(n)))
 
 
-def slabs_of(values: Tensor) -> Iterator[tuple[Slab, Tensor, Tensor]]:
+def slabs_of(values: Tensor) -> Iterator[tuple[Slab, Tensor, Room]]:
     """Its slabs, their values as rows, and as much room to compute in; on a GPU, whose calls cost more, the largest."""
-    size = SLAB if values.device.type == "cpu" else max(SLAB, blocks(len(values)) * BLOCK)
-    room = ROOMS.pop() if ROOMS and values.device.type == "cpu" else torch.empty(size, device=values.device)
+    if values.device.type != "cpu":
+        yield from _in_room(values, Room.of(max(1, blocks(len(values))), values.device))
+        return
+    room = ROOMS.pop() if ROOMS else Room.of(SLAB // BLOCK, values.device)
     try:
-        for slab in slabs(len(values), size):
-            yield slab, rows(values[slab.values]), rows(room[: slab.size])
+        yield from _in_room(values, room)
     finally:
-        if values.device.type == "cpu":
-            ROOMS.append(room)
+        ROOMS.append(room)
+
+
+def _in_room(values: Tensor, room: Room) -> Iterator[tuple[Slab, Tensor, Room]]:
+    if len(values) == SLAB:  # as most chunks are: no more calls than needed
+        yield WHOLE, values.view(-1, BLOCK), room
+        return
+    for slab in slabs(len(values), room.floats.numel()):
+        x = rows(values[slab.values])
+        yield slab, x, room.shaped(x)
 
 
 def rows(slab: Tensor) -> Tensor:
@@ -75,31 +108,53 @@ def rows(slab: Tensor) -> Tensor:
     return slab.view(-1, min(len(slab), BLOCK))
 
 
-def magnitudes(x: Tensor, room: Tensor) -> Floats:
-    """The largest magnitude of each row; LocalError if one is NaN or infinite."""
-    torch.abs(x, out=room)
-    found: Floats = room.amax(dim=1).cpu().numpy()  # NaN wins
-    if not np.isfinite(found).all():
+def magnitudes(x: Tensor, smallest: float = 0) -> Floats:
+    """The largest magnitude of each row, 0 for those below `smallest`; LocalError if one is NaN or infinite."""
+    high, low = x.amax(dim=1), x.amin(dim=1)  # NaN wins; |x| would have to be written, and read again
+    found: Floats = np.maximum(np.abs(high.cpu().numpy()), np.abs(low.cpu().numpy()))
+    if not np.maximum.reduce(found) < np.inf:
         raise diverged()
+    if np.minimum.reduce(found) < smallest:
+        found[found < smallest] = 0
     return found
+
+
+def readable(array: npt.NDArray[Any]) -> Tensor:
+    """A payload's memory as a tensor, to read from; torch converts faster than numpy."""
+    return torch.from_numpy(array)
 
 
 def column(scales: Floats, like: Tensor) -> Tensor:
     """One number for each row, to multiply the rows of `like` by; the array is ours, not a payload's."""
-    return torch.from_numpy(scales).to(like.device)[:, None]
+    return torch.from_numpy(scales[:, None]).to(like.device)
 
 
 def factors(levels: float, scales: Floats) -> Floats:
     """levels / scale for each, and 0 for a scale of 0."""
-    if scales.min() > 0:
+    if np.minimum.reduce(scales) > 0:
         return levels / scales
     quotients: Floats = np.divide(levels, scales, out=np.zeros_like(scales), where=scales > 0)
     return quotients
 
 
-def are_scales(scales: Floats, smallest: float) -> bool:
-    """Whether each is +0, or finite and at least `smallest`; told by the bits, as NaN may not be compared aloud."""
+def bits_of(number: float) -> int:
+    """Those of the fp32 number; of numbers that are not negative, the larger has the larger bits."""
+    return int(np.float32(number).view(np.uint32))
+
+
+def largest_scale(codec: str, scales: Floats, least: int) -> float:
+    """The largest of a payload's; PayloadError unless each is +0, or finite with bits of at least `least`."""
     if not len(scales):
-        return True
-    bits, least = scales.view(np.uint32), int(np.float32(smallest).view(np.uint32))
-    return bool(bits.max() < INFINITY and (bits.min() >= least or ((bits == 0) | (bits >= least)).all()))
+        return 0
+    bits = scales.view(np.uint32)  # as NaN may not be compared aloud
+    top = np.maximum.reduce(bits)
+    if top >= INFINITY or (np.minimum.reduce(bits) < least and not ((bits == 0) | (bits >= least)).all()):
+        raise PayloadError(f"{codec} payload with a magnitude that is NaN, infinite, negative or denormal")
+    return float(top.view(np.float32))
+
+
+with warnings.catch_warnings():  # once in a process torch warns of memory that may not be written to; nobody does
+    warnings.simplefilter("ignore")
+    readable(np.frombuffer(b"\0", np.uint8))
+
+WHOLE = Slab(slice(0, SLAB), slice(0, SLAB // BLOCK))

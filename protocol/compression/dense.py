@@ -33,7 +33,7 @@ class Dense(ABC):
     def add(self, total: Tensor, payload: Payload, weight: float = 1.0) -> None:
         """Add what `decode` would give, times the weight: each a multiplication, then an addition."""
         for slab, x, room in slabs_of(total):
-            self.read(payload, len(total), slab, room.view(-1))
+            self.read(payload, len(total), slab, room.floats.view(-1))
             if weight != 1:
-                room.mul_(weight)
-            x.add_(room)
+                room.floats.mul_(weight)
+            x.add_(room.floats)

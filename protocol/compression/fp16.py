@@ -19,8 +19,19 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from shoal.protocol.compression.base import Payload, require_size
-from shoal.protocol.compression.blocks import BLOCK, Floats, Slab, blocks, column, magnitudes, rows, slabs, slabs_of
+from shoal.protocol.compression.base import Payload, require_size, sealed
+from shoal.protocol.compression.blocks import (
+    BLOCK,
+    Floats,
+    Slab,
+    blocks,
+    column,
+    magnitudes,
+    readable,
+    rows,
+    slabs,
+    slabs_of,
+)
 from shoal.protocol.compression.dense import Dense
 from shoal.protocol.errors import PayloadError
 
@@ -44,20 +55,20 @@ class Fp16(Dense):
         """2 n, and 2 per block begun."""
         return 2 * blocks(n) + 2 * n
 
-    def encode(self, values: Tensor) -> bytes:
+    def encode(self, values: Tensor) -> Payload:
         """The blocks' exponents, then the halves."""
         n = len(values)
         payload = np.empty(self.bytes_for(n), np.uint8)
         exponents, halves = _parts(payload, n)
         written = torch.from_numpy(halves.view(np.float16))
         for slab, x, room in slabs_of(values):
-            k = floor_log2(magnitudes(x, room))
-            torch.mul(x, column(np.ldexp(np.float32(1), TOP - k), x), out=room)
+            k = floor_log2(magnitudes(x))
+            torch.mul(x, column(np.ldexp(np.float32(1), TOP - k), x), out=room.floats)
             if k.max() == HIGHEST:
-                room.clamp_(-LARGEST, LARGEST)
+                room.floats.clamp_(-LARGEST, LARGEST)
             exponents[slab.blocks] = k
-            rows(written[slab.values]).copy_(room)
-        return payload.tobytes()
+            rows(written[slab.values]).copy_(room.floats)
+        return sealed(payload)
 
     def peak(self, payload: Payload, n: int) -> float:
         """The power of two above the largest magnitude."""
@@ -73,7 +84,7 @@ class Fp16(Dense):
     def read(self, payload: Payload, n: int, slab: Slab, out: Tensor) -> None:
         """half 2**(k - 14)."""
         exponents, halves = _parts(payload, n)
-        out.copy_(torch.from_numpy(halves[slab.values].view(np.float16).copy()))
+        out.copy_(readable(halves[slab.values].view(np.float16)))
         scales = np.ldexp(np.float32(1), exponents[slab.blocks].astype(np.int32) - TOP)
         rows(out).mul_(column(scales, out))
 

@@ -25,7 +25,7 @@ class Fp32(Dense):
         """4 n."""
         return WIRE.itemsize * n
 
-    def encode(self, values: Tensor) -> bytes:
+    def encode(self, values: Tensor) -> Payload:
         """The values as they are."""
         if not is_finite(values):
             raise diverged()

@@ -20,15 +20,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from shoal.protocol.compression.base import Payload, require_size
+from shoal.protocol.compression.base import Payload, require_size, sealed
 from shoal.protocol.compression.blocks import (
     BLOCK,
     Floats,
+    Room,
     Slab,
-    are_scales,
+    bits_of,
     blocks,
     column,
     factors,
+    largest_scale,
     magnitudes,
     rows,
     slabs_of,
@@ -39,6 +41,7 @@ from shoal.protocol.errors import PayloadError
 Bytes = npt.NDArray[np.uint8]
 
 SMALLEST = 2.0**-120  # 2**6 * 2**-126, the smallest normal number
+LEAST = bits_of(SMALLEST)
 STEPS = 128 * (1 - 2.0**-20)  # s becomes 127 when its fraction is cut off, half-way points what is below
 FIRST = (1, 3, 6, 12, 24, 48, 96)  # of these steps, those with which the codes 1 to 7 begin
 
@@ -53,27 +56,25 @@ class Fp4(Dense):
         """Half of n, rounded up, and 4 per block begun."""
         return 4 * blocks(n) + -(-n // 2)
 
-    def encode(self, values: Tensor) -> bytes:
+    def encode(self, values: Tensor) -> Payload:
         """The blocks' magnitudes, then the codes."""
         n = len(values)
         payload = np.empty(self.bytes_for(n), np.uint8)
         scales, codes = _parts(payload, n)
         for slab, x, room in slabs_of(values):
-            scale = magnitudes(x, room)
-            scale[scale < SMALLEST] = 0
+            scale = magnitudes(x, SMALLEST)
             scales[slab.blocks] = scale
             codes[_pairs(slab)] = pack(quantize(x, scale, room))
-        return payload.tobytes()
+        return sealed(payload)
 
     def peak(self, payload: Payload, n: int) -> float:
         """The largest of the magnitudes."""
         require_size(self, payload, n)
         scales, codes = _parts(payload, n)
-        if not are_scales(scales, SMALLEST):
-            raise PayloadError("fp4 payload with a magnitude that is NaN, infinite, negative or denormal")
+        top = largest_scale(self.name, scales, LEAST)
         if _has_negative_zero(codes) or (n % 2 and codes[-1] > 0xF):
             raise PayloadError("fp4 payload with a code that is never sent")
-        return float(scales.max(initial=0))
+        return top
 
     def read(self, payload: Payload, n: int, slab: Slab, out: Tensor) -> None:
         """2**(code - 7) s."""
@@ -83,11 +84,11 @@ class Fp4(Dense):
         rows(out).mul_(column(scales[slab.blocks].copy(), out))
 
 
-def quantize(x: Tensor, scale: Floats, room: Tensor) -> npt.NDArray[np.int8]:
+def quantize(x: Tensor, scale: Floats, room: Room) -> npt.NDArray[np.int8]:
     """Each value in steps of s / 128, cut off towards zero; a row of scale 0 has zeros. One more if n is odd."""
-    torch.mul(x, column(factors(STEPS, scale), x), out=room)
+    torch.mul(x, column(factors(STEPS, scale), x), out=room.floats)
     steps = np.zeros(x.numel() + x.numel() % 2, np.int8)
-    torch.from_numpy(steps)[: x.numel()].copy_(room.view(-1))
+    torch.from_numpy(steps)[: x.numel()].copy_(room.floats.view(-1))
     return steps
 
 

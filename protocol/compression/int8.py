@@ -19,16 +19,19 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from shoal.protocol.compression.base import Payload, require_size
+from shoal.protocol.compression.base import Payload, require_size, sealed
 from shoal.protocol.compression.blocks import (
     BLOCK,
     Floats,
+    Room,
     Slab,
-    are_scales,
+    bits_of,
     blocks,
     column,
     factors,
+    largest_scale,
     magnitudes,
+    readable,
     rows,
     slabs_of,
 )
@@ -38,6 +41,7 @@ from shoal.protocol.errors import PayloadError
 LEVELS = 127
 STEP = np.float32(1 / LEVELS)  # such that 127 * STEP is 1
 SMALLEST = 2.0**-119  # > LEVELS * 2**-126, the smallest normal number
+LEAST = bits_of(SMALLEST)
 ROUNDING = torch.full(
     (1, BLOCK), 1.5 * 2.0**23
 )  # added to small numbers, it leaves the nearest integers in the lowest bits
@@ -53,52 +57,51 @@ class Int8(Dense):
         """n, and 4 per block begun."""
         return 4 * blocks(n) + n
 
-    def encode(self, values: Tensor) -> bytes:
+    def encode(self, values: Tensor) -> Payload:
         """The blocks' magnitudes, then the codes."""
         n = len(values)
         payload = np.empty(self.bytes_for(n), np.uint8)
         scales, codes = _parts(payload, n)
-        written = torch.from_numpy(codes)
         for slab, x, room in slabs_of(values):
-            scale = magnitudes(x, room)
-            scale[scale < SMALLEST] = 0
+            scale = magnitudes(x, SMALLEST)
             scales[slab.blocks] = scale
-            rows(written[slab.values]).copy_(quantize(x, scale, room))
-        return payload.tobytes()
+            written = torch.from_numpy(codes[slab.values].reshape(x.shape))
+            written.copy_(quantize(x, scale, room))
+        return sealed(payload)
 
     def peak(self, payload: Payload, n: int) -> float:
         """The largest of the magnitudes."""
         require_size(self, payload, n)
         scales, codes = _parts(payload, n)
-        if not are_scales(scales, SMALLEST):
-            raise PayloadError("int8 payload with a magnitude that is NaN, infinite, negative or denormal")
-        if codes.min(initial=0) < -LEVELS:
+        top = largest_scale(self.name, scales, LEAST)
+        if n and np.minimum.reduce(codes) < -LEVELS:
             raise PayloadError("int8 payload with the code -128")
-        return float(scales.max(initial=0))
+        return top
 
     def read(self, payload: Payload, n: int, slab: Slab, out: Tensor) -> None:
         """(code / 127) m."""
         scales, codes = _parts(payload, n)
-        np.copyto(out.numpy(), codes[slab.values])
+        out.copy_(readable(codes[slab.values]))
         out.mul_(float(STEP))
         rows(out).mul_(column(scales[slab.blocks].copy(), out))
 
     def add(self, total: Tensor, payload: Payload, weight: float = 1.0) -> None:
         """code (m / 127 times the weight)."""
-        n = len(total)
-        scales, codes = _parts(payload, n)
-        with np.errstate(over="ignore"):  # whether a sum stays finite is its owner's question
-            steps = scales * STEP * np.float32(weight)
+        scales, codes = _parts(payload, len(total))
+        steps = scales * STEP
+        if weight != 1:
+            with np.errstate(over="ignore"):  # whether a sum stays finite is its owner's question
+                steps *= np.float32(weight)
         for slab, x, room in slabs_of(total):
-            np.copyto(room.view(-1).numpy(), codes[slab.values])
-            x.add_(room.mul_(column(steps[slab.blocks], room)))
+            room.floats.copy_(readable(codes[slab.values].reshape(x.shape)))
+            x.addcmul_(room.floats, column(steps[slab.blocks], x))
 
 
-def quantize(x: Tensor, scale: Floats, room: Tensor) -> Tensor:
+def quantize(x: Tensor, scale: Floats, room: Room) -> Tensor:
     """The rows' codes in the lowest bytes of int32, in `room`; a row of scale 0 has zeros."""
-    rounding = ROUNDING[:, : x.shape[1]].to(x.device)
-    torch.addcmul(rounding, x, column(factors(LEVELS, scale), x), out=room)
-    return room.view(torch.int32)
+    rounding = ROUNDING if x.shape[1] == BLOCK else ROUNDING[:, : x.shape[1]]
+    torch.addcmul(rounding.to(x.device), x, column(factors(LEVELS, scale), x), out=room.floats)
+    return room.integers
 
 
 def _parts(payload: Payload | npt.NDArray[np.uint8], n: int) -> tuple[Floats, npt.NDArray[np.int8]]:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from shoal.protocol.compression.base import Payload, diverged, is_finite, require_size
+from shoal.protocol.compression.base import Payload, diverged, is_finite, require_size, sealed
 from shoal.protocol.compression.blocks import Floats, Slab
 from shoal.protocol.compression.dense import Dense
 from shoal.protocol.errors import PayloadError
@@ -43,7 +43,7 @@ class Uint8(Dense):
         """n, and 1,024 per block begun."""
         return TABLE * _blocks(n) + n
 
-    def encode(self, values: Tensor) -> bytes:
+    def encode(self, values: Tensor) -> Payload:
         """The blocks' tables, then the buckets."""
         values = values.cpu()
         if not is_finite(values):
@@ -55,7 +55,7 @@ class Uint8(Dense):
             part = values[start : start + BLOCK]
             codes[start : start + BLOCK] = found = buckets(part)
             table[:] = means(part.numpy(), found)
-        return payload.tobytes()
+        return sealed(payload)
 
     def peak(self, payload: Payload, n: int) -> float:
         """The largest magnitude in the tables."""

@@ -52,7 +52,8 @@ class Join(Message):
     base_history: Digest
     base_root: Digest
     weight: int  # tokens behind the contribution
-    bandwidth: int  # bytes per second, 0 = not measured
+    up: int  # what its line carries, in bytes per second; 0 = not measured
+    down: int
     reachable: bool  # others can send to it without a relay, but for those whom it names:
     apart: tuple[PeerId, ...]  # members that it reaches by relays alone
     votes: bool  # False: its author has signed off from this round, is back, and only contributes

@@ -18,5 +18,6 @@ class RunStatus:
     samples: int  # tokens behind the committed state
     loss: float | None  # training loss, mean over the last few inner steps
     trains: bool  # False: a member of weight 0 that keeps state and votes
-    bandwidth: int  # bytes per second this member can send, 0 = not measured yet
+    up: int  # bytes per second that this member's line carries away from it, 0 = not measured yet
+    down: int  # and towards it
     reachability: str  # "public" | "nat" | "unknown"

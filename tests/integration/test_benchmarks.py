@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from shoal.node.round_lines import WIDE, lines
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
@@ -81,5 +83,34 @@ assert table[0].split() == "ms, median (p95) shoal, 15 replicas hivemind, 5 repl
 [get] = [line for line in table if line.startswith("get ")]
 assert get.split() == ["get", "2.0", "(3.5)", "8.0", "(9.0)", "0.25"], get
 assert table[-1].startswith("WRONG: ") and "hivemind" in table[-1]
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=BENCHMARKS, timeout=60)
+
+
+@pytest.mark.parametrize("name", ["round", "round-death"])
+def test_the_pictures_of_rounds_are_drawn_from_what_lies_beside_them(tmp_path: Path, name: str) -> None:
+    docs = BENCHMARKS.parent / "docs"
+    told = tmp_path / f"{name}.json"
+    told.write_bytes((docs / told.name).read_bytes())
+    command = [sys.executable, str(BENCHMARKS / "round_timeline.py"), "--draw", str(told)]
+    subprocess.run(command, check=True, timeout=60)
+    assert told.with_suffix(".svg").read_text() == (docs / f"{name}.svg").read_text()
+
+
+def test_the_words_in_the_document_are_those_of_the_picture() -> None:
+    docs = BENCHMARKS.parent / "docs"
+    told = json.loads((docs / "round-death.json").read_text(encoding="utf-8"))[-1]
+    assert "\n".join(lines(told, WIDE, blocks=True)) in (docs / "rounds.md").read_text(encoding="utf-8")
+
+
+def test_the_limit_of_lines_is_that_of_their_best_shares() -> None:
+    program = """
+from lab import limit
+even = limit([(6e6, 6e6)] * 4, 6_000_000)
+assert abs(even - 1.5) < 0.01, even
+slow = limit([(6e6, 6e6)] * 3 + [(6e5, 6e6)], 6_000_000)
+assert abs(slow - 10) < 0.01, slow
+fast = limit([(6e6, 6e6)] * 3 + [(24e6, 24e6)], 6_000_000)
+assert abs(fast - 1) < 0.01, fast
 """
     subprocess.run([sys.executable, "-c", program], check=True, cwd=BENCHMARKS, timeout=60)

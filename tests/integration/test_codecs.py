@@ -31,7 +31,8 @@ chunk_bytes = 65536
 scatter = "{scatter}"
 gather = "{gather}"
 """
-PAIRS = [("fp16", "uint8"), ("fp4", "bf16"), *(pytest.param(name, name, marks=pytest.mark.slow) for name in CODECS)]
+SAME = (pytest.param(name, name, marks=pytest.mark.slow) for name in CODECS)
+PAIRS = [("fp16", "uint8"), ("fp4", "bf16"), ("topk", "fp16"), *SAME]
 
 
 @pytest.fixture

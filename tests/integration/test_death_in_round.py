@@ -101,6 +101,10 @@ def strike(children: Children, tmp_path: Path, kind: str, role: str, size: Size)
     assert records[0]["contributors"] in (PEERS - 1, PEERS)
     share = size.vector / owners + size.chunk
     assert all(record["resent"] <= share for record in records)
+    if kind == "kill":
+        events = [each for node in survivors for each in node.client.timeline(run, FAULT_ROUND)["events"]]
+        alive = {node.client.status()["peer"] for node in survivors}
+        assert {each["peer"] for each in events if each["what"] == "lost"} - alive, events
     until(lambda: all(node.round() >= 3 for node in survivors), "the next round to commit", words)
     assert len({node.saved_state(run) for node in survivors}) == 1
     if victim.is_running:

@@ -39,7 +39,7 @@ from shoal.protocol.wire import MAX_CONTROL_FRAME, Message, Payload, encode, mes
 RUN = RunId(b"r" * 32)
 MIB = 1 << 20
 DEADLINE = 20.0
-STATUS = RunStatus(0, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, "unknown")
+STATUS = RunStatus(0, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, 0, "unknown")
 
 
 @message(60)

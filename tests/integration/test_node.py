@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +17,7 @@ from shoal.node.exits import Exit
 from shoal.node.manifest import parse_manifest
 from shoal.node.up.processes import Children
 from shoal.protocol.errors import LocalError
-from tests.integration.nodes import RealNode, until
+from tests.integration.nodes import PATIENCE, RealNode, until
 
 MANIFEST = """
 name = "tiny"
@@ -58,6 +61,7 @@ def test_a_run_from_its_creation_to_a_restart(children: Children, tmp_path: Path
     until(lambda: members_of_last(first, run) == 3, "a round with all three", words)
     check_records(first, run)
     check_peers(second, run)
+    check_timeline(second, run)
 
     third.client.leave_run(run)
     assert third.client.runs() == []
@@ -65,9 +69,14 @@ def test_a_run_from_its_creation_to_a_restart(children: Children, tmp_path: Path
     until(lambda: first.round() >= left_at + 2, "rounds without the one that left", words)
     assert members_of_last(first, run) == 2
 
+    kept = second.home.run_folder(run) / "rounds.jsonl"
+    until(kept.exists, "a timeline on disk", words)
     os.kill(second.pid, signal.SIGKILL)
     until(lambda: not second.is_running, "the death", words)
+    last = json.loads(kept.read_text().splitlines()[-1])
     second.start(children)  # and is told nothing
+    until(second.row, "the run", words)
+    assert second.client.timeline(run, last["round"]).items() >= last.items()
     before = first.round()
     until(lambda: second.round() >= before + 1, "the restarted member to catch up and commit", words)
     assert_same_state(first, second, run, words)
@@ -97,6 +106,24 @@ def check_peers(node: RealNode, run: str) -> None:
     assert {row["run"] for row in rows} == {run}
     assert {row["path"] for row in rows} <= {"direct", None}
     assert all(set(row) >= {"peer", "run", "round", "path", "rtt_ms"} for row in rows)
+
+
+def check_timeline(node: RealNode, run: str) -> None:
+    """What it tells of a round fits what a round is, for programs and for people."""
+    last = next(record for record in reversed(node.client.rounds(run)) if record["members"] == 3)
+    shown = node.client.timeline(run, last["round"])
+    assert (shown["size"], shown["attempt"]) == (3, last["attempt"])
+    assert shown["began"] <= 0 <= shown["committed"] <= shown["ended"]
+    assert shown["ended"] == pytest.approx(last["seconds"], abs=0.1)
+    assert shown["owners"].keys() <= set(shown["members"])
+    came = [flow for flow in shown["traffic"] if (flow["way"], flow["kind"]) == ("received", "final")]
+    assert sum(flow["count"] for flow in came) + shown["owners"].get(shown["peer"], 0) >= shown["chunks"] > 1
+    assert all(0 <= flow["first"] <= flow["last"] <= shown["committed"] and flow["bytes"] for flow in came)
+    command = [sys.executable, "-m", "shoal.node", "logs", "--round", str(last["round"])]
+    environ = os.environ | {"SHOAL_HOME": str(node.home.root)}
+    printed = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
+    assert printed.startswith(f"round {last['round']} of tiny, ")
+    assert "\nMost of it was " in printed
 
 
 def assert_same_state(one: RealNode, other: RealNode, run: str, words: object) -> None:

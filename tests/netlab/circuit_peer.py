@@ -8,6 +8,7 @@
 {"path": peer}                               how we are connected with it
 {"say": [peer, bytes]}                       have it say so much back to us
 {"leave": peer}                              end all connections with it
+{"cap": [up, down]}                          send and receive no faster, in bytes a second; before it does anything else
 """
 
 from __future__ import annotations
@@ -123,6 +124,11 @@ class Peer:
             return await self.talk(PeerId(peer), count)
         if "lend" in question:
             self.transport.be_relay(tuple(question["lend"]))
+            return {}
+        if "cap" in question:
+            up, down = question["cap"]
+            self.transport.throttle.up.cap(up)
+            self.transport.throttle.down.cap(down)
             return {}
         if "leave" in question:
             await self.transport.disconnect(PeerId(question["leave"]))

@@ -17,7 +17,7 @@ from tests.simulation.world import Disk, World
 
 def status(round: int = 0, step: int = 0) -> RunStatus:
     """A plausible status."""
-    return RunStatus(round, NO_DIGEST, NO_DIGEST, "training", step, 0, None, True, 0, "public")
+    return RunStatus(round, NO_DIGEST, NO_DIGEST, "training", step, 0, None, True, 0, 0, "public")
 
 
 class MemberNode(Node):

@@ -55,11 +55,14 @@ class HomeWorld(World[Peer]):
         return sum(count - 1 for (sender, _), count in self.contributions[round].items() if sender == peer)
 
 
-def home_swarm(seed: int, rates: Sequence[float], chunks: int, unnoticed: float = 0.0) -> tuple[HomeWorld, Oracle]:
-    """A swarm whose members send at these rates (bytes per second), standing on round 0."""
+def home_swarm(
+    seed: int, rates: Sequence[float], chunks: int, unnoticed: float = 0.0, measured: bool = False
+) -> tuple[HomeWorld, Oracle]:
+    """A swarm whose members send at these rates (bytes per second), and may know it, standing on round 0."""
     names = peers_named(len(rates))
     oracle = Oracle(names[0])
-    shape = Shape(chunks=chunks, start_members=len(names))
+    ups = tuple((name, int(rate)) for name, rate in zip(names, rates, strict=True)) if measured else ()
+    shape = Shape(chunks=chunks, start_members=len(names), ups=ups)
     world = HomeWorld(
         lambda me, now, disk, rng: Peer(me, names, disk, rng, oracle, shape), seed, HOME, unnoticed=unnoticed
     )

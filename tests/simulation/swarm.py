@@ -114,6 +114,11 @@ class Shape:
     apart: tuple[tuple[PeerId, PeerId], ...] = ()  # pairs between which payloads take a relay; both know
     keepers: tuple[PeerId, ...] = ()  # keep state and vote, with weight 0
     slack: float = 0.0
+    ups: tuple[tuple[PeerId, int], ...] = ()  # who knows how fast its uplink is, in bytes a second
+
+    def up(self, peer: PeerId) -> int:
+        """What `peer` knows of its uplink."""
+        return dict(self.ups).get(peer, 0)
 
     def standing(self, peer: PeerId) -> Standing:
         """How others reach `peer`."""
@@ -160,7 +165,10 @@ class Peer(Node):
     # -- the world's hooks ----------------------------------------------------------------------------------
 
     def start(self, now: float) -> list[Effect]:
-        return self._train_if_open(self.member.start(now, self._seeds))
+        effects = self.member.start(now, self._seeds)
+        if up := self.shape.up(self.me):
+            effects += self.member.report(now, step=0, samples=0, loss=None, reachability="unknown", line=(up, 0))
+        return self._train_if_open(effects)
 
     def receive(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
         return self._train_if_open(self.member.receive(now, sender, message))
@@ -279,7 +287,7 @@ class Peer(Node):
         ]
         self._oracle.offered(self.me, base.round + 1, weight, self._offered)
         self._oracle.begins(base.round + 1)
-        offer = Offer(weight, 0, self.shape.standing(self.me))
+        offer = Offer(weight, up=self.shape.up(self.me), standing=self.shape.standing(self.me))
         return self.member.submit(now, offer, payloads.__getitem__ if weight else None)
 
     def _apply(self, now: float) -> list[Effect]:

@@ -91,7 +91,7 @@ class Fragments(Node):
             root = Digest(self.states[part][-1])
             return [*rounds.applied(now, root), Wake(PACE[part], Timer("app", "trained", 0, str(part)))]
         number = rounds.base.round + 1 if rounds.base is not None else 0
-        return rounds.submit(now, Offer(10, 0), lambda chunk: self._encode(part, number, chunk))
+        return rounds.submit(now, Offer(10), lambda chunk: self._encode(part, number, chunk))
 
     def _encode(self, part: int, number: int, chunk: int) -> bytes:
         packed: bytes = msgpack.packb([self.me, number, part, chunk, 1.0])

@@ -279,10 +279,10 @@ class World(Generic[N]):
             self.disks[process.peer][effect.name] = through_codec(effect.record)[1]
 
     def _send(self, process: Process[N], effect: Send, encoded: dict[int, tuple[bytes, Message]]) -> None:
-        message = effect.filled()
+        message = effect.message
         known = encoded.get(id(message))
         if known is None:
-            known = encoded[id(message)] = through_codec(message)
+            known = encoded[id(message)] = through_codec(effect.filled())
         assert effect.to != process.peer, "a core sends to others only"
         data, copy = known
         self.sent[type(message).__name__] += 1

@@ -40,7 +40,7 @@ SIGNER = FakeSigner(A)
 
 def join(peer: PeerId, leader: PeerId, attempt: int = 1, **changes: Any) -> Join:
     """A valid JOIN, but for `changes`; signed."""
-    sound = Join(ROUND, 0, attempt, leader, peer, BASE.history, BASE.root, 10, 0, True, (), True, None, b"")
+    sound = Join(ROUND, 0, attempt, leader, peer, BASE.history, BASE.root, 10, 0, 0, True, (), True, None, b"")
     return signed(dataclasses.replace(sound, **changes), FakeSigner(peer))
 
 

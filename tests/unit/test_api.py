@@ -88,6 +88,18 @@ async def test_the_last_rounds_alone(call: Caller) -> None:
 
 
 @pytest.mark.asyncio
+async def test_the_timeline_of_a_round(call: Caller) -> None:
+    assert await call("GET", "/v1/runs/stdlib/rounds/3") == (200, call.service.timeline(RUN, 3))
+    assert await call("GET", f"/v1/runs/{RUN}/rounds/4") == (
+        404,
+        {"error": "nothing is known of round 4", "blame": "caller"},
+    )
+    assert (await call("GET", "/v1/runs/ffffffff/rounds/3"))[0] == 404
+    for wrong in ("0", "x", "-1", "9" * 10):
+        assert (await call("GET", f"/v1/runs/{RUN}/rounds/{wrong}"))[0] == 400, wrong
+
+
+@pytest.mark.asyncio
 async def test_writes(call: Caller) -> None:
     assert (await call("POST", "/v1/runs", {"manifest": "name='a'", "train": False}))[0] == 200
     assert (await call("POST", f"/v1/runs/{RUN}/join", {"train": True}))[0] == 200

@@ -188,12 +188,24 @@ def test_reads_for_people(shoal: Shoal, node: FakeService) -> None:
     _, out, _ = shoal("status")
     assert ["state", "CONNECTED"] in [line.split() for line in out.splitlines()]
     assert f"{RUN[:8]}  stdlib" in out
+    assert "limits        20 Mbit/s up, 20 GB a day, 19.5 GB used today\n" in out
+    assert "more than 95% of it have?[2J passed (volume-nearly-used-up)" in out
+    node.paused = "paused: the volume is used up; this node goes on tomorrow"
+    assert "Paused: the volume is used up; this node goes on tomorrow." in shoal("status")[1]
+    assert shoal("status", "--exit-code")[0] == Exit.OK
+    node.paused = None
     _, out, _ = shoal("run", "show", "stdlib")
     assert "model: dim=128, tied=yes" in out
     assert "4.0 KiB" in out
     _, out, _ = shoal("peers")
     assert "evil?[2Jpeer" in out
     assert "\x1b" not in out
+
+
+def test_status_says_how_fast_our_line_is_as_far_as_it_was_measured(shoal: Shoal, node: FakeService) -> None:
+    _, out, _ = shoal("status")
+    [line] = [line.split() for line in out.splitlines() if line.startswith("line")]
+    assert line == ["line", "10", "Mbit/s", "up"]
 
 
 def test_a_terminal_gets_the_same_in_a_table(shoal: Shoal, node: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -437,7 +449,8 @@ def test_the_childs_command_line_says_the_same(shoal: Shoal, monkeypatch: pytest
     runs = (RUN, LINK, str(FAKE_DAEMON))
     node = (find_home().root, 1234, "127.0.0.1", "::1", 0, (ADDRESS,), 3, "cuda:1")
     asked = NodeSettings(*node, data, FAKE_DAEMON, runs, train=False, data_limit=0.5, share_data=False)
-    for each in (asked, replace(asked, mdns=False), replace(asked, port_mapping=False)):
+    limited = replace(asked, max_up=2_500_001, max_down=8_000, max_per_day=20 * 10**9)
+    for each in (asked, replace(asked, mdns=False), replace(asked, port_mapping=False), limited):
         argv = launch.foreground_argv(each)
         assert shoal(*argv[argv.index("shoal.node") + 1 :])[0] == Exit.OK
         assert seen.pop() == each
@@ -454,6 +467,9 @@ def test_the_childs_command_line_says_the_same(shoal: Shoal, monkeypatch: pytest
         (["--data", "/nowhere/at/all"], "--data"),
         (["--data-limit", "-1"], "--data-limit"),
         (["--data-limit", "nan"], "--data-limit"),
+        (["--max-up", "20"], "--max-up 20 is no rate: write it in bits, as 20Mbit, or in bytes, as 2.5MB/s"),
+        (["--max-down", "1kbit"], "--max-down 1kbit is too little to take part in anything: at least 64 kbit/s"),
+        (["--max-per-day", "1MB"], "--max-per-day 1MB is too little to take part in anything: at least 100 MB"),
         (["--bootstrap", "192.0.2.7:4101"], "/tcp/4101"),
         (["--create", "/nowhere.toml"], "--create"),
         (["--join", "/nowhere.toml"], "--join"),
@@ -670,3 +686,21 @@ def test_two_starts_at_once_give_one_node(background: Home) -> None:
     assert winner.poll() is None
     launch.stop(background, print)
     winner.communicate()
+
+
+def test_the_timeline_of_a_round(shoal: Shoal, node: FakeService) -> None:
+    code, out, _ = shoal("logs", "--round", "3", "--json")
+    assert (code, json.loads(out)) == (Exit.OK, node.timeline(RUN, 3))
+    code, out, _ = shoal("logs", "--round", "3", "--run", "stdlib")
+    assert code == Exit.OK
+    assert out.startswith("round 3 of stdlib, as self01 saw it\n")
+    assert "it waited 0.600 s for slow03 (relayed)" in out
+    assert "\x1b" not in out
+    assert shoal("logs", "--round", "9")[::2] == (Exit.FAILED, "shoal: nothing is known of round 9\n")
+    assert shoal("logs", "--round", "0")[0] == Exit.USAGE
+    assert shoal("logs", "--round", "3", "--follow")[0] == shoal("logs", "--run", "stdlib")[0] == Exit.USAGE
+    code, _, err = shoal("logs", "--round", "3", "--run", "other")
+    assert (code, err.startswith("shoal: this node is in no run 'other'")) == (Exit.FAILED, True)
+    node.not_open = [{**dict.fromkeys(("run", "name"), "cd" * 32), "name": None, "phase": "restoring", "round": 0}]
+    code, _, err = shoal("logs", "--round", "3")
+    assert (code, err) == (Exit.FAILED, "shoal: name the run with --run: this node is in stdlib, cdcdcdcd\n")

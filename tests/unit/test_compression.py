@@ -14,10 +14,14 @@ from hypothesis.extra import numpy as hnp
 
 from shoal.protocol.compression import CODECS, Codec, codec
 from shoal.protocol.compression.blocks import BLOCK, SLAB
+from shoal.protocol.compression.selection import KEPT
+from shoal.protocol.compression.sparse import Sparse
 from shoal.protocol.errors import LocalError, PayloadError
 
 each_codec = pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
 LARGEST = torch.finfo(torch.float32).max
+SHORTER = {"fedzip"}  # whose payloads may be shorter than `bytes_for`
+COARSE = {"sign", "topk", "fedzip"}  # whose errors are of the size of values
 NOT_FINITE = (math.nan, math.inf, -math.inf)
 vectors = hnp.arrays(
     np.float32,
@@ -34,7 +38,8 @@ def normal(n: int, seed: int = 0) -> torch.Tensor:
 @each_codec
 @given(vectors)
 def test_size_is_known_beforehand(codec: Codec, array: np.ndarray) -> None:
-    assert len(codec.encode(torch.from_numpy(array))) == codec.bytes_for(len(array))
+    size, most = len(codec.encode(torch.from_numpy(array))), codec.bytes_for(len(array))
+    assert size == most or (codec.name in SHORTER and size < most)
 
 
 @each_codec
@@ -58,7 +63,7 @@ def test_decode_is_total(codec: Codec, data: st.DataObject, n: int) -> None:
         with pytest.raises(PayloadError):
             codec.peak(payload, n)
         return
-    assert len(payload) == size
+    assert len(payload) == size or (codec.name in SHORTER and len(payload) < size)
     assert values.shape == (n,)
     assert values.dtype == torch.float32
     assert not n or values.abs().max() <= codec.peak(payload, n) < math.inf
@@ -66,7 +71,7 @@ def test_decode_is_total(codec: Codec, data: st.DataObject, n: int) -> None:
 
 def changed(codec: Codec, n: int) -> st.SearchStrategy[bytes]:
     """A payload with one byte put in the place of another."""
-    payload = codec.encode(normal(n))
+    payload = bytes(codec.encode(normal(n)))
     place = st.integers(0, max(0, len(payload) - 1))
     return st.builds(lambda at, byte: payload[:at] + byte + payload[at + 1 :], place, st.binary(min_size=1, max_size=1))
 
@@ -74,9 +79,9 @@ def changed(codec: Codec, n: int) -> st.SearchStrategy[bytes]:
 @each_codec
 @pytest.mark.parametrize("change", [-1, 1])
 def test_decode_refuses_another_size(codec: Codec, change: int) -> None:
-    payload = codec.encode(torch.ones(5)) + b"\0"
+    payload = bytes(codec.encode(torch.ones(5)))
     with pytest.raises(PayloadError):
-        codec.decode(payload[: codec.bytes_for(5) + change], 5)
+        codec.decode((payload + b"\0")[: len(payload) + change], 5)
 
 
 @each_codec
@@ -90,7 +95,10 @@ def test_nan_and_inf_do_not_leave(codec: Codec, bad: float, at: int) -> None:
 
 
 BADLY_BEGUN = {
-    **{name: [struct.pack("<f", bad) for bad in NOT_FINITE] for name in ("fp32", "int8", "uint8", "fp4")},
+    **{
+        name: [struct.pack("<f", bad) for bad in NOT_FINITE]
+        for name in ("fp32", "int8", "uint8", "fp4", "sign", "topk", "fedzip")
+    },
     "fp16": [struct.pack("<hH", 0, bits) for bits in (0x7E00, 0x7C00, 0xFC00)],
     "bf16": [struct.pack("<H", bits) for bits in (0x7FC0, 0x7F80, 0xFF80)],
 }
@@ -100,7 +108,7 @@ BADLY_BEGUN = {
 @pytest.mark.parametrize("which", range(3), ids=["nan", "inf", "-inf"])
 def test_nan_and_inf_do_not_enter(codec: Codec, which: int) -> None:
     bad = BADLY_BEGUN[codec.name][which]
-    payload = bad + codec.encode(torch.zeros(3))[len(bad) :]
+    payload = bad + bytes(codec.encode(torch.zeros(3)))[len(bad) :]
     with pytest.raises(PayloadError):
         codec.decode(payload, 3)
 
@@ -110,7 +118,10 @@ def test_nan_and_inf_do_not_enter(codec: Codec, which: int) -> None:
 @pytest.mark.parametrize("value", [0.0, 1.0, -0.5])
 def test_constants_come_back(codec: Codec, n: int, value: float) -> None:
     values = torch.full((n,), value)
-    assert torch.equal(codec.decode(codec.encode(values), n), values)
+    back = codec.decode(codec.encode(values), n)
+    sent = back != 0 if isinstance(codec, Sparse) else torch.full((n,), True)
+    assert torch.equal(back[sent], values[sent])
+    assert sent.sum() >= min(n, KEPT) * bool(value)
 
 
 @each_codec
@@ -119,13 +130,15 @@ def test_no_size_of_values_is_beyond_it(codec: Codec, size: float) -> None:
     """Denormals may be lost, and nothing becomes infinite or much larger than it was."""
     values = torch.tensor([size, -size, 0.0, size / 2])
     back = codec.decode(codec.encode(values), 4)
-    assert (back - values).abs().max() <= max(size / 128, 2.0**-117)
+    assert (back - values).abs().max() <= max(size * (0.75 if codec.name in COARSE else 1 / 128), 2.0**-117)
 
 
 @each_codec
 def test_slabs_are_encoded_as_the_same_values_alone(codec: Codec) -> None:
     step = math.lcm(codec.block, BLOCK)
     values = normal(SLAB + step + 7)
+    if codec.name == "fedzip":  # one codebook for all: the same, if they are few values
+        values = values.sign() * (values.abs() > 2.7)
     whole = codec.decode(codec.encode(values), len(values))
     parts = [codec.decode(codec.encode(part), len(part)) for part in values.split(step)]
     assert torch.equal(whole, torch.cat(parts))
@@ -165,8 +178,9 @@ def test_payload_and_values_are_copies(codec: Codec) -> None:
 def test_a_payload_may_lie_anywhere_in_a_buffer(codec: Codec) -> None:
     values = normal(BLOCK + 3)
     payload = codec.encode(values)
-    shifted = memoryview(b"\0" + payload)[1:]
+    shifted = memoryview(b"\0" + bytes(payload))[1:]
     assert torch.equal(codec.decode(shifted, len(values)), codec.decode(payload, len(values)))
+    assert codec.peak(shifted, len(values)) == codec.peak(payload, len(values))
     one, other = torch.zeros(len(values)), torch.zeros(len(values))
     codec.add(one, shifted)
     codec.add(other, payload)
@@ -174,5 +188,5 @@ def test_a_payload_may_lie_anywhere_in_a_buffer(codec: Codec) -> None:
 
 
 def test_an_unknown_codec_is_named() -> None:
-    with pytest.raises(LocalError, match=r"'fp64'.*fp32, fp16, bf16, int8, uint8, fp4"):
+    with pytest.raises(LocalError, match=r"'fp64'.*fp32, fp16, bf16, int8, uint8, fp4, sign, topk, fedzip"):
         codec("fp64")

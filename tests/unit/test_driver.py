@@ -11,11 +11,14 @@ import pytest
 
 from shoal.node.disk import Disk
 from shoal.node.driver import Driver
+from shoal.node.timelines import Timelines
 from shoal.protocol.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import PeerId
 from shoal.protocol.member import Member
+from shoal.protocol.members import PeerDown
 from shoal.protocol.messages.node import GetManifest
+from shoal.protocol.messages.rounds import Ask, Final
 from shoal.protocol.wire import Message
 
 ANNA = PeerId("anna")
@@ -28,10 +31,11 @@ class Happened(Event):
 class FakeMember:
     """Answers every input with the next of its prepared effects."""
 
+    me = PeerId("me")
     phase = "training"
-    rounds = SimpleNamespace(waiting_for=list)
 
     def __init__(self, *answers: list[Effect]) -> None:
+        self.rounds = SimpleNamespace(waiting_for=list, base=None)
         self.answers = list(answers)
         self.fired: list[Timer] = []
 
@@ -136,3 +140,27 @@ async def test_what_a_peer_is_blamed_for_in_passing_is_said_and_ends_nothing(
     assert escaped == []
     assert shell.failures == []
     assert [record.getMessage() for record in caplog.records] == ["peer anna: nonsense"] * 2
+
+
+@pytest.mark.asyncio
+async def test_what_comes_and_leaves_is_on_the_timeline_and_kept_when_all_is_over(tmp_path: Path) -> None:
+    ask, final = Ask(5, 0, 1), Final(5, 0, 1, 0, (0, 0), b"\x01", b"mean")
+    shell = Shell(tmp_path, [Send(ANNA, ask), Send(ANNA, final), Tell(PeerDown(ANNA))], [], [])
+    member = shell.member
+    member.rounds.base = SimpleNamespace(round=4)
+    member.receive = lambda now, sender, message: []  # type: ignore[method-assign]
+    member.left = lambda now, to, message, sent: None  # type: ignore[attr-defined]
+    shell.driver.receive(ANNA, ask)
+    shell.driver.command(member.step)
+    shell.driver.left(ANNA, final, sent=False)  # dropped: it has not left
+    shell.driver.left(ANNA, final, sent=True)
+    shown = shell.driver.timelines.find(shell.driver.now(), 5)
+    assert [(each["way"], each["kind"], each["count"], each["bytes"]) for each in shown["traffic"]] == [
+        ("sent", "ask", 1, 0),
+        ("sent", "final", 1, 4),
+    ]
+    assert [each["what"] for each in shown["events"]] == ["lost"]
+    member.rounds.base = SimpleNamespace(round=5)
+    shell.driver.command(member.step)
+    shell.driver.close()
+    assert Timelines(PeerId("me"), tmp_path).find(0.0, 5)["traffic"] == shown["traffic"]

@@ -35,7 +35,7 @@ class Receiver:
         self.allowed, self.was_reset, self.rest = 0, 0, 0.0
         stream: Any = self
         self.came: list[tuple[int, float]] = []
-        note = lambda size, seconds: self.came.append((size, seconds))  # noqa: E731
+        note = lambda begin, end, size: self.came.append((size, end - begin))  # noqa: E731
         self.incoming = Incoming(
             stream, limit + MAX_HEAD, PeerId("peer"), decode_frame, self.take, self.complaints.append, note
         )

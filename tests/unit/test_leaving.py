@@ -53,7 +53,7 @@ from tests.unit.rounds_kit import (
     value,
 )
 
-OFFER = Offer(10, 0)
+OFFER = Offer(10)
 LEADER = rank(BASE, 1, PEERS)[0]
 NEXT = dataclasses.replace(BASE, round=ROUND)
 PREPARED = value(Ballot(2, 0, B))
@@ -79,7 +79,8 @@ class _View:
 
     def status(self, peer: PeerId) -> RunStatus | None:
         known = peer in self.known or peer in self.others
-        return RunStatus(self.round, NO_DIGEST, NO_DIGEST, "syncing", 0, 0, None, True, 0, "unknown") if known else None
+        said = RunStatus(self.round, NO_DIGEST, NO_DIGEST, "syncing", 0, 0, None, True, 0, 0, "unknown")
+        return said if known else None
 
 
 def _rounds(me: PeerId, base: Base | None, record: VoteRecord | None = None, alive: Sequence[PeerId] = PEERS) -> Rounds:

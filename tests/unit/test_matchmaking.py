@@ -48,7 +48,7 @@ from tests.unit.rounds_kit import (
 )
 
 LEADER, SECOND, THIRD = rank(BASE, 1, PEERS)
-OFFER = Offer(10, 0)
+OFFER = Offer(10)
 
 
 class _View:
@@ -102,7 +102,7 @@ def test_a_leader_waits_for_joins_and_a_follower_for_those_who_say_that_they_tra
     assert leader.waiting_for() == [THIRD]
     follower.submit(0.0, OFFER)
     assert follower.waiting_for() == []  # nobody has said anything
-    here = RunStatus(BASE.round, BASE.history, BASE.root, "training", 0, 0, None, True, 0, "unknown")
+    here = RunStatus(BASE.round, BASE.history, BASE.root, "training", 0, 0, None, True, 0, 0, "unknown")
     ready, elsewhere = dataclasses.replace(here, phase="matching"), dataclasses.replace(here, round=BASE.round + 1)
     for third, late in ((here, [THIRD]), (ready, []), (elsewhere, [])):
         view.statuses = {THIRD: third, LEADER: ready}

@@ -24,7 +24,7 @@ from shoal.protocol.wire import Message
 from tests.simulation.signing import FakeSigner
 
 ME, A, B, C = PeerId("me"), PeerId("a"), PeerId("b"), PeerId("c")
-STATUS = RunStatus(0, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, "unknown")
+STATUS = RunStatus(0, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, 0, "unknown")
 NOTHING = News((), ())
 
 

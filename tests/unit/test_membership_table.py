@@ -10,7 +10,7 @@ from shoal.protocol.messages.membership import Entry, Row
 from shoal.protocol.messages.status import RunStatus
 
 ME, A, B, C = PeerId("me"), PeerId("a"), PeerId("b"), PeerId("c")
-STATUS = RunStatus(0, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, "unknown")
+STATUS = RunStatus(0, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, 0, "unknown")
 
 
 def entry(peer: PeerId, incarnation: int = 0, version: int = 0, *, left: bool = False) -> Entry:

@@ -135,6 +135,12 @@ def test_the_router_s_own_words_say_what_is_beyond_it() -> None:
     assert beyond.sentence == "The carrier translates addresses (CGNAT)."
 
 
+def test_the_owner_s_limits_are_said_where_there_are_any() -> None:
+    [said] = [each for each in findings(dataclasses.replace(KEEPING, limits="20 Mbit/s up")) if "LIMITS" in each.code]
+    assert said.sentence == "This node's owner lets no more pass than 20 Mbit/s up."
+    assert not [each for each in findings(KEEPING) if "LIMITS" in each.code]
+
+
 def test_a_clock_that_is_off_says_by_how_much_and_which_way() -> None:
     facts = dataclasses.replace(PUBLIC, clocks=(-2.5,))
     [off] = [each for each in findings(facts) if each.code == "NET-CLOCK-OFF"]

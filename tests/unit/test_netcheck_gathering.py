@@ -19,6 +19,7 @@ from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.dht import Contact
 from shoal.protocol.network import Network
 from shoal.protocol.paths import DIRECT
+from shoal.protocol.throttle import Throttle
 
 HOME = "/ip4/192.168.1.7/tcp/4101"
 FOUR, SIX = "/ip4/203.0.113.9/tcp/4101", "/ip6/2001:db8::9/tcp/4101"
@@ -30,6 +31,7 @@ class Around:
     """A network, a discovery and relays."""
 
     def __init__(self) -> None:
+        self.throttle = Throttle()
         self.verdict = SimpleNamespace(reachability="nat", addresses=())
         self.is_settled, self.lends, self.nat = True, False, "keeping"
         self.relays: list[PeerId] = []

@@ -13,7 +13,7 @@ from shoal.protocol.ids import NO_DIGEST
 from shoal.protocol.messages.status import RunStatus
 from tests.unit.rounds_kit import A, B, C, D
 
-SOMEWHERE = RunStatus(1, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, "unknown")
+SOMEWHERE = RunStatus(1, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, 0, "unknown")
 PUBLIC, NAT = (dataclasses.replace(SOMEWHERE, reachability=word) for word in ("public", "nat"))
 
 

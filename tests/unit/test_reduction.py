@@ -15,13 +15,12 @@ from torch import Tensor
 from shoal.protocol.chunks import chunk_bounds
 from shoal.protocol.compression import codec
 from shoal.protocol.errors import PayloadError
-from shoal.protocol.reducer import Reducer
 from shoal.protocol.reduction import MeanReducer
 
 fp32, int8 = codec("fp32"), codec("int8")
 
 
-def reducer(n: int, scatter: str = "fp32", gather: str = "fp32") -> Reducer:
+def reducer(n: int, scatter: str = "fp32", gather: str = "fp32") -> MeanReducer:
     return MeanReducer([n], codec(scatter), codec(gather))
 
 

@@ -54,7 +54,8 @@ def test_who_trains_has_the_text_in_memory() -> None:
 
 def test_every_codec_is_counted_as_it_writes() -> None:
     whole = 1 << 20
-    assert {name: codec.bytes_for(whole) / whole for name, codec in CODECS.items()} == VALUE_BYTES
+    sizes = {name: codec.bytes_for(whole) / whole for name, codec in CODECS.items()}
+    assert sizes == pytest.approx(VALUE_BYTES, abs=1e-4)  # a FedZip payload has a codebook besides
 
 
 def test_traffic_approaches_twice_the_model_and_less_with_a_codec() -> None:

@@ -91,15 +91,19 @@ def test_the_rank_changes_with_the_attempt_and_not_with_the_order_of_the_names()
     assert len({tuple(rank(BASE, attempt, PEERS)) for attempt in range(20)}) > 1
 
 
-def test_shares_follow_bandwidth_and_go_to_the_reachable() -> None:
+def test_shares_follow_lines_and_go_to_the_reachable() -> None:
     policy = dataclasses.replace(POLICY, chunks=8)
-    owners = _shares([join(A, A, bandwidth=300), join(B, A, bandwidth=100), join(C, A, reachable=False)], policy)
-    assert (owners.count(A), owners.count(B), owners.count(C)) == (6, 2, 0)
-
-
-def test_the_unmeasured_count_with_the_mean_and_nobody_reachable_means_everybody() -> None:
-    assert _shares([join(A, A, bandwidth=100), join(B, A)], Policy(1, 1, 64, 1, 4)).count(B) == 2
+    fast, slow, hidden = join(A, A, up=300), join(B, A, up=190), join(C, A, up=300, reachable=False)
+    owners = _shares([fast, slow, hidden], policy)
+    assert (owners.count(A), owners.count(B), owners.count(C)) == (7, 1, 0)
+    assert owners == (A,) * 7 + (B,)
     assert set(_shares([join(A, A, reachable=False), join(B, A, reachable=False)], POLICY)) == {A, B}
+
+
+def test_whoever_contributes_nothing_sends_less_and_so_owns_more() -> None:
+    joins = [join(peer, A, weight=0 if peer == A else 1, up=100, down=200) for peer in (A, B, C)]
+    owners = _shares(joins, dataclasses.replace(POLICY, chunks=9))
+    assert owners.count(A) > owners.count(B) == owners.count(C)
 
 
 def test_whoever_is_apart_from_somebody_owns_nothing_whichever_of_the_two_says_so() -> None:

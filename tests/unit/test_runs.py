@@ -224,3 +224,38 @@ def test_all_are_at_rest_or_none(home: Home, monkeypatch: pytest.MonkeyPatch) ->
     assert not runs.are_at_rest()
     runs.open = {}
     assert not runs.are_at_rest()
+
+
+@pytest.mark.asyncio
+async def test_a_pause_ends_all_runs_well_and_keeps_them_until_it_is_over(home: Home) -> None:
+    runs = made(home)
+    runs.restoring = [SECOND]  # the node was about to enter it
+    good = Ending("good")
+    runs.open = {FIRST: cast(Run, good)}
+    runs.paused = "paused: that was all for today"
+    await runs.pause()
+    assert good.has_ended
+    assert (runs.open, runs.restoring) == ({}, [SECOND, FIRST])
+    for entering in (runs.join(f"shoal:{'12' * 32}?p=/ip4/127.0.0.1/tcp/1", True), runs.create(TEXT, True)):
+        with pytest.raises(LocalError, match="that was all for today"):
+            await entering
+    await runs.restore([])
+    assert (runs.restoring, runs.broken) == ([SECOND, FIRST], {}), "not yet"
+    assert [restoring_row(run, bool(runs.paused))["phase"] for run in runs.restoring] == ["paused", "paused"]
+    runs.paused = ""
+    await runs.restore([])
+    assert (runs.restoring, set(runs.broken)) == ([], {FIRST, SECOND}), "their records are no manifests here"
+
+
+@pytest.mark.asyncio
+async def test_who_pauses_while_it_enters_a_run_enters_it_later(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = made(home)
+
+    def recall(self: Runs, run: str, seeds: object) -> object:
+        self.paused = "paused"
+        raise LocalError("interrupted")
+
+    monkeypatch.setattr(Runs, "_recall", recall)
+    await runs.restore([])
+    assert set(runs.restoring) == {FIRST, SECOND}
+    assert runs.broken == {}

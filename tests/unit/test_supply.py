@@ -79,6 +79,19 @@ async def test_a_joiner_gets_it_and_gives_it_on(tmp_path: Path, dataset: Dataset
 
 
 @pytest.mark.asyncio
+async def test_who_is_paused_fetches_and_gives_nothing_until_it_goes_on(tmp_path: Path, dataset: Dataset) -> None:
+    peers = Peers(anna=honest(dataset))
+    joiner = supply(tmp_path, peers=peers)
+    joiner.is_paused = True
+    with pytest.raises(LocalError, match="paused"):
+        await joiner.get(named(dataset), peers.names)
+    joiner.is_paused = False
+    await joiner.get(named(dataset), peers.names)
+    joiner.is_paused = True
+    assert isinstance(await joiner.answer(BOB, GetPiece(dataset.root, PIECES, 0)), Refused)
+
+
+@pytest.mark.asyncio
 async def test_after_a_restart_it_is_in_the_home(tmp_path: Path, dataset: Dataset) -> None:
     peers = Peers(anna=honest(dataset))
     first = await supply(tmp_path, peers=peers).get(named(dataset), peers.names)

@@ -45,7 +45,7 @@ class _View:
         return False
 
     def status(self, peer: PeerId) -> RunStatus | None:
-        return RunStatus(VERSION + 1, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, "public")
+        return RunStatus(VERSION + 1, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, 0, "public")
 
 
 def _joiner(peers: tuple[PeerId, ...] = (A, B)) -> Transfer:

@@ -6,10 +6,10 @@ import dataclasses
 
 from shoal.protocol.ids import NO_DIGEST, PeerId
 from shoal.protocol.messages.status import RunStatus
-from shoal.protocol.view import nearest
+from shoal.protocol.view import fastest, nearest
 from tests.unit.rounds_kit import A, B, C, D
 
-STATUS = RunStatus(1, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, "nat")
+STATUS = RunStatus(1, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, 0, "nat")
 
 
 class Said:
@@ -28,3 +28,13 @@ def test_who_cannot_be_dialled_goes_to_those_who_can() -> None:
     assert nearest(A, [B, D], said) == [B, D]
     assert nearest(C, [A, B, D], said) == [A, B, D]
     assert nearest(D, [B, C], said) == [C]
+
+
+def test_the_fastest_uplinks_come_first_and_the_unknown_last() -> None:
+    class Fast(Said):
+        def status(self, peer: PeerId) -> RunStatus | None:
+            said = super().status(peer)
+            return dataclasses.replace(said, up={A: 0, B: 5, C: 50}[peer]) if said is not None else None
+
+    assert fastest([A, B, C, D], Fast(a="nat", b="nat", c="nat")) == [C, B, A, D]
+    assert fastest([D, A], Fast(a="nat")) == [D, A]

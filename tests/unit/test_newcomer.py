@@ -1,0 +1,107 @@
+"""A newcomer's probe: one, to a member over the internet, and none where something is known."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+
+from shoal.node.newcomer import far, find_uplink
+from shoal.protocol.account import Link
+from shoal.protocol.bandwidth import Bandwidth
+from shoal.protocol.errors import TransportError
+from shoal.protocol.ids import PeerId
+from shoal.protocol.messages.data import Later
+from shoal.protocol.messages.doctor import Carried, Carry
+from shoal.protocol.weighing import MOST
+from shoal.protocol.wire import Message
+from tests.unit.rounds_kit import A, B, C, D
+
+PUBLIC, HOME = "/ip4/192.0.2.7/tcp/4101", "/ip4/192.168.1.7/tcp/4101"
+TRIP = 0.002  # seconds
+
+
+def link(peer: PeerId, path: str = "direct", address: str = PUBLIC) -> Link:
+    return Link(peer, path, None, 0, 0, (address,))
+
+
+@dataclass
+class Wire:
+    """A network whose peers take what they are sent."""
+
+    there: list[Link]
+    refusing: tuple[PeerId, ...] = ()
+    silent: tuple[PeerId, ...] = ()
+    bandwidth: Bandwidth = field(default_factory=Bandwidth)
+    sent: dict[PeerId, int] = field(default_factory=dict)
+
+    def links(self) -> list[Link]:
+        return self.there
+
+    async def call(self, peer: PeerId, message: Message, timeout: float) -> Message:
+        assert isinstance(message, Carry)
+        self.sent[peer] = self.sent.get(peer, 0) + len(message.content)
+        await asyncio.sleep(TRIP)
+        if peer in self.silent:
+            raise TransportError("silent")
+        return Later(1) if peer in self.refusing else Carried(b"")
+
+
+async def run(wire: Wire, members: list[PeerId]) -> None:
+    async with asyncio.timeout(20):
+        await find_uplink(wire, lambda: members)  # type: ignore[arg-type]
+
+
+@pytest.mark.asyncio
+async def test_one_member_is_asked_once_and_the_uplink_is_known() -> None:
+    wire = Wire([link(A, address=HOME), link(B, "relayed"), link(C), link(D)])
+    await run(wire, [A, B, C, D])
+    assert list(wire.sent) == [C]
+    assert 0 < wire.sent[C] <= MOST
+    up, down = wire.bandwidth.claim()
+    assert up > 0
+    assert down == 0
+
+
+@pytest.mark.asyncio
+async def test_who_refuses_or_is_silent_is_passed_over() -> None:
+    wire = Wire([link(A), link(B), link(C)], refusing=(A,), silent=(B,))
+    await run(wire, [A, B, C])
+    assert list(wire.sent) == [A, B, C]
+    assert wire.bandwidth.claim()[0] > 0
+
+
+@pytest.mark.asyncio
+async def test_who_knows_its_line_sends_nothing() -> None:
+    wire = Wire([link(A)])
+    wire.bandwidth.far.down.suppose(1e6)
+    await run(wire, [A])
+    assert wire.sent == {}
+
+
+@pytest.mark.asyncio
+async def test_while_nobody_is_there_it_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.node.newcomer.AGAIN", 0.001)
+    wire, members = Wire([]), [A]
+    probing = asyncio.create_task(run(wire, members))
+    await asyncio.sleep(0.01)
+    assert wire.sent == {}
+    wire.there = [link(A)]
+    await probing
+    assert list(wire.sent) == [A]
+
+
+def test_those_nearby_and_behind_relays_and_strangers_show_nothing_of_the_line() -> None:
+    wire = Wire([link(A, address=HOME), link(B, "relayed"), link(C, "punched"), link(D)])
+    assert far(wire, [A, B, C]) == [C]  # type: ignore[arg-type]
+
+
+def test_what_passes_is_believed_more_than_a_probe() -> None:
+    bandwidth = Bandwidth()
+    bandwidth.far.up.suppose(1e6)
+    bandwidth.far.up.suppose(9e6)
+    assert bandwidth.claim() == (1_000_000, 0)
+    for second in range(20):
+        bandwidth.far.up.moved(second, second + 1, 5_000_000)
+    assert bandwidth.claim()[0] == pytest.approx(5e6, rel=0.01)

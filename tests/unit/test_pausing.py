@@ -1,0 +1,107 @@
+"""A node whose daily volume is used up pauses its runs, says so, and goes on by itself the next day."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from shoal.node.exits import Exit
+from shoal.node.health import verdict
+from shoal.node.pausing import Pausing
+from shoal.node.runs import Runs
+from shoal.node.sentence import advice, headline
+from shoal.node.volume import DAY
+from shoal.protocol.ids import PeerId
+from shoal.protocol.throttle import Throttle
+from tests.unit.test_volume import GB, NOON, Wire, saved
+
+ANNA = PeerId("anna")
+
+
+class Node:
+    """The parts around a pause."""
+
+    def __init__(self, folder: Path) -> None:
+        self.wire = Wire()
+        self.volume = self.wire.volume(folder)
+        self.throttle = Throttle()
+        self.did: list[str] = []
+        self.runs: Any = SimpleNamespace(paused="", data=SimpleNamespace(is_paused=False))
+        self.runs.pause, self.runs.restore = self.pause, self.restore
+        self.pausing = Pausing(self.volume, self.throttle, cast(Runs, self.runs), lambda: [ANNA])
+
+    async def pause(self) -> None:
+        assert self.runs.paused, "nothing is to be entered in the meantime"
+        self.did.append("pause")
+
+    async def restore(self, seeds: list[PeerId]) -> None:
+        assert not self.runs.paused
+        self.did.append(f"restore by {seeds}")
+
+    async def after(self, used: int) -> dict[str, Any]:
+        self.wire.total = used
+        await self.pausing.look()
+        return self.pausing.as_json()
+
+
+@pytest.mark.asyncio
+async def test_it_warns_pauses_and_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    node = Node(tmp_path)
+    caplog.set_level(logging.INFO)
+    status = await node.after(GB // 2)
+    assert (status["paused"], status["warnings"], node.did, caplog.records) == (None, [], [], [])
+
+    status = await node.after(GB * 96 // 100)
+    [warning] = status["warnings"]
+    assert warning["code"] == "volume-nearly-used-up"
+    assert "95% of the 1 GB" in warning["words"]
+    await node.after(GB * 97 // 100)
+    assert (node.did, len(caplog.records)) == ([], 1), "it is said once"
+
+    status = await node.after(GB)
+    assert status["paused"] == node.runs.paused
+    assert "the 1 GB that may pass a day (--max-per-day) have passed" in status["paused"]
+    assert "goes on by itself at 2024-10-05 00:00 UTC" in status["paused"]
+    assert status["warnings"] == []
+    assert status["limits"]["goes_on_at"] == NOON + DAY // 2
+    assert node.throttle.is_shut
+    assert node.runs.data.is_paused
+    assert node.wire.volume(tmp_path).used == GB, "a crash now does not begin anew"
+
+    node.wire.now += DAY // 2 - 1
+    await node.after(GB + 10**6)
+    assert node.did == ["pause"]
+    node.wire.now += 1
+    status = await node.after(GB + 10**6)
+    assert node.did == ["pause", f"restore by {[ANNA]}"]
+    assert not node.throttle.is_shut
+    assert not node.runs.data.is_paused
+    assert (status["paused"], status["warnings"], status["limits"]["goes_on_at"]) == (None, [], None)
+    codes = [getattr(each, "code", None) for each in caplog.records]
+    assert codes == ["volume-nearly-used-up", "volume-used-up", None]
+
+
+@pytest.mark.asyncio
+async def test_who_is_started_again_on_the_same_day_pauses_from_the_beginning(tmp_path: Path) -> None:
+    before = Node(tmp_path)
+    before.wire.total = GB
+    saved(before.volume)
+    node = Node(tmp_path)
+    assert node.runs.paused, "before a run is entered"
+    assert node.throttle.is_shut
+    await node.pausing.look()
+    assert node.did == []
+    node.wire.now += DAY
+    await node.pausing.look()
+    assert node.did == [f"restore by {[ANNA]}"]
+
+
+def test_a_pause_is_told_as_what_it_is() -> None:
+    status = {"state": "SOLO", "paused": "paused: the 1 GB have passed", "obstacle": "x", "runs": [{"phase": "paused"}]}
+    assert headline(status) == "Paused: the 1 GB have passed."
+    assert advice(status) is None
+    assert verdict(status) == Exit.OK, "nothing is to be mended, and nothing to be started anew"
