@@ -21,6 +21,7 @@ from shoal.protocol.bulk.slots import Slots, Tenant
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import RunId
 from shoal.protocol.messages.rounds import Contribution
+from shoal.protocol.throttle import Throttle
 from shoal.protocol.wire import MAX_BULK_FRAME, Message
 from tests.unit.bulk.kit import KEY, LIMIT, PEER, RUN, in_thread, load, numbers, opened_pair, parts
 
@@ -42,8 +43,8 @@ class End:
         for each in messages:
             self.wire.sendall(self.sealer.seal(*parts(each, run)))
 
-    def keep(self, run: RunId, message: Message | None, size: int, seconds: float) -> None:
-        assert seconds >= 0
+    def keep(self, run: RunId, message: Message | None, begin: float, end: float, size: int) -> None:
+        assert begin <= end
         if message is None:
             self.others.append(size)
         else:
@@ -60,6 +61,7 @@ async def receiving(tenant: Tenant | None = None) -> AsyncIterator[tuple[End, Re
             PEER,
             Slots(),
             tenant or Tenant(None),
+            Throttle().down,
             Posts(),
             lambda run: run == RUN,
             end.complaints.append,

@@ -16,6 +16,7 @@ from shoal.protocol.bulk.posts import Posts
 from shoal.protocol.bulk.sealing import TAG
 from shoal.protocol.bulk.sender import RECENT, Sender
 from shoal.protocol.errors import TransportError
+from shoal.protocol.throttle import Throttle
 from tests.unit.bulk.kit import LIMIT, load, opened_pair, parts
 from tests.unit.bulk.test_receiver import eventually
 
@@ -46,7 +47,7 @@ class Outcome:
 async def sending(backlog: Backlog) -> AsyncIterator[tuple[Outcome, Sender, socket.socket]]:
     outcome = Outcome()
     with opened_pair() as (mine, theirs):
-        made = Sender(mine, backlog, Posts(), outcome.wrote, lambda: outcome.ends.append(True))
+        made = Sender(mine, backlog, Throttle().up, Posts(), outcome.wrote, lambda: outcome.ends.append(True))
         made.start()
         try:
             yield outcome, made, theirs.socket
