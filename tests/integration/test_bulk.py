@@ -275,15 +275,14 @@ async def test_two_hundred_rounds_of_payloads_take_no_more_memory_than_twenty() 
     async with two() as (a, b):
 
         async def round(number: int) -> None:
-            ids = range(number * chunks, (number + 1) * chunks)
+            ids = set(range(number * chunks, (number + 1) * chunks))
             for one, other in ((a, b), (b, a)):
                 one.send(other, *(contribution(each, size) for each in ids), *(result(each, size) for each in ids))
             for node in (a, b):
-                heard = node.heard
-                await eventually(lambda heard=heard: len(heard.scattered) == len(heard.gathered) == chunks)  # type: ignore[misc]
-                await eventually(lambda node=node: len(node.left) == chunks)  # type: ignore[misc]
-            for node in (a, b):
-                for each in (node.heard.scattered, node.heard.gathered, node.left):
+                heard, left = node.heard, node.left
+                await eventually(partial(lambda heard: ids == set(heard.scattered) == set(heard.gathered), heard))
+                await eventually(partial(lambda left: left.total() == 2 * chunks, left))
+                for each in (heard.scattered, heard.gathered, left):
                     each.clear()
 
         for number in range(40):

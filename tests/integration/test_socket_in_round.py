@@ -64,6 +64,7 @@ class Peer:
     def __init__(self, folder: Path, value: float) -> None:
         self.identity = Identity.generate()
         self.network = Network(self.identity, host="127.0.0.1", port=0)
+        folder.mkdir()
         self.disk = Disk(folder)
         self.values = torch.full((CHUNK,), value)
         self.decisions: list[Decision] = []
@@ -97,7 +98,7 @@ class Peer:
 
     def submit(self) -> None:
         encoder = lambda chunk: FP32.encode(self.values)  # noqa: E731
-        self.driver.command(lambda now: self.driver.member.submit(now, Offer(1, 0), encoder))
+        self.driver.command(lambda now: self.driver.member.submit(now, Offer(1), encoder))
 
     def ends(self, flow: Flow) -> list[Sender | Receiver]:
         """Of all bulk sockets of a flow that are open."""
