@@ -66,8 +66,9 @@ class Carrier:
     def opened(self, opened: Opened, dock: Dock) -> None:
         """A socket is there."""
         begin = asyncio.get_running_loop().time()
-        ended = lambda: self._ended(sender, begin)  # noqa: E731
-        sender = Sender(opened, self._backlog, dock.throttle.up, dock.posts, self._wrote, ended)
+        sender = Sender(
+            opened, self._backlog, dock.throttle.up, dock.posts, self._wrote, lambda: self._ended(sender, begin)
+        )
         self._senders.append(sender)
         sender.start()
 

@@ -15,6 +15,7 @@ from functools import partial
 import pytest
 
 from shoal.protocol.bulk import flows, payloads
+from shoal.protocol.bulk.receiver import Receiver
 from shoal.protocol.bulk.sender import RECENT, Sender
 from shoal.protocol.dialing import Dialing
 from shoal.protocol.identity import Identity
@@ -160,8 +161,8 @@ async def test_sockets_that_are_shut_down_in_a_transfer_cost_little_more_than_th
             some = (kill + 1) * count // 4
             await eventually(lambda some=some: len(b.heard.scattered) >= some)  # type: ignore[misc]
             await eventually(lambda: a.senders(b) and b.with_peer(a)._receivers[Flow.SCATTER])
-            ends = a.senders(b) if by_sender else b.with_peer(a)._receivers[Flow.SCATTER]
-            for each in list(ends):
+            ends: list[Sender | Receiver] = [*(a.senders(b) if by_sender else b.with_peer(a)._receivers[Flow.SCATTER])]
+            for each in ends:
                 with suppress(OSError):
                     each._socket.shutdown(socket.SHUT_RDWR)
         await eventually(lambda: len(b.heard.scattered) == count, 60)

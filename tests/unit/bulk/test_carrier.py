@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -125,7 +125,7 @@ async def world() -> AsyncIterator[World]:
     assert not made.errors
 
 
-def answering(*answers: bool | Exception) -> Callable[[], Awaitable[bool]]:
+def answering(*answers: bool | Exception) -> Callable[[], Coroutine[Any, Any, bool]]:
     """A `connect` that has these outcomes, and then no chance."""
     left = list(answers)
 

@@ -15,6 +15,11 @@ from tests.unit.bulk.kit import in_thread
 COUNT = 500
 
 
+def post_all(posts: Posts, called: list[int]) -> None:
+    for number in range(COUNT):
+        posts.post(called.append, number)
+
+
 async def turns_until(condition: list[int], count: int) -> int:
     """How many turns of its own a task gets until there are so many."""
     turns = 0
@@ -28,7 +33,7 @@ async def turns_until(condition: list[int], count: int) -> int:
 @pytest.mark.asyncio
 async def test_calls_come_in_their_order_and_in_the_loop() -> None:
     posts, called = Posts(), list[int]()
-    thread = in_thread(lambda: [posts.post(called.append, number) for number in range(COUNT)])
+    thread = in_thread(lambda: post_all(posts, called))
     await turns_until(called, COUNT)
     thread.join()
     assert called == list(range(COUNT))
@@ -38,7 +43,7 @@ async def test_calls_come_in_their_order_and_in_the_loop() -> None:
 async def test_calls_of_many_threads_all_come() -> None:
     posts, called = Posts(), list[int]()
     for _ in range(8):
-        in_thread(lambda: [posts.post(called.append, number) for number in range(COUNT)])
+        in_thread(lambda: post_all(posts, called))
     await turns_until(called, 8 * COUNT)
     assert sorted(called) == sorted(8 * list(range(COUNT)))
 
@@ -46,8 +51,13 @@ async def test_calls_of_many_threads_all_come() -> None:
 @pytest.mark.asyncio
 async def test_a_long_turn_is_cut() -> None:
     posts, called = Posts(), list[int]()
+
+    def work(number: int) -> None:
+        time.sleep(TURN / 2)
+        called.append(number)
+
     for number in range(20):
-        posts.post(lambda number=number: (time.sleep(TURN / 2), called.append(number)))  # type: ignore[misc]
+        posts.post(work, number)
     assert await turns_until(called, 20) >= 5
 
 

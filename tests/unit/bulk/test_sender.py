@@ -79,7 +79,8 @@ async def test_what_is_put_is_written_in_its_order_and_said_once() -> None:
 async def test_what_cannot_be_encoded_costs_no_other(caplog: pytest.LogCaptureFixture) -> None:
     backlog = Backlog(MIB)
     async with sending(backlog) as (outcome, _, _):
-        bad = Parcel(0, lambda: {}[0], lambda size: None, lambda reason: outcome.lost.append(1))
+        nothing: list[Packed] = []
+        bad = Parcel(0, nothing.pop, lambda size: None, lambda reason: outcome.lost.append(1))
         backlog.put(bad)
         backlog.put(outcome.parcel(2))
         await eventually(lambda: outcome.sent == [2])
