@@ -152,9 +152,11 @@ async def _lap(fleet: Fleet, peer: Peer, number: int) -> None:
     task = fleet.task
     mine = await asyncio.to_thread(vector, task.seed, number, task.rank, task.elements)
     await asyncio.to_thread(fleet.wait_for_go)
+    before = time.process_time()
     mean, submitted, held, bytes = await peer.average(mine)
+    cpu = time.process_time() - before
     error = await asyncio.to_thread(mean_error, mean, task.seed, number, task.peers)
-    fleet.say(submitted=submitted, held=held, carried=bytes, error=error, line=peer.network.bandwidth.claim())
+    fleet.say(submitted=submitted, held=held, carried=bytes, error=error, cpu=cpu, line=peer.network.bandwidth.claim())
 
 
 if __name__ == "__main__":
