@@ -4,12 +4,14 @@ Rules:
 - There is one backlog, from which whatever carries takes. So a carrier may come or go in the midst of a round: what it
   had in hand is the next one's.
 - A stream is given a payload only when no socket is there, and none is about to be (GRACE); and few at a time.
-- Where no socket is to be had, it is tried again: when the path to the peer changes, and now and then.
+- Where no socket is to be had, it is tried again: when the path to the peer changes, and now and then. Sockets that
+  were promised and do not come, or that break at once, are none: something on the way may let TLS pass and no more.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -18,11 +20,15 @@ from shoal.protocol.bulk.backlog import TRIES, Backlog, Parcel
 from shoal.protocol.bulk.dock import Dock
 from shoal.protocol.bulk.handshake import Opened
 from shoal.protocol.bulk.sender import Sender, Wrote
-from shoal.protocol.errors import TransportError
+from shoal.protocol.errors import RemoteError, TransportError
 
 GRACE = 1.0  # seconds for which payloads wait for a socket before they take a stream
 AHEAD = 2  # payloads that a stream is given
+FRUITLESS = 3  # attempts in a row that brought no socket that lasted
+LASTED = 10.0  # seconds
 AGAIN = (20.0, 600.0)  # seconds until a socket is tried for again, and at most after many failures
+
+log = logging.getLogger(__name__)
 
 Connect = Callable[[], Awaitable[bool]]
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
@@ -40,6 +46,7 @@ class Carrier:
         self._senders: list[Sender] = []
         self._attempt: asyncio.Task[None] | None = None
         self._has_grace = False
+        self._fruitless = 0  # attempts
         self._delay, self._try_at = 0.0, 0.0
         self._on_stream = 0  # payloads that the stream has in hand
         self.dropped = 0
@@ -58,20 +65,21 @@ class Carrier:
 
     def opened(self, opened: Opened, dock: Dock) -> None:
         """A socket is there."""
-        sender = Sender(opened, self._backlog, dock.throttle.up, dock.posts, self._wrote, lambda: self._ended(sender))
+        begin = asyncio.get_running_loop().time()
+        ended = lambda: self._ended(sender, begin)  # noqa: E731
+        sender = Sender(opened, self._backlog, dock.throttle.up, dock.posts, self._wrote, ended)
         self._senders.append(sender)
-        self._delay = 0.0
         sender.start()
 
     def try_anew(self) -> None:
         """The path to the peer is another now."""
-        self._delay = self._try_at = 0.0
+        self._forget_failures()
         if len(self._backlog):
             self._go_on()
 
     def clear(self, reason: TransportError) -> None:
         """The peer is out of reach: drop all that is queued, and whatever carries."""
-        self._delay = self._try_at = 0.0
+        self._forget_failures()
         for sender in self._senders:
             sender.close()
         self._senders.clear()
@@ -81,8 +89,13 @@ class Carrier:
 
     # -- inside ---------------------------------------------------------------------------------------------
 
-    def _ended(self, sender: Sender) -> None:
+    def _forget_failures(self) -> None:
+        self._fruitless, self._delay, self._try_at = 0, 0.0, 0.0
+
+    def _ended(self, sender: Sender, begin: float) -> None:
         """By our own hand, or because it broke; then another one is tried for at once."""
+        if asyncio.get_running_loop().time() - begin >= LASTED:
+            self._forget_failures()
         if sender in self._senders:
             self._senders.remove(sender)
         if self._is_up():
@@ -96,18 +109,19 @@ class Carrier:
         now = asyncio.get_running_loop().time()
         if self._attempt is None and now >= self._try_at:
             self._has_grace = True
-            self._attempt = self._spawn(self._try(now))
+            self._attempt = self._spawn(self._try())
         if not self._has_grace:
             self._feed()
 
-    async def _try(self, begin: float) -> None:
+    async def _try(self) -> None:
         loop = asyncio.get_running_loop()
         grace = loop.call_later(GRACE, self._end_grace)
         has_chance = False
+        self._fruitless += 1
         try:
-            has_chance = await self._connect()
-        except TransportError:
-            pass
+            has_chance = await self._connect() and self._fruitless < FRUITLESS
+        except (TransportError, RemoteError) as error:
+            log.debug("no bulk socket: %s", error)
         finally:
             grace.cancel()
             self._attempt = None

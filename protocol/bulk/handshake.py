@@ -10,7 +10,7 @@ TLS: so a token is seen by nobody but who gave it. (Python's ssl cannot ask a cl
               ◄─────────────────────────────  half of a key
     from here on, one way: frames, sealed (sealing.py)
 
-All blocking, within LIMIT seconds.
+All blocking: TLS for LIMIT seconds at most, and what is said in it for as long.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import secrets
 import socket
 import ssl
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -116,8 +117,9 @@ def _secured(raw: socket.socket, context: ssl.SSLContext, is_server: bool = Fals
 
 
 def _read(secured: ssl.SSLSocket, size: int) -> bytes:
-    data = b""
+    data, due = b"", time.monotonic() + LIMIT
     while len(data) < size:
+        secured.settimeout(max(0.0, due - time.monotonic()))  # for all: a byte now and then would last for minutes
         piece = secured.recv(size - len(data))
         if not piece:
             raise TransportError("the other end has hung up")

@@ -45,7 +45,8 @@ class Posts:
             except Exception:  # our own mistake with one of them
                 log.exception("a call from a thread has failed")
             del function, args  # they may hold a payload
-            if time.monotonic() > due and self._waiting and not self._is_woken:
-                self._is_woken = True
-                self._loop.call_soon(self._look)
+            if time.monotonic() > due and self._waiting:
+                if not self._is_woken:
+                    self._is_woken = True
+                    self._loop.call_soon(self._look)
                 return

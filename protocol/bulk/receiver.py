@@ -77,6 +77,7 @@ class Receiver:
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._ahead.release()
+        self._tenant.wake()
 
     def _run(self) -> None:
         try:
@@ -126,7 +127,7 @@ class Receiver:
 
     def _receive_payload(self, size: Sizes) -> memoryview | None:
         """Where it is to stay."""
-        slot = self._slots.take(size.payload, self._tenant)
+        slot = self._slots.take(size.payload, self._tenant, lambda: self._is_open)
         if slot is None:
             return None
         if len(self._sealed) < size.payload + TAG:

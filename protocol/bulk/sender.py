@@ -4,10 +4,13 @@ Rules:
 - All that takes time happens outside of Python's lock: encoding, sealing, writing.
 - When the socket breaks, what was in hand goes back to the backlog, and so does what was written last (RECENT): it may
   lie in a buffer that nobody will read. To get a payload twice does no harm.
+- The peer says nothing on it. So the loop watches it: what there is to be read is its end, which no write would find
+  as long as nothing is to be sent, and of which the first write after it would hear nothing.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import threading
@@ -41,11 +44,12 @@ class Sender:
         self._wrote, self._ended = wrote, ended
         self._recent: deque[tuple[Parcel, int]] = deque()
         self._recent_size = 0
-        self._is_open = True
+        self._is_open, self._has_broken = True, False
         self._thread = threading.Thread(target=self._run, name="bulk-out", daemon=True)
 
     def start(self) -> None:
         """Begin to take."""
+        asyncio.get_running_loop().add_reader(self._socket, self._break)
         self._thread.start()
 
     def close(self) -> None:
@@ -55,16 +59,29 @@ class Sender:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._backlog.wake()
 
+    def _break(self) -> None:
+        """The end of the socket: the peer has hung up, or we have."""
+        asyncio.get_running_loop().remove_reader(self._socket)
+        if self._is_open:
+            self._has_broken = True
+            self.close()
+
     def _run(self) -> None:
         parcel: Parcel | None = None
         try:
             while (parcel := self._backlog.take(lambda: self._is_open)) is not None:
                 self._send(parcel)
         except OSError:
-            self._give_back([*(each for each, _ in self._recent), *([parcel] if parcel is not None else [])])
+            self._has_broken = True
         finally:
-            self._socket.close()
-            self._posts.post(self._ended)
+            if self._has_broken:
+                self._give_back([*(each for each, _ in self._recent), *([parcel] if parcel is not None else [])])
+            self._posts.post(self._finish)
+
+    def _finish(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._socket)
+        self._socket.close()
+        self._ended()
 
     def _send(self, parcel: Parcel) -> None:
         try:
@@ -108,5 +125,5 @@ class Sender:
     def _remember(self, parcel: Parcel, size: int) -> None:
         self._recent.append((parcel, size))
         self._recent_size += size
-        while self._recent_size > RECENT:
+        while self._recent_size - self._recent[0][1] >= RECENT:
             self._recent_size -= self._recent.popleft()[1]

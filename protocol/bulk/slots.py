@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import defaultdict
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -35,9 +36,9 @@ class Slots:
         self._free: dict[int, list[Room]] = defaultdict(list)
         self._lock = threading.RLock()  # a slot may be freed by the garbage collector, in the midst of our own lines
 
-    def take(self, size: int, tenant: Tenant) -> memoryview | None:
-        """Room for so many bytes, once `tenant` may hold them; None if it gives up."""
-        return self._lend(size, tenant) if tenant.wait_for(size) else None
+    def take(self, size: int, tenant: Tenant, is_wanted: Callable[[], bool]) -> memoryview | None:
+        """Room for so many bytes, once `tenant` may hold them; None once it `is_wanted` no more (see Tenant.wake)."""
+        return self._lend(size, tenant) if tenant.wait_for(size, is_wanted) else None
 
     def lend(self, size: int, tenant: Tenant) -> memoryview:
         """Room for so many bytes, at once: for who has looked before whether `tenant` is full."""
@@ -71,7 +72,6 @@ class Tenant:
         self._most = most
         self._held = 0
         self._has_changed = threading.Condition(threading.RLock())
-        self._has_gone = False
 
     @property
     def held(self) -> int:
@@ -88,14 +88,15 @@ class Tenant:
         with self._has_changed:
             self._held += size
 
-    def wait_for(self, size: int) -> bool:
-        """Hold so many bytes more, as soon as that is allowed; False if we are to give up."""
+    def wait_for(self, size: int, is_wanted: Callable[[], bool]) -> bool:
+        """Hold so many bytes more, as soon as that is allowed; False once they are not wanted any more."""
         with self._has_changed:
-            while self._held and self._most is not None and self._held + size > self._most and not self._has_gone:
+            while is_wanted():
+                if not self._held or self._most is None or self._held + size <= self._most:
+                    self._held += size
+                    return True
                 self._has_changed.wait()
-            if not self._has_gone:
-                self._held += size
-            return not self._has_gone
+        return False
 
     def gave_back(self, size: int) -> None:
         """So many bytes fewer."""
@@ -103,8 +104,7 @@ class Tenant:
             self._held -= size
             self._has_changed.notify_all()
 
-    def give_up(self) -> None:
-        """Nothing more is wanted: whoever waits goes away without."""
+    def wake(self) -> None:
+        """Have all who wait look whether they still want more."""
         with self._has_changed:
-            self._has_gone = True
             self._has_changed.notify_all()

@@ -1,12 +1,13 @@
 """One-time tokens: who may come to our door, and for what. Pure but for the draws.
 
 Rules: a token is good for one connection, of one peer, on one flow, one way, for LIFETIME seconds. A peer has so many
-at a time; an older one gives way.
+at a time; an older one gives way. For any thread: the loop gives them, the door's threads redeem them.
 """
 
 from __future__ import annotations
 
 import secrets
+import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -33,17 +34,20 @@ class Tokens:
 
     def __init__(self) -> None:
         self._good: OrderedDict[bytes, tuple[Ticket, float]] = OrderedDict()
+        self._lock = threading.Lock()
 
     def give(self, now: float, ticket: Ticket) -> bytes:
         """A new token."""
-        self._forget(now, ticket.peer)
         token = secrets.token_bytes(SIZE)
-        self._good[token] = ticket, now + LIFETIME
+        with self._lock:
+            self._forget(now, ticket.peer)
+            self._good[token] = ticket, now + LIFETIME
         return token
 
     def redeem(self, now: float, token: bytes) -> Ticket | None:
         """What a token stands for, once; None if it is unknown, used, or too old."""
-        ticket, until = self._good.pop(token, (None, now))
+        with self._lock:
+            ticket, until = self._good.pop(token, (None, now))
         return ticket if now < until else None
 
     def _forget(self, now: float, peer: PeerId) -> None:

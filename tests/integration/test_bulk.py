@@ -1,0 +1,296 @@
+"""Payloads between two networks on loopback: by sockets of their own, whoever can be dialled and whatever breaks."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+import pytest
+
+from shoal.protocol.bulk import flows, payloads
+from shoal.protocol.bulk.sender import RECENT, Sender
+from shoal.protocol.dialing import Dialing
+from shoal.protocol.identity import Identity
+from shoal.protocol.ids import PeerId, RunId
+from shoal.protocol.messages.bulk import Flow
+from shoal.protocol.messages.rounds import Contribution, Final
+from shoal.protocol.network import Network
+from shoal.protocol.wire import Message
+from tests.integration.leftovers import resident_bytes
+from tests.integration.test_network import MIB, RUN, eventually
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+def contribution(number: int, size: int = MIB) -> Contribution:
+    return Contribution(1, 0, 1, number, (0, 0), bytes(size))
+
+
+def result(number: int, size: int = MIB) -> Final:
+    return Final(1, 0, 1, number, (0, 0), b"\x03", bytes(size))
+
+
+@dataclass
+class Heard:
+    """What a node got: the payloads themselves if it holds them, and how often each number came."""
+
+    holds: bool = False
+    scattered: Counter[int] = field(default_factory=Counter)
+    gathered: Counter[int] = field(default_factory=Counter)
+    held: list[Message] = field(default_factory=list)
+
+    def take(self, peer: PeerId, run: RunId | None, message: Message) -> None:
+        if isinstance(message, Contribution):
+            self.scattered[message.chunk] += 1
+            if self.holds:
+                self.held.append(message)
+        elif isinstance(message, Final):
+            self.gathered[message.chunk] += 1
+
+
+class Node:
+    """A network, what it heard, and what became of what it sent."""
+
+    def __init__(self) -> None:
+        self.network = Network(Identity.generate(), host="127.0.0.1", port=0)
+        self.heard = Heard()
+        self.left: Counter[int] = Counter()
+        self.network.on_message = self.heard.take
+        self.network.on_left = self._note
+
+    def _note(self, peer: PeerId, run: RunId, message: Message, was_sent: bool) -> None:
+        assert isinstance(message, Contribution | Final)
+        assert was_sent
+        self.left[message.chunk] += 1
+
+    def send(self, to: Node, *messages: Message) -> None:
+        for each in messages:
+            self.network.send(to.network.peer, RUN, each)
+
+    def with_peer(self, other: Node) -> payloads.Payloads:
+        return self.network._neighbours.of(other.network.peer).payloads
+
+    def senders(self, to: Node, flow: Flow = Flow.SCATTER) -> list[Sender]:
+        return list(self.with_peer(to)._carriers[flow]._senders)
+
+
+@asynccontextmanager
+async def two(a: Node | None = None, b: Node | None = None) -> AsyncIterator[tuple[Node, Node]]:
+    a, b = a or Node(), b or Node()
+    await a.network.start()
+    await b.network.start()
+    try:
+        await a.network.connect(b.network.addresses()[0])
+        await eventually(lambda: b.network.links())
+        yield a, b
+    finally:
+        await a.network.close()
+        await b.network.close()
+
+
+def cannot_be_dialled(monkeypatch: pytest.MonkeyPatch, *nodes: Node) -> None:
+    """As behind a router that lets nobody in: all others know no host of theirs."""
+    hosts, unreachable = Dialing.hosts, {node.network.peer for node in nodes}
+
+    def known(self: Dialing, connected_with: list[str]) -> tuple[str, ...]:
+        return () if self._peer in unreachable else hosts(self, connected_with)
+
+    monkeypatch.setattr(Dialing, "hosts", known)
+
+
+SOCKETS = {"scatter": "socket", "gather": "socket"}
+STREAMS = {"scatter": "stream", "gather": "stream"}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("hidden", ["nobody", "who sends", "who receives"])
+async def test_payloads_go_by_sockets_if_one_of_two_can_be_dialled(
+    monkeypatch: pytest.MonkeyPatch, hidden: str
+) -> None:
+    a, b = Node(), Node()
+    cannot_be_dialled(monkeypatch, *{"nobody": (), "who sends": (a,), "who receives": (b,)}[hidden])
+    async with two(a, b):
+        for one, other in ((a, b), (b, a)):
+            one.send(other, *map(contribution, range(20)), *map(result, range(20)))
+        for node in (a, b):
+            await eventually(lambda node=node: len(node.heard.scattered) == len(node.heard.gathered) == 20)  # type: ignore[misc]
+            await eventually(lambda node=node: node.left.total() == 40)  # type: ignore[misc]
+            assert set((node.heard.scattered + node.heard.gathered).values()) == {2}
+            assert set(node.left.values()) == {2}, "each said once, of both flows"
+            assert node.network.dropped == 0
+            assert node.network.traffic(RUN).bulk_sent > 40 * MIB
+        assert a.with_peer(b).carriers == b.with_peer(a).carriers == SOCKETS
+
+
+@pytest.mark.asyncio
+async def test_payloads_go_by_streams_if_neither_can_be_dialled(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = Node(), Node()
+    cannot_be_dialled(monkeypatch, a, b)
+    async with two(a, b):
+        for one, other in ((a, b), (b, a)):
+            one.send(other, *map(contribution, range(10)), *map(result, range(10)))
+        for node in (a, b):
+            await eventually(lambda node=node: len(node.heard.scattered) == len(node.heard.gathered) == 10)  # type: ignore[misc]
+        assert a.with_peer(b).carriers == b.with_peer(a).carriers == STREAMS
+        assert a.network.dropped == b.network.dropped == 0
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("by_sender", [True, False], ids=["at the sender's", "at the receiver's"])
+async def test_sockets_that_are_shut_down_in_a_transfer_cost_little_more_than_their_buffers(
+    monkeypatch: pytest.MonkeyPatch, by_sender: bool
+) -> None:
+    count, kills, written, push = 120, 2, list[int](), Sender._push
+
+    def counted(self: Sender, data: memoryview) -> None:
+        written.append(len(data))  # whether or not it breaks off
+        push(self, data)
+
+    monkeypatch.setattr(Sender, "_push", counted)
+    async with two() as (a, b):
+        a.send(b, *map(contribution, range(count)))
+        for kill in range(kills):
+            some = (kill + 1) * count // 4
+            await eventually(lambda some=some: len(b.heard.scattered) >= some)  # type: ignore[misc]
+            await eventually(lambda: a.senders(b) and b.with_peer(a)._receivers[Flow.SCATTER])
+            ends = a.senders(b) if by_sender else b.with_peer(a)._receivers[Flow.SCATTER]
+            for each in list(ends):
+                with suppress(OSError):
+                    each._socket.shutdown(socket.SHUT_RDWR)
+        await eventually(lambda: len(b.heard.scattered) == count, 60)
+        await eventually(lambda: len(a.left) == count)
+        assert set(a.left.values()) == {1}
+        assert a.network.dropped == 0
+        again = sum(written) - count * MIB
+        received = b.heard.scattered.total() - count
+        print(f"written again {again / MIB:.1f} MiB; came again {received} MiB")
+        most = kills * (RECENT + 2 * MIB)
+        assert 0 < again <= most + MIB
+        assert received * MIB <= most
+
+
+@pytest.mark.asyncio
+async def test_a_socket_that_dies_while_nothing_is_sent_loses_nothing_that_follows() -> None:
+    async with two() as (a, b):
+        a.send(b, contribution(0))
+        await eventually(lambda: b.heard.scattered[0] and a.senders(b))
+        for each in b.with_peer(a)._receivers[Flow.SCATTER]:
+            each._socket.shutdown(socket.SHUT_RDWR)
+        a.send(b, contribution(1))
+        await eventually(lambda: b.heard.scattered[1])
+        assert a.with_peer(b).carriers["scatter"] == "socket"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("carrier", ["socket", "stream"])
+async def test_who_floods_contributions_fills_its_share_and_no_more(
+    monkeypatch: pytest.MonkeyPatch, carrier: str
+) -> None:
+    most, count = 4 * MIB, 64
+    monkeypatch.setattr(payloads, "HELD", {**flows.HELD, Flow.SCATTER: most})
+    a, b = Node(), Node()
+    if carrier == "stream":
+        cannot_be_dialled(monkeypatch, a, b)
+    b.heard.holds = True
+    async with two(a, b):
+        a.send(b, *map(contribution, range(count)))
+        await eventually(lambda: len(b.heard.held) >= 4)
+        a.send(b, *map(result, range(count)))
+        await eventually(lambda: len(b.heard.gathered) == count)
+        tenant = b.with_peer(a)._tenants[Flow.SCATTER]
+        assert tenant.held <= most
+        assert len(b.heard.held) * MIB <= most
+        assert a.with_peer(b).carriers["scatter"] == carrier
+        b.heard.holds = False
+        b.heard.held.clear()
+        await eventually(lambda: len(b.heard.scattered) == count)
+        await eventually(lambda: tenant.held == 0)
+
+
+@pytest.mark.asyncio
+async def test_a_full_share_does_not_keep_us_from_closing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(payloads, "HELD", {**flows.HELD, Flow.SCATTER: 2 * MIB})
+    before = leftovers()
+    a, b = Node(), Node()
+    b.heard.holds = True
+    async with two(a, b):
+        a.send(b, *map(contribution, range(64)))
+        await eventually(lambda: len(b.heard.held) == 2)
+    assert b.heard.held
+    await eventually(lambda: leftovers() <= before)
+
+
+def leftovers() -> Counter[str]:
+    """The threads of bulk sockets, by name, and all sockets."""
+    names = ("bulk-in", "bulk-out", "bulk-door")
+    found = Counter(thread.name for thread in threading.enumerate() if thread.name in names)
+    found["sockets"] = sum(is_socket(each) for each in os.listdir("/proc/self/fd"))
+    return found
+
+
+def is_socket(handle: str) -> bool:
+    try:
+        return os.readlink(f"/proc/self/fd/{handle}").startswith("socket:")
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.asyncio
+async def test_networks_that_close_leave_no_thread_and_no_socket() -> None:
+    before = leftovers()
+    for _ in range(3):
+        async with two() as (a, b):
+            for one, other in ((a, b), (b, a)):
+                one.send(other, *map(contribution, range(5)), *map(result, range(5)))
+            for node in (a, b):
+                await eventually(partial(lambda node: len(node.heard.scattered) == len(node.heard.gathered) == 5, node))
+            assert leftovers()["bulk-in"] >= 4
+        await eventually(lambda: leftovers() <= before)
+
+
+@pytest.mark.asyncio
+async def test_a_connection_that_is_lost_leaves_no_socket_and_comes_back() -> None:
+    async with two() as (a, b):
+        for number in range(4):
+            a.send(b, contribution(number))
+            b.send(a, result(number))
+            await eventually(lambda number=number: b.heard.scattered[number] and a.heard.gathered[number])  # type: ignore[misc]
+            await a.network.part(b.network.peer)
+            await eventually(lambda: not a.network.links() and not b.network.links())
+            await eventually(lambda: not (leftovers()["bulk-in"] or leftovers()["bulk-out"]))
+            await a.network.connect(b.network.addresses()[0])
+            await eventually(lambda: b.network.links())
+
+
+@pytest.mark.asyncio
+async def test_two_hundred_rounds_of_payloads_take_no_more_memory_than_twenty() -> None:
+    chunks, size = 8, MIB // 4
+    async with two() as (a, b):
+
+        async def round(number: int) -> None:
+            ids = range(number * chunks, (number + 1) * chunks)
+            for one, other in ((a, b), (b, a)):
+                one.send(other, *(contribution(each, size) for each in ids), *(result(each, size) for each in ids))
+            for node in (a, b):
+                heard = node.heard
+                await eventually(lambda heard=heard: len(heard.scattered) == len(heard.gathered) == chunks)  # type: ignore[misc]
+                await eventually(lambda node=node: len(node.left) == chunks)  # type: ignore[misc]
+            for node in (a, b):
+                for each in (node.heard.scattered, node.heard.gathered, node.left):
+                    each.clear()
+
+        for number in range(40):
+            await round(number)
+        before = resident_bytes()
+        for number in range(40, 240):
+            await round(number)
+        grown = resident_bytes() - before
+        print(f"{grown / 1e6:+.1f} MB in 200 rounds of {4 * chunks * size / 1e6:.0f} MB")
+        assert grown < 8e6

@@ -1,0 +1,158 @@
+"""Bulk sockets that are shut down in the middle of an all-reduce: the round commits in its first attempt.
+
+Three members in one process, as in benchmarks/allreduce_shoal.py: real networks, real votes, no model.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from shoal.node.disk import Disk
+from shoal.node.driver import Driver
+from shoal.protocol.bulk.receiver import Receiver
+from shoal.protocol.bulk.sender import Sender
+from shoal.protocol.certificate import genesis
+from shoal.protocol.compression import codec
+from shoal.protocol.effects import Event
+from shoal.protocol.identity import Identity
+from shoal.protocol.ids import Digest, PeerId, RunId, content_hash
+from shoal.protocol.member import PART, Member, RunFacts
+from shoal.protocol.members import PeerUp
+from shoal.protocol.messages.bulk import Flow
+from shoal.protocol.milestones import Committed
+from shoal.protocol.network import Network
+from shoal.protocol.reduction.mean import MeanReducer
+from shoal.protocol.roster import Base, Offer, Policy
+from shoal.protocol.shelf import Decision
+from tests.integration.test_network import eventually
+
+RUN = RunId(content_hash(b"sockets that break"))
+FP32 = codec("fp32")
+CHUNK = 1 << 18  # values: 1 MiB
+CHUNKS = 48
+PEERS = 3
+
+
+class NoState:
+    """Nobody comes late here, so there is nothing to serve."""
+
+    def versions(self) -> list[int]:
+        return []
+
+    def describe(self, round: int) -> tuple[bytes, tuple[Digest, ...]]:
+        raise KeyError(round)
+
+    def chunk(self, round: int, index: int) -> bytes:
+        raise KeyError(round)
+
+    def pin(self, rounds: object) -> None:
+        pass
+
+
+class Peer:
+    """A member that averages a constant, and what it decided."""
+
+    def __init__(self, folder: Path, value: float) -> None:
+        self.identity = Identity.generate()
+        self.network = Network(self.identity, host="127.0.0.1", port=0)
+        self.disk = Disk(folder)
+        self.values = torch.full((CHUNK,), value)
+        self.decisions: list[Decision] = []
+        self.errors: list[Exception] = []
+
+    def join(self, names: list[PeerId]) -> None:
+        facts = RunFacts(
+            Base(0, genesis(RUN, PART), content_hash(b""), (names[0],)), Policy(2, PEERS, PEERS, 1, CHUNKS)
+        )
+        member = Member(
+            self.network.peer,
+            self.network.addresses(),
+            facts,
+            self.identity.signer(RUN),
+            lambda _: MeanReducer([CHUNK] * CHUNKS, FP32, FP32),
+            NoState(),
+            random.Random(1),
+            self.disk.load(),
+        )
+        self.driver = Driver(member, self.disk, partial(self.network.carry_out, RUN), self.on_event, self.errors.append)
+        self.network.on_message = lambda peer, run, words: self.driver.receive(peer, words)
+        self.network.on_link = self.driver.link
+        self.driver.command(lambda now: member.start(now, [name for name in names if name != self.network.peer]))
+
+    def on_event(self, event: Event) -> None:
+        match event:
+            case Committed(decision):
+                self.decisions.append(decision)
+            case PeerUp(peer, addresses):
+                self.network.remember(peer, addresses)
+
+    def submit(self) -> None:
+        encoder = lambda chunk: FP32.encode(self.values)  # noqa: E731
+        self.driver.command(lambda now: self.driver.member.submit(now, Offer(1, 0), encoder))
+
+    def ends(self, flow: Flow) -> list[Sender | Receiver]:
+        """Of all bulk sockets of a flow that are open."""
+        between = [each.payloads for each in self.network._neighbours]
+        senders = [sender for each in between for sender in each._carriers[flow]._senders]
+        return [*senders, *(receiver for each in between for receiver in each._receivers[flow])]
+
+
+@asynccontextmanager
+async def swarm(folder: Path) -> AsyncIterator[list[Peer]]:
+    peers = [Peer(folder / str(number), number + 1.0) for number in range(PEERS)]
+    async with AsyncExitStack() as stack:
+        for peer in peers:
+            await peer.network.start()
+            stack.push_async_callback(peer.network.close)
+        for peer in peers:
+            for other in peers:
+                if other is not peer:
+                    peer.network.remember(other.network.peer, other.network.addresses())
+        for peer in peers:
+            peer.join([each.network.peer for each in peers])
+        for peer in peers:
+            await eventually(lambda peer=peer: len(peer.driver.member.membership.alive()) == PEERS - 1)  # type: ignore[misc]
+        yield peers
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("flow", list(Flow), ids=[flow.name.lower() for flow in Flow])
+async def test_a_round_whose_sockets_are_shut_down_commits_in_its_first_attempt(tmp_path: Path, flow: Flow) -> None:
+    async with swarm(tmp_path) as peers:
+        victim, cut = peers[1], list[int]()
+        taken = victim.network.on_message
+
+        def receive(peer: PeerId, run: RunId | None, message: object) -> None:
+            """Shut down all sockets of the flow that one peer has, once they have carried something of this round."""
+            taken(peer, run, message)  # type: ignore[arg-type]
+            ends = victim.ends(flow)
+            if not cut and len(ends) == 2 * (PEERS - 1) and getattr(message, "bulk", False):
+                cut.append(len(ends))
+                for each in ends:
+                    with suppress(OSError):
+                        each._socket.shutdown(socket.SHUT_RDWR)
+
+        victim.network.on_message = receive
+        for peer in peers:
+            peer.submit()
+        for peer in peers:
+            await eventually(lambda peer=peer: peer.decisions)  # type: ignore[misc]
+        assert cut == [2 * (PEERS - 1)], "all of its sockets were shut down in the midst"
+        decisions = [peer.decisions[0] for peer in peers]
+        assert {decision.certificate.proposal.attempt for decision in decisions} == {1}
+        assert {len(decision.payloads) for decision in decisions} == {CHUNKS}
+        means = {bytes(payload) for decision in decisions for payload in decision.payloads}
+        assert len(means) == 1, "all hold the same bytes, of all members"
+        place = torch.empty(CHUNK)
+        FP32.decode(means.pop(), CHUNK, place)
+        assert np.allclose(place, sum(range(1, PEERS + 1)) / PEERS)
+        assert not any(peer.errors for peer in peers)

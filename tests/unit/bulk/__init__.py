@@ -1,0 +1,1 @@
+"""Of the carriers of payloads, one module at a time."""

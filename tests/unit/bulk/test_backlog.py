@@ -1,0 +1,65 @@
+"""The backlog: order, bounds, and who waits there."""
+
+from __future__ import annotations
+
+from shoal.protocol.bulk.backlog import Backlog, Parcel
+from tests.unit.bulk.kit import in_thread, until
+
+
+def parcel(size: int = 1) -> Parcel:
+    return Parcel(size, lambda: (b"", b"", b""), lambda size: None, lambda reason: None)
+
+
+def test_first_in_first_out_and_what_comes_back_is_next() -> None:
+    backlog, made = Backlog(100), [parcel() for _ in range(4)]
+    assert all(backlog.put(each) for each in made)
+    first, second = backlog.take_now(), backlog.take_now()
+    assert [first, second] == made[:2]
+    backlog.put_back([made[0], made[1]])
+    assert [backlog.take_now() for _ in range(5)] == [*made, None]
+
+
+def test_what_is_queued_is_bounded_in_bytes() -> None:
+    backlog = Backlog(10)
+    assert backlog.put(parcel(6))
+    assert not backlog.put(parcel(5))
+    assert backlog.put(parcel(4))
+    assert backlog.put(parcel(0)), "what is made in its turn holds nothing"
+    taken = backlog.take_now()
+    assert taken is not None
+    assert backlog.put(parcel(6))
+    backlog.put_back([taken])
+    assert len(backlog) == 4, "for what comes back there is always room"
+    assert not backlog.put(parcel(1))
+
+
+def test_clear_gives_all_that_waited_and_makes_room() -> None:
+    backlog, made = Backlog(2), [parcel(), parcel()]
+    for each in made:
+        backlog.put(each)
+    assert backlog.clear() == made
+    assert len(backlog) == 0
+    assert backlog.put(parcel(2))
+
+
+def test_each_parcel_goes_to_one_of_those_who_wait() -> None:
+    backlog, taken = Backlog(100), list[Parcel | None]()
+    threads = [in_thread(lambda: taken.append(backlog.take(lambda: True))) for _ in range(3)]
+    made = [parcel() for _ in range(3)]
+    backlog.put(made[0])
+    backlog.put_back(made[1:])
+    for thread in threads:
+        thread.join(20)
+    assert {id(each) for each in taken} == {id(each) for each in made}
+
+
+def test_who_waits_goes_away_when_nothing_is_wanted_any_more() -> None:
+    backlog, wanted, taken = Backlog(100), [True], list[Parcel | None]()
+    thread = in_thread(lambda: taken.append(backlog.take(lambda: wanted[0])))
+    wanted[0] = False
+    backlog.wake()
+    thread.join(20)
+    assert taken == [None]
+    backlog.put(parcel())
+    assert backlog.take(lambda: False) is None, "what is there is not taken either"
+    until(lambda: len(backlog) == 1, "it to stay")

@@ -1,0 +1,313 @@
+"""The carrier: by a socket where there is one, else by a stream, and whatever breaks, each payload gets away once."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from shoal.protocol import lane as streams
+from shoal.protocol.bulk import carrier
+from shoal.protocol.bulk.backlog import Packed, Parcel
+from shoal.protocol.bulk.carrier import AHEAD, Carrier
+from shoal.protocol.bulk.handshake import Opened
+from shoal.protocol.bulk.posts import Posts
+from shoal.protocol.errors import RemoteError, TransportError
+from shoal.protocol.throttle import Throttle
+from tests.unit.bulk.kit import KEY, load, parts, tcp_pair
+from tests.unit.bulk.test_receiver import eventually
+
+SHORT = 0.1  # seconds
+
+
+class Stream:
+    """In the place of a lane: keeps what it is given until the test takes it."""
+
+    def __init__(self) -> None:
+        self.parcels: list[streams.Parcel] = []
+        self.taken: list[bytes] = []
+
+    def put(self, parcel: streams.Parcel) -> None:
+        self.parcels.append(parcel)
+
+    def take(self) -> None:
+        parcel = self.parcels.pop(0)
+        frame = b"".join(parcel.pack())
+        self.taken.append(frame)
+        parcel.sent(len(frame))
+
+    def break_off(self) -> None:
+        parcel = self.parcels.pop(0)
+        assert parcel.lost is not None
+        parcel.lost(TransportError("the stream broke"))
+
+    def clear(self, reason: TransportError) -> None:
+        while self.parcels:
+            self.break_off()
+
+
+@dataclass
+class Dock:
+    posts: Posts
+    throttle: Throttle
+
+
+@dataclass
+class World:
+    """A carrier and all around it."""
+
+    stream: Stream = field(default_factory=Stream)
+    sent: list[int] = field(default_factory=list)
+    lost: list[int] = field(default_factory=list)
+    attempts: list[float] = field(default_factory=list)
+    errors: list[BaseException] = field(default_factory=list)
+    peers: list[socket.socket] = field(default_factory=list)
+    is_up: bool = True
+    limit: int = 1000
+
+    def __post_init__(self) -> None:
+        async def connect() -> bool:
+            self.attempts.append(asyncio.get_running_loop().time())
+            return await self.connect()
+
+        lane: Any = self.stream
+        self.dock: Any = Dock(Posts(), Throttle())
+        self.tasks = set[asyncio.Task[None]]()
+        self.carrier = Carrier(self.limit, lane, connect, self.spawn, lambda *_: None, lambda: self.is_up)
+
+    async def connect(self) -> bool:
+        return False
+
+    def spawn(self, work: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        if (error := task.exception()) is not None:
+            self.errors.append(error)
+
+    def put(self, *numbers: int, size: int = 0) -> None:
+        for number in numbers:
+            self.carrier.put(self.parcel(number, size))
+
+    def parcel(self, number: int, size: int) -> Parcel:
+        def pack() -> Packed:
+            return parts(load(number))
+
+        return Parcel(size, pack, lambda size: self.sent.append(number), lambda reason: self.lost.append(number))
+
+    def open(self) -> socket.socket:
+        """A socket comes; its other end."""
+        mine, theirs = tcp_pair()
+        self.peers.append(theirs)
+        self.carrier.opened(Opened(mine, KEY), self.dock)
+        return theirs
+
+
+@asynccontextmanager
+async def world() -> AsyncIterator[World]:
+    made = World()
+    yield made
+    made.is_up = False
+    made.carrier.clear(TransportError("the end"))
+    await eventually(lambda: not made.tasks)
+    await asyncio.sleep(0)
+    for each in made.peers:
+        each.close()
+    assert not made.errors
+
+
+def answering(*answers: bool | Exception) -> Callable[[], Awaitable[bool]]:
+    """A `connect` that has these outcomes, and then no chance."""
+    left = list(answers)
+
+    async def connect() -> bool:
+        outcome = left.pop(0) if left else False
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    return connect
+
+
+@pytest.fixture(autouse=True)
+def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(carrier, "GRACE", SHORT)
+    monkeypatch.setattr(carrier, "AGAIN", (2 * SHORT, 5 * SHORT))
+
+
+@pytest.mark.asyncio
+async def test_without_a_chance_a_stream_is_used_at_once_and_given_few_at_a_time() -> None:
+    async with world() as it:
+        it.put(*range(5))
+        assert not it.stream.parcels, "a socket is tried for first"
+        await eventually(lambda: it.stream.parcels)
+        assert len(it.stream.parcels) == AHEAD
+        while it.stream.parcels:
+            it.stream.take()
+            assert len(it.stream.parcels) <= AHEAD
+        assert it.sent == list(range(5))
+        assert it.stream.taken == [b"".join(parts(load(number))) for number in range(5)]
+        assert len(it.attempts) == 1
+        assert not it.carrier.is_direct
+
+
+@pytest.mark.asyncio
+async def test_a_socket_that_comes_in_the_time_of_grace_takes_everything() -> None:
+    async with world() as it:
+        gate = asyncio.Event()
+
+        async def connect() -> bool:
+            it.open()
+            await gate.wait()
+            return True
+
+        it.connect = connect  # type: ignore[method-assign]
+        it.put(*range(5))
+        await eventually(lambda: it.sent == list(range(5)))
+        gate.set()
+        assert it.carrier.is_direct
+        assert not it.stream.parcels
+        it.put(5)
+        await eventually(lambda: it.sent[-1] == 5)
+        assert len(it.attempts) == 1
+
+
+@pytest.mark.asyncio
+async def test_payloads_wait_no_longer_than_the_time_of_grace_for_a_socket() -> None:
+    async with world() as it:
+        gate = asyncio.Event()
+
+        async def connect() -> bool:
+            await gate.wait()
+            return False
+
+        it.connect = connect  # type: ignore[method-assign]
+        begin = asyncio.get_running_loop().time()
+        it.put(1)
+        await eventually(lambda: it.stream.parcels)
+        assert asyncio.get_running_loop().time() - begin >= SHORT
+        it.open()  # after all
+        it.put(2)
+        await eventually(lambda: it.sent == [2])
+        it.stream.take()
+        gate.set()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("error", [TransportError("no answer"), RemoteError("nonsense")])
+async def test_an_attempt_that_fails_in_any_way_is_no_error_of_ours(error: Exception) -> None:
+    async with world() as it:
+        it.connect = answering(error)  # type: ignore[method-assign]
+        it.put(1)
+        await eventually(lambda: it.stream.parcels)
+
+
+@pytest.mark.asyncio
+async def test_a_socket_is_tried_for_again_ever_more_seldom_and_at_once_by_another_path() -> None:
+    async with world() as it:
+        it.put(0)
+        due = asyncio.get_running_loop().time() + 20 * SHORT
+        number = 0
+        while asyncio.get_running_loop().time() < due:
+            number += 1
+            it.put(number)
+            while it.stream.parcels:
+                it.stream.take()
+            await asyncio.sleep(SHORT / 10)
+        pauses = [late - early for early, late in zip(it.attempts, it.attempts[1:], strict=False)]
+        assert 3 <= len(it.attempts) <= 6
+        least = [1.9 * SHORT, 3.9 * SHORT, 4.9 * SHORT]
+        assert all(pause >= most for pause, most in zip(pauses, least, strict=False))
+        count = len(it.attempts)
+        it.carrier.try_anew()
+        it.put(number + 1)
+        await eventually(lambda: len(it.attempts) == count + 1)
+
+
+@pytest.mark.asyncio
+async def test_what_a_broken_socket_had_goes_by_the_next_one() -> None:
+    async with world() as it:
+        it.connect = answering(True, True)  # type: ignore[method-assign]
+        first = it.open()
+        it.put(1, 2, 3)
+        await eventually(lambda: it.sent == [1, 2, 3])
+        first.close()
+        await eventually(lambda: not it.carrier.is_direct)
+        second = it.open()
+        it.put(4)
+        await eventually(lambda: it.sent == [1, 2, 3, 4])
+        expected = sum(sum(map(len, parts(load(number)))) + 32 for number in (1, 2, 3, 4))
+        assert len(await asyncio.to_thread(second.recv, expected, socket.MSG_WAITALL)) == expected
+        assert it.sent == [1, 2, 3, 4], "said once of each"
+
+
+@pytest.mark.asyncio
+async def test_where_every_socket_breaks_at_once_streams_carry_everything() -> None:
+    """As where something on the way lets TLS pass, and nothing else."""
+    async with world() as it:
+
+        async def connect() -> bool:
+            it.open().close()
+            return True
+
+        it.connect = connect  # type: ignore[method-assign]
+        taken = set[int]()
+        frames = {b"".join(parts(load(number))): number for number in range(3)}
+        it.put(*range(3))
+        async with asyncio.timeout(20):
+            while taken != {0, 1, 2}:
+                while it.stream.parcels:
+                    it.stream.take()
+                taken = {frames[frame] for frame in it.stream.taken}
+                await asyncio.sleep(0.01)
+        assert not it.lost
+
+
+@pytest.mark.asyncio
+async def test_a_peer_that_promises_sockets_and_opens_none_gets_streams() -> None:
+    async with world() as it:
+        it.connect = answering(*[True] * 1000)  # type: ignore[method-assign]
+        it.put(1)
+        await eventually(lambda: it.stream.parcels)
+
+
+@pytest.mark.asyncio
+async def test_a_stream_that_breaks_gives_back_and_a_payload_that_always_breaks_it_is_lost() -> None:
+    async with world() as it:
+        it.put(1, 2)
+        await eventually(lambda: len(it.stream.parcels) == 2)
+        it.stream.break_off()
+        it.stream.take()
+        await eventually(lambda: it.stream.parcels)
+        while it.stream.parcels:
+            it.stream.break_off()
+        assert (it.sent, it.lost, it.carrier.dropped) == ([2], [1], 1)
+
+
+@pytest.mark.asyncio
+async def test_a_peer_out_of_reach_loses_everything_and_each_is_said_once() -> None:
+    async with world() as it:
+        it.put(*range(5))
+        await eventually(lambda: it.stream.parcels)
+        it.is_up = False
+        it.carrier.clear(TransportError("gone"))
+        assert sorted(it.lost) == list(range(5))
+        assert it.carrier.dropped == 5
+        assert not it.sent
+
+
+@pytest.mark.asyncio
+async def test_too_much_is_dropped() -> None:
+    async with world() as it:
+        it.put(1, 2, size=600)
+        assert it.lost == [2]
+        assert it.carrier.dropped == 1

@@ -1,0 +1,231 @@
+"""Receiving by a socket: what each kind of bad word costs, and that nothing is read for which there is no room."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+import pytest
+
+from shoal.protocol.bulk import receiver
+from shoal.protocol.bulk.framing import PREFIX, packed_head, prefix
+from shoal.protocol.bulk.posts import Posts
+from shoal.protocol.bulk.receiver import AHEAD, Receiver
+from shoal.protocol.bulk.sealing import Sealer
+from shoal.protocol.bulk.slots import Slots, Tenant
+from shoal.protocol.errors import RemoteError
+from shoal.protocol.ids import RunId
+from shoal.protocol.messages.rounds import Contribution
+from shoal.protocol.throttle import Throttle
+from shoal.protocol.wire import MAX_BULK_FRAME, Message
+from tests.unit.bulk.kit import KEY, LIMIT, PEER, RUN, in_thread, load, numbers, opened_pair, parts
+
+MIB = 1 << 20
+
+
+@dataclass
+class End:
+    """A receiver, what it has handed on, and the peer's end of its socket."""
+
+    wire: socket.socket
+    sealer: Sealer = field(default_factory=lambda: Sealer(KEY))
+    came: list[Message] = field(default_factory=list)
+    others: list[int] = field(default_factory=list)  # sizes of what had no message
+    complaints: list[RemoteError] = field(default_factory=list)
+    ends: list[bool] = field(default_factory=list)
+
+    def send(self, *messages: Contribution, run: RunId = RUN) -> None:
+        for each in messages:
+            self.wire.sendall(self.sealer.seal(*parts(each, run)))
+
+    def keep(self, run: RunId, message: Message | None, begin: float, end: float, size: int) -> None:
+        assert begin <= end
+        if message is None:
+            self.others.append(size)
+        else:
+            assert run == RUN
+            self.came.append(message)
+
+
+@asynccontextmanager
+async def receiving(tenant: Tenant | None = None) -> AsyncIterator[tuple[End, Receiver]]:
+    with opened_pair() as (mine, theirs):
+        end = End(mine.socket)
+        made = Receiver(
+            theirs,
+            PEER,
+            Slots(),
+            tenant or Tenant(None),
+            Throttle().down,
+            Posts(),
+            lambda run: run == RUN,
+            end.complaints.append,
+            end.keep,
+            lambda: end.ends.append(True),
+        )
+        made.start()
+        try:
+            yield end, made
+        finally:
+            made.close()
+            await eventually(lambda: end.ends)
+            made._thread.join(LIMIT)
+            assert not made._thread.is_alive()
+            assert theirs.socket.fileno() == -1
+
+
+async def eventually(condition: object) -> None:
+    async with asyncio.timeout(LIMIT):
+        while not condition():  # type: ignore[operator]
+            await asyncio.sleep(0.002)
+
+
+@pytest.mark.asyncio
+async def test_payloads_come_in_their_order() -> None:
+    async with receiving() as (end, _):
+        messages = [load(number, bytes([number]) * number * 1000) for number in range(20)]
+        in_thread(lambda: end.send(*messages))
+        await eventually(lambda: len(end.came) == 20)
+        assert numbers(end.came) == list(range(20))
+        assert [bytes(each.payload) for each in end.came] == [each.payload for each in messages]  # type: ignore[attr-defined]
+        assert not end.complaints
+
+
+@pytest.mark.asyncio
+async def test_the_largest_payload_comes() -> None:
+    async with receiving(Tenant(MIB)) as (end, _):
+        in_thread(lambda: end.send(load(1, bytes(MAX_BULK_FRAME)), load(2)))
+        await eventually(lambda: len(end.came) == 1)
+        end.came.clear()
+        await eventually(lambda: numbers(end.came) == [2])
+
+
+@pytest.mark.asyncio
+async def test_a_payload_of_another_run_is_read_and_handed_on_as_nothing() -> None:
+    async with receiving() as (end, _):
+        end.send(load(1), run=RunId(b"x" * 32))
+        end.send(load(2))
+        await eventually(lambda: numbers(end.came) == [2])
+        assert len(end.others) == 1
+        assert not end.complaints
+
+
+@pytest.mark.asyncio
+async def test_a_bad_message_costs_itself_and_a_rest_but_not_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receiver, "REST", 0.1)
+    async with receiving() as (end, _):
+        begin = time.monotonic()
+        for _ in range(3):
+            head = packed_head(RUN, load(1))[:-1] + b"\xff"  # its last field, an epoch, is no number any more
+            end.wire.sendall(end.sealer.seal(prefix(len(head), 4), head, b"junk"))
+        end.send(load(2))
+        await eventually(lambda: numbers(end.came) == [2])
+        assert time.monotonic() - begin >= 3 * 0.1
+        assert [each.peer for each in end.complaints] == [PEER] * 3
+        assert len(end.others) == 3
+        assert not end.ends
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("at", [PREFIX.size + 5, -1], ids=["head", "payload"])
+async def test_a_broken_seal_costs_the_socket_and_names_the_sender(at: int) -> None:
+    async with receiving() as (end, _):
+        end.send(load(1))
+        broken = bytearray(end.sealer.seal(*parts(load(2))))
+        broken[at] ^= 1
+        end.wire.sendall(broken)
+        await eventually(lambda: end.ends)
+        assert numbers(end.came) == [1]
+        assert [each.peer for each in end.complaints] == [PEER]
+        assert "altered" in str(end.complaints[0])
+        with suppress(ConnectionResetError):
+            assert end.wire.recv(1) == b""
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "announced",
+    [PREFIX.pack(2 + MAX_BULK_FRAME + 1, 0), PREFIX.pack(0, 100), PREFIX.pack(1 << 20, 1 << 15)],
+    ids=["too long", "shorter than its head", "too long a head"],
+)
+async def test_bad_framing_costs_the_socket_and_names_the_sender(announced: bytes) -> None:
+    async with receiving() as (end, _):
+        end.wire.sendall(announced)
+        await eventually(lambda: end.ends)
+        assert [each.peer for each in end.complaints] == [PEER]
+        assert "limits" in str(end.complaints[0])
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("cut", [0, 3, 20, -20])
+async def test_an_end_in_the_midst_of_a_frame_is_nobodys_fault(cut: int) -> None:
+    async with receiving() as (end, _):
+        end.send(load(1))
+        end.wire.sendall(bytes(end.sealer.seal(*parts(load(2))))[:cut])
+        end.wire.close()
+        await eventually(lambda: end.ends)
+        assert numbers(end.came) == [1]
+        assert not end.complaints
+
+
+@pytest.mark.asyncio
+async def test_beyond_the_cap_nothing_is_read_until_something_is_given_back() -> None:
+    tenant, payload = Tenant(2 * MIB), bytes(MIB)
+    async with receiving(tenant) as (end, _):
+        written: list[int] = []
+
+        def flood() -> None:
+            for number in range(64):  # more than the buffers of the system hold
+                end.send(load(number, payload))
+                written.append(number)
+
+        in_thread(flood)
+        await eventually(lambda: len(end.came) == 2)
+        count = -1
+        while count != len(written):  # until the peer's writes wait
+            count = len(written)
+            await asyncio.sleep(0.2)
+        assert (len(end.came), tenant.held) == (2, 2 * MIB)
+        assert count < 64
+        for total in range(3, 65):
+            end.came.pop(0)
+            seen = total - 2
+            await eventually(lambda: len(end.came) == 2 or (seen > 62 and len(written) == 64))  # noqa: B023
+            assert tenant.held <= 2 * MIB
+        await eventually(lambda: numbers(end.came)[-1:] == [63])
+
+
+@pytest.mark.asyncio
+async def test_no_more_than_a_few_payloads_wait_for_the_loop() -> None:
+    tenant = Tenant(None)
+    async with receiving(tenant) as (end, made):
+        in_thread(lambda: end.send(*(load(number, bytes(MIB)) for number in range(20))))
+        made._thread.join(1.0)  # the loop is busy with something else
+        assert tenant.held <= (AHEAD + 1) * MIB
+        await eventually(lambda: len(end.came) == 20)
+
+
+@pytest.mark.asyncio
+async def test_to_close_ends_the_thread_wherever_it_waits() -> None:
+    held = Tenant(MIB)
+    async with receiving(held) as (end, made):
+        in_thread(partial(end.send, load(1, bytes(MIB)), load(2, bytes(MIB))))
+        await eventually(lambda: len(end.came) == 1)
+        made._thread.join(0.1)
+        assert made._thread.is_alive(), "it waits for room"
+        made.close()
+        await eventually(lambda: end.ends)
+        assert numbers(end.came) == [1]
+    async with receiving() as (end, made):
+        made.close()  # it waits for a frame
+        await eventually(lambda: end.ends)
+    async with receiving() as (end, made):
+        in_thread(lambda: end.send(*(load(number) for number in range(3 * AHEAD))))
+        made._thread.join(0.1)
+        made.close()  # it waits for the loop
+        await eventually(lambda: end.ends)

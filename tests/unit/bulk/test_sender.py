@@ -1,0 +1,156 @@
+"""Sending by a socket: in order, once where all goes well, and what may be lost with a socket goes again."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from shoal.protocol.bulk.backlog import TRIES, Backlog, Packed, Parcel
+from shoal.protocol.bulk.framing import PREFIX
+from shoal.protocol.bulk.posts import Posts
+from shoal.protocol.bulk.sealing import TAG
+from shoal.protocol.bulk.sender import RECENT, Sender
+from shoal.protocol.errors import TransportError
+from shoal.protocol.throttle import Throttle
+from tests.unit.bulk.kit import LIMIT, load, opened_pair, parts
+from tests.unit.bulk.test_receiver import eventually
+
+MIB = 1 << 20
+
+
+@dataclass
+class Outcome:
+    """What the loop was told."""
+
+    sent: list[int] = field(default_factory=list)
+    lost: list[int] = field(default_factory=list)
+    written: list[int] = field(default_factory=list)  # bytes
+    ends: list[bool] = field(default_factory=list)
+
+    def parcel(self, number: int, size: int = 100) -> Parcel:
+        def pack() -> Packed:
+            return parts(load(number, bytes(size)))
+
+        return Parcel(0, pack, lambda bytes: self.sent.append(number), lambda reason: self.lost.append(number))
+
+    def wrote(self, begin: float, end: float, size: int) -> None:
+        assert begin <= end
+        self.written.append(size)
+
+
+@asynccontextmanager
+async def sending(backlog: Backlog) -> AsyncIterator[tuple[Outcome, Sender, socket.socket]]:
+    outcome = Outcome()
+    with opened_pair() as (mine, theirs):
+        made = Sender(mine, backlog, Throttle().up, Posts(), outcome.wrote, lambda: outcome.ends.append(True))
+        made.start()
+        try:
+            yield outcome, made, theirs.socket
+        finally:
+            made.close()
+            await eventually(lambda: outcome.ends)
+            made._thread.join(LIMIT)
+            assert not made._thread.is_alive()
+            assert mine.socket.fileno() == -1
+            assert len(outcome.ends) == 1
+
+
+@pytest.mark.asyncio
+async def test_what_is_put_is_written_in_its_order_and_said_once() -> None:
+    backlog = Backlog(MIB)
+    async with sending(backlog) as (outcome, _, wire):
+        for number in range(50):
+            backlog.put(outcome.parcel(number))
+        await eventually(lambda: len(outcome.sent) == 50)
+        assert outcome.sent == list(range(50))
+        total = sum(sum(map(len, parts(load(number, bytes(100))))) + 2 * TAG for number in range(50))
+        assert sum(outcome.written) == total
+        assert len(await asyncio.to_thread(wire.recv, total, socket.MSG_WAITALL)) == total
+    assert not backlog.clear(), "who closes it has no wish that anything goes again"
+    assert not outcome.lost
+
+
+@pytest.mark.asyncio
+async def test_what_cannot_be_encoded_costs_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    backlog = Backlog(MIB)
+    async with sending(backlog) as (outcome, _, _):
+        bad = Parcel(0, lambda: {}[0], lambda size: None, lambda reason: outcome.lost.append(1))
+        backlog.put(bad)
+        backlog.put(outcome.parcel(2))
+        await eventually(lambda: outcome.sent == [2])
+    assert outcome.lost == [1]
+    assert "cannot be encoded" in caplog.text
+
+
+@pytest.mark.asyncio
+async def test_what_was_in_hand_and_what_was_written_last_goes_again_when_the_socket_breaks() -> None:
+    backlog = Backlog(MIB)
+    async with sending(backlog) as (outcome, _, wire):
+        sent = [outcome.parcel(number, MIB) for number in range(60)]  # more than all buffers hold
+        for each in sent:
+            backlog.put(each)
+        for _ in range(20):
+            await asyncio.to_thread(wire.recv, MIB, socket.MSG_WAITALL)
+        wire.close()
+        await eventually(lambda: outcome.ends)
+        again = backlog.clear()
+        assert again == sent[-len(again) :], "the next ones, in their order"
+        twice = [each for each in again if each.was_sent]
+        assert RECENT <= len(twice) * (MIB + PREFIX.size) <= RECENT + 2 * MIB
+        assert len(outcome.sent) == sum(each.was_sent for each in sent)
+        assert outcome.sent == sorted(set(outcome.sent))
+        assert not outcome.lost
+
+
+@pytest.mark.asyncio
+async def test_one_payload_that_is_longer_than_what_is_kept_goes_again_too() -> None:
+    backlog = Backlog(MIB)
+    async with sending(backlog) as (outcome, _, wire):
+        large = outcome.parcel(1, RECENT + MIB)
+        backlog.put(large)
+        taken = 0
+        while not outcome.sent:  # all is written, and its end lies in buffers
+            taken += len(await asyncio.to_thread(wire.recv, 1 << 16))
+        assert taken < RECENT + MIB
+        wire.close()
+        backlog.put(outcome.parcel(2))
+        backlog.put(outcome.parcel(3))
+        await eventually(lambda: outcome.ends)
+        assert backlog.clear()[0] is large
+
+
+@pytest.mark.asyncio
+async def test_a_socket_that_the_peer_closes_while_nothing_is_sent_is_noticed() -> None:
+    """Else the next payload would go into a socket that nobody reads, and nobody would hear of it."""
+    backlog = Backlog(MIB)
+    async with sending(backlog) as (outcome, _, wire):
+        first = outcome.parcel(1)
+        backlog.put(first)
+        await eventually(lambda: outcome.sent == [1])
+        wire.close()
+        await eventually(lambda: outcome.ends)
+        assert backlog.clear() == [first], "nobody knows whether it was read"
+
+
+@pytest.mark.asyncio
+async def test_a_payload_that_sockets_break_with_again_and_again_is_lost() -> None:
+    backlog = Backlog(MIB)
+    outcome = Outcome()
+    parcel = outcome.parcel(1, 10 * MIB)
+    backlog.put(parcel)
+    reasons: list[TransportError] = []
+    parcel.lost = reasons.append
+    for tries in range(1, TRIES + 1):
+        async with sending(backlog) as (_, made, wire):
+            await asyncio.to_thread(wire.recv, 1000)
+            wire.close()
+            made._thread.join(LIMIT)
+        assert parcel.tries == tries
+    await eventually(lambda: reasons)
+    assert len(backlog) == 0
+    assert "again and again" in str(reasons[0])
