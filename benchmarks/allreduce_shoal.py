@@ -99,7 +99,7 @@ class Peer:
 
     def _encoder(self, vector: Floats) -> Contribute:
         flat = torch.from_numpy(vector)
-        return lambda chunk: self._codec.encode(flat[slice(*self._bounds[chunk])])
+        return lambda chunk: self._codec.lend(flat[slice(*self._bounds[chunk])])
 
     def _on_event(self, event: Event) -> None:
         match event:
@@ -152,9 +152,11 @@ async def _lap(fleet: Fleet, peer: Peer, number: int) -> None:
     task = fleet.task
     mine = await asyncio.to_thread(vector, task.seed, number, task.rank, task.elements)
     await asyncio.to_thread(fleet.wait_for_go)
+    before = time.process_time()
     mean, submitted, held, bytes = await peer.average(mine)
+    cpu = time.process_time() - before
     error = await asyncio.to_thread(mean_error, mean, task.seed, number, task.peers)
-    fleet.say(submitted=submitted, held=held, carried=bytes, error=error, line=peer.network.bandwidth.claim())
+    fleet.say(submitted=submitted, held=held, carried=bytes, error=error, cpu=cpu, line=peer.network.bandwidth.claim())
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ class OuterState:
 
         def encode(chunk: int) -> Payload:
             start, stop = self._bounds[chunk]
-            return self._scatter.encode(flat[start:stop])
+            return self._scatter.lend(flat[start:stop])
 
         return encode
 

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 CIRCUIT = "/p2p-circuit"
@@ -73,7 +73,8 @@ def is_public(host: IPv4Address | IPv6Address) -> bool:
     return host.is_global and not is_odd
 
 
-def any_is_public(addresses: Iterable[str]) -> bool:
+@lru_cache(maxsize=4096)  # it is asked of the same connections with each payload
+def any_is_public(addresses: tuple[str, ...]) -> bool:
     """Whether one of these multiaddrs leads to the internet."""
     where = (host_and_port(address) for address in addresses)
     return any(each is not None and is_public(each[0]) for each in where)

@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from math import isfinite
 from typing import Protocol
 
@@ -47,6 +48,10 @@ class Codec(Protocol):
         """The payload of a contiguous vector of finite fp32 values; LocalError if one is NaN or infinite."""
         ...
 
+    def lend(self, values: Tensor) -> Payload:
+        """The same, but it may be the very memory of `values`, which must not change as long as the payload lives."""
+        ...
+
     def peak(self, payload: Payload, n: int) -> float:
         """A bound on the magnitudes in the payload of `n` values; PayloadError if it is not one."""
         ...
@@ -58,6 +63,18 @@ class Codec(Protocol):
     def add(self, total: Tensor, payload: Payload, weight: float = 1.0) -> None:
         """Add `weight` times its values to `total`, of the same length; `peak` has found nothing wrong with it."""
         ...
+
+
+class Copying(ABC):
+    """A codec that writes what it encodes to memory of its own."""
+
+    @abstractmethod
+    def encode(self, values: Tensor) -> Payload:
+        """See Codec."""
+
+    def lend(self, values: Tensor) -> Payload:
+        """See Codec."""
+        return self.encode(values)
 
 
 def is_finite(values: Tensor) -> bool:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 
 import torch
 from torch import Tensor
 
-from shoal.protocol.compression.base import Payload
+from shoal.protocol.compression.base import Copying, Payload
 from shoal.protocol.compression.blocks import Slab, slabs, slabs_of
 
 
-class Dense(ABC):
+class Dense(Copying):
     """A codec that writes every value."""
 
     @abstractmethod

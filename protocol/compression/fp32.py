@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import isfinite
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from shoal.protocol.compression.base import Payload, diverged, is_finite, require_size
@@ -27,19 +28,23 @@ class Fp32(Dense):
 
     def encode(self, values: Tensor) -> Payload:
         """The values as they are."""
+        return bytes(self.lend(values))
+
+    def lend(self, values: Tensor) -> Payload:
+        """The values themselves."""
         if not is_finite(values):
             raise diverged()
-        return values.cpu().numpy().astype(WIRE, copy=False).tobytes()
+        return values.cpu().numpy().astype(WIRE, copy=False).data.cast("B")
 
     def peak(self, payload: Payload, n: int) -> float:
         """The largest magnitude."""
         require_size(self, payload, n)
-        values = _values(payload)
-        with np.errstate(invalid="ignore"):  # NaN wins min and max, and says so
-            low, high = float(values.min(initial=0)), float(values.max(initial=0))
+        if not n:
+            return 0.0
+        low, high = (float(each) for each in torch.from_numpy(_values(payload)).aminmax())  # NaN wins, and says so
         if not (isfinite(low) and isfinite(high)):
             raise PayloadError("fp32 payload holds NaN or Inf")
-        return max(-low, high)
+        return max(-low, high, 0.0)
 
     def read(self, payload: Payload, n: int, slab: Slab, out: Tensor) -> None:
         """The values as they were."""

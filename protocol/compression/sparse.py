@@ -6,18 +6,18 @@ What is not sent is lost, unless its sender keeps it: see `feedback`.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.protocol.compression.base import Payload
+from shoal.protocol.compression.base import Copying, Payload
 from shoal.protocol.compression.blocks import Floats
 from shoal.protocol.compression.selection import Places
 
 
-class Sparse(ABC):
+class Sparse(Copying):
     """A codec that writes some of the values."""
 
     @abstractmethod

@@ -129,7 +129,7 @@ async def test_of_200_calls_a_second_none_is_lost_and_none_is_late(monkeypatch: 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("seed", range(3))
-async def test_words_and_payloads_arrive_once_and_in_order(seed: int) -> None:
+async def test_words_arrive_once_and_in_order_and_payloads_whatever_carries_them(seed: int) -> None:
     draw = random.Random(seed)
     async with asyncio.timeout(LIMIT), a_pair() as pair:
         moving = None
@@ -146,7 +146,7 @@ async def test_words_and_payloads_arrive_once_and_in_order(seed: int) -> None:
         for each in (pair.caller, pair.called):
             await eventually(lambda each=each: len(each.words) >= 300 and len(each.loads) >= 30)  # type: ignore[misc]
             assert each.words == list(range(300))
-            assert each.loads == list(range(0, 300, 10))
+            assert sorted(each.loads) == list(range(0, 300, 10))
             assert each.dropped == 0
 
 
@@ -159,7 +159,7 @@ async def test_whose_connection_for_payloads_is_the_first_direct_one_moves_but_o
             caller.send(called.peer, RUN, Load(number, bytes(1 << 16)))
             await asyncio.sleep(0.005)
         await eventually(lambda: len(called.loads) >= 40)
-        assert called.loads == list(range(40))
+        assert sorted(called.loads) == list(range(40))
         assert caller.dropped == 0
         assert pair.path(caller) == "direct"
         assert len([each for each in caller.remote_addresses(called.peer) if not is_relayed(each)]) == 1
