@@ -44,27 +44,27 @@ class Sender:
         self._wrote, self._ended = wrote, ended
         self._recent: deque[tuple[Parcel, int]] = deque()
         self._recent_size = 0
-        self._is_open, self._has_broken = True, False
+        self._is_open, self._has_broken, self._is_watched = True, False, False
         self._thread = threading.Thread(target=self._run, name="bulk-out", daemon=True)
 
     def start(self) -> None:
         """Begin to take."""
         asyncio.get_running_loop().add_reader(self._socket, self._break)
+        self._is_watched = True
         self._thread.start()
 
     def close(self) -> None:
         """Take nothing more; what is being written breaks off. `ended` follows."""
         self._is_open = False
+        self._unwatch()
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._backlog.wake()
 
     def _break(self) -> None:
-        """The end of the socket: the peer has hung up, or we have."""
-        asyncio.get_running_loop().remove_reader(self._socket)
-        if self._is_open:
-            self._has_broken = True
-            self.close()
+        """The peer has hung up."""
+        self._has_broken = True
+        self.close()
 
     def _run(self) -> None:
         parcel: Parcel | None = None
@@ -76,10 +76,17 @@ class Sender:
         finally:
             if self._has_broken:
                 self._give_back([*(each for each, _ in self._recent), *([parcel] if parcel is not None else [])])
+            if not self._is_watched:  # else the loop has to let go of it first
+                self._socket.close()
             self._posts.post(self._finish)
 
+    def _unwatch(self) -> None:
+        if self._is_watched:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._is_watched = False
+
     def _finish(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._socket)
+        self._unwatch()
         self._socket.close()
         self._ended()
 

@@ -66,6 +66,7 @@ class World:
     lost: list[int] = field(default_factory=list)
     attempts: list[float] = field(default_factory=list)
     errors: list[BaseException] = field(default_factory=list)
+    own: list[socket.socket] = field(default_factory=list)
     peers: list[socket.socket] = field(default_factory=list)
     is_up: bool = True
     limit: int = 1000
@@ -107,6 +108,7 @@ class World:
     def open(self) -> socket.socket:
         """A socket comes; its other end."""
         mine, theirs = tcp_pair()
+        self.own.append(mine)
         self.peers.append(theirs)
         self.carrier.opened(Opened(mine, KEY), self.dock)
         return theirs
@@ -118,8 +120,7 @@ async def world() -> AsyncIterator[World]:
     yield made
     made.is_up = False
     made.carrier.clear(TransportError("the end"))
-    await eventually(lambda: not made.tasks)
-    await asyncio.sleep(0)
+    await eventually(lambda: not made.tasks and all(each.fileno() == -1 for each in made.own))
     for each in made.peers:
         each.close()
     assert not made.errors
