@@ -4,7 +4,9 @@ import { Chart } from "./charts.js";
 import { Table, make, setClass, setText, sync } from "./dom.js";
 import { ago, bytes, count, digest, fixed, peerName, seconds } from "./format.js";
 
-const PHASES = { failed: "bad", finished: "good", training: "calm", syncing: "warn", restoring: "warn", paused: "warn" }; // all others: in a round
+const PHASES = { // all others: in a round
+  failed: "bad", finished: "good", training: "calm", syncing: "warn", restoring: "warn", paused: "warn",
+};
 const LOSSES = [
   { label: "this node", name: "own", hint: "training loss here" },
   { label: "swarm", name: "swarm", hint: "mean of the members' training losses" },

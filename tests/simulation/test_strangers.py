@@ -19,7 +19,7 @@ import shoal.protocol.messages
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import Digest, PeerId, RunId
 from shoal.protocol.signing import signed
-from shoal.protocol.wire import Message, decode, encode, table
+from shoal.protocol.wire import Message, Payload, decode, encode, table
 from tests.simulation.campaign import build
 from tests.simulation.links import LAN
 from tests.simulation.signing import FakeSigner
@@ -54,6 +54,8 @@ class Drawing:
         return self._known[hint]
 
     def _compound(self, hint: Any) -> st.SearchStrategy[Any]:
+        if hint == Payload:
+            return self.of(bytes)
         origin, args = typing.get_origin(hint), typing.get_args(hint)
         if origin is tuple and args[-1] is Ellipsis:
             return st.lists(self.of(args[0]), max_size=6).map(tuple)
