@@ -858,7 +858,9 @@ async def test_closing_leaves_no_thread_and_no_socket() -> None:
             c.send(b.peer, RUN, Word(1))
             await eventually(lambda: b.words and b.loads)
 
+    threads = threading.active_count()
     await once()  # what is made once and kept
+    await eventually(lambda: threading.active_count() == threads)
     before = leftovers()
     for _ in range(3):
         await once()
