@@ -49,6 +49,7 @@ class Dock:
         self._tokens = Tokens()
         self._pool = ThreadPoolExecutor(AT_ONCE, "bulk-handshake")
         self._begun: Counter[str] = Counter()  # handshakes, by host
+        self._counting = threading.Lock()
         self._listeners: list[socket.socket] = []
         self._ports: tuple[int, ...] = ()
 
@@ -105,10 +106,12 @@ class Dock:
             self._let_in(guest, where[0])
 
     def _let_in(self, guest: socket.socket, host: str) -> None:
-        if self._begun[host] >= OF_HOST:
+        with self._counting:
+            is_welcome = self._begun[host] < OF_HOST
+            self._begun[host] += is_welcome
+        if not is_welcome:
             guest.close()
             return
-        self._begun[host] += 1
         try:
             self._pool.submit(self._admit, guest, host)
         except RuntimeError:  # we are closed
@@ -122,12 +125,13 @@ class Dock:
         else:
             self.posts.post(self._opened, ticket.peer, ticket.flow, ticket.sends, opened)
         finally:
-            self.posts.post(self._ended, host)
+            self._ended(host)
 
     def _ended(self, host: str) -> None:
-        self._begun[host] -= 1
-        if not self._begun[host]:
-            del self._begun[host]
+        with self._counting:
+            self._begun[host] -= 1
+            if not self._begun[host]:
+                del self._begun[host]
 
 
 def _dial(place: tuple[str, int], invited: Knock) -> Opened:

@@ -32,7 +32,7 @@ from shoal.protocol.surroundings import Surroundings
 from shoal.protocol.transport import Stream
 from shoal.protocol.wire import MAX_BULK_FRAME, Message, Payload
 
-MOST_SOCKETS = 16  # of one flow, that a peer may have us read
+MOST_SOCKETS = 4  # of one flow, that a peer may have us read
 FLOWS = {protocol: flow for flow, protocol in PROTOCOLS.items()}
 
 Call = Callable[[Message, float], Awaitable[Message]]

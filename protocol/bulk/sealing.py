@@ -1,8 +1,8 @@
 """What goes over a bulk socket after its TLS handshake: frames, each part sealed with AES-GCM.
 
 As in QUIC, TLS 1.3 agrees on the keys and says who is who, and the bytes are protected outside of it. TLS's own
-records hold 16 KiB, and through Python's ssl each costs a system call or two and a copy: that took 2.3 times the
-processor's time of one seal for each payload (benchmarks/carrier.py).
+records hold 16 KiB, and through Python's ssl each costs a system call or two and a copy, of which one seal for each
+payload is free (benchmarks/carrier.py compares them).
 
 Rules:
 - A key serves one connection in one direction, and is made anew for each: both ends give half of what it comes from,
