@@ -112,6 +112,7 @@ class Neighbour:
         self.dialing.connected()
         self._heart.begin(_now())
         self._ping()
+        self.payloads.connected()
 
     def path_changed(self) -> None:
         """What follows goes by a relay from now on, or, which is better, not any more."""

@@ -85,8 +85,7 @@ class Carrier:
             sender.close()
         self._senders.clear()
         self._stream.clear(reason)
-        for parcel in self._backlog.clear():
-            self._lose(parcel, reason)
+        self._drop(reason)
 
     # -- inside ---------------------------------------------------------------------------------------------
 
@@ -132,6 +131,7 @@ class Carrier:
             if has_chance:  # where the peer is the one to dial, it may have been quicker with that than with its answer
                 loop.call_later(GRACE, self._end_grace)
             else:
+                loop.call_at(self._try_at, self._go_on)
                 self._end_grace()
 
     def _end_grace(self) -> None:
@@ -157,13 +157,22 @@ class Carrier:
         def lost(reason: TransportError) -> None:
             self._on_stream -= 1
             parcel.tries += 1
-            if self._is_up() and parcel.tries < TRIES:
+            if not self._is_up():
+                self._lose(parcel, reason)
+                self._drop(reason)
+                return
+            if parcel.tries < TRIES:
                 self._backlog.put_back([parcel])
-                self._go_on()
             else:
                 self._lose(parcel, reason)
+            self._go_on()
 
         return streams.Parcel(parcel.size, pack, sent, lost)
+
+    def _drop(self, reason: TransportError) -> None:
+        """All that waits."""
+        for parcel in self._backlog.clear():
+            self._lose(parcel, reason)
 
     def _lose(self, parcel: Parcel, reason: TransportError) -> None:
         self.dropped += 1

@@ -33,6 +33,8 @@ DIAL = 2.0  # seconds to reach one host
 AT_ONCE = 16  # handshakes
 OF_HOST = 8  # of them with one host that dials us
 MAX_TRIED = 6  # places of one peer
+PORTS = range(1024, 65536)  # that a peer may have us dial: no system's services
+BREATH = 0.1  # seconds
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +52,7 @@ class Dock:
         self._pool = ThreadPoolExecutor(AT_ONCE, "bulk-handshake")
         self._begun: Counter[str] = Counter()  # handshakes, by host
         self._counting = threading.Lock()
+        self._is_closed = False
         self._listeners: list[socket.socket] = []
         self._ports: tuple[int, ...] = ()
 
@@ -63,6 +66,7 @@ class Dock:
 
     def close(self) -> None:
         """Take no more."""
+        self._is_closed = True
         for listener in self._listeners:
             with suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)  # which wakes whoever waits there
@@ -82,7 +86,7 @@ class Dock:
 
     async def follow(self, peer: PeerId, hosts: Sequence[str], invited: Knock, sends: bool) -> Knocked:
         """Knock as `invited`, at these hosts; whether it came to a connection."""
-        places = [(host, port) for host in hosts for port in invited.ports][:MAX_TRIED]
+        places = [(host, port) for host in hosts for port in invited.ports if port in PORTS][:MAX_TRIED]
         for place in places:
             try:
                 found = await asyncio.get_running_loop().run_in_executor(self._pool, _dial, place, invited)
@@ -101,8 +105,12 @@ class Dock:
         while True:
             try:
                 guest, where = listener.accept()
-            except OSError:
-                return  # closed
+            except OSError as error:  # who hung up meanwhile, or no more descriptors: both pass
+                if self._is_closed:
+                    return
+                log.debug("nobody can be let in: %s", error)
+                time.sleep(BREATH)
+                continue
             self._let_in(guest, where[0])
 
     def _let_in(self, guest: socket.socket, host: str) -> None:

@@ -105,6 +105,11 @@ class Payloads:
         else:
             self._receive(flow, opened)
 
+    def connected(self) -> None:
+        """The first connection with the peer is made: what waits may go."""
+        for carrier in self._carriers.values():
+            carrier.try_anew()
+
     def path_changed(self) -> None:
         """By a relay from now on, or not any more."""
         if self._side.may_be_direct():

@@ -73,6 +73,9 @@ class Sender:
                 self._send(parcel)
         except OSError:
             self._has_broken = True
+        except Exception:  # our own mistake, or no memory: the next socket may do better
+            log.exception("a payload could not be sent")
+            self._has_broken = True
         finally:
             if self._has_broken:
                 self._give_back([*(each for each, _ in self._recent), *([parcel] if parcel is not None else [])])
