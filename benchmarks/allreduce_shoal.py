@@ -77,6 +77,7 @@ class Peer:
             _give_up,
         )
         self.network.on_message = lambda peer, run, words: self.driver.receive(peer, words)
+        self.network.on_left = lambda peer, run, words, sent: member.left(self.driver.now(), peer, words, sent)
         self.network.on_link = self.driver.link
         self.driver.command(lambda now: member.start(now, [name for name in names if name != self.network.peer]))
         while len(member.membership.alive()) < len(names) - 1:

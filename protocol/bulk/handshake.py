@@ -39,6 +39,9 @@ from shoal.protocol.ids import Digest, content_hash
 
 LIMIT = 5.0  # seconds
 VALID = datetime.timedelta(days=3650)  # nobody looks: the fingerprint alone counts, and it is of this very process
+# As much may wait in the kernel to be sent, beside what is on its way: so writing takes as long as sending, which is
+# what a line's rate is measured by, and little is lost with a socket.
+SMALL_BUFFER = ((socket.TCP_NOTSENT_LOWAT, 1 << 18),) if hasattr(socket, "TCP_NOTSENT_LOWAT") else ()
 KEEP_ALIVE = (
     ((socket.TCP_KEEPIDLE, 20), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))
     if hasattr(socket, "TCP_KEEPIDLE")
@@ -133,7 +136,7 @@ def _bare(secured: ssl.SSLSocket) -> socket.socket:
     bare.settimeout(None)
     bare.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     bare.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in KEEP_ALIVE:
+    for option, value in (*KEEP_ALIVE, *SMALL_BUFFER):
         bare.setsockopt(socket.IPPROTO_TCP, option, value)
     return bare
 
