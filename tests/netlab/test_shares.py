@@ -20,6 +20,7 @@ MBIT = 20.0
 
 
 @pytest.mark.slow
+@pytest.mark.patient
 def test_a_poor_uplink_is_found_out_and_spared(lab: Lab) -> None:
     words = ["--cases", "slow,alike", "--mib", "4", "--mbit", str(MBIT), "--rounds", "2", "--json"]
     done = subprocess.run([sys.executable, str(BENCHMARK), *words], capture_output=True, text=True, timeout=500)
