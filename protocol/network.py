@@ -79,7 +79,7 @@ class Network:
         self.meet_namesake = self._namesake.meet
         self._tasks = Tasks(lambda error: log.error("a task of the network failed", exc_info=error))
         self._closing = False
-        self._dock = Dock(self._opened, self.throttle)
+        self._dock = Dock(identity.peer, self._opened, self.throttle)
         self._around = Surroundings(
             transport=self._transport,
             dock=self._dock,
@@ -269,7 +269,7 @@ class Network:
             handler(*args)
         except RemoteError as error:
             self._complaints.add(error)
-        except Exception:
+        except Exception:  # our own mistake with one message: it is in the log, and the stream has others
             log.exception("a handler of the network failed")
 
     async def _look_after_links(self) -> None:

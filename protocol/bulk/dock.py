@@ -22,6 +22,7 @@ from contextlib import suppress
 
 from shoal.protocol.bulk.handshake import LIMIT, Door, Opened, admit, knock, new_door
 from shoal.protocol.bulk.posts import Posts
+from shoal.protocol.bulk.sealing import bound
 from shoal.protocol.bulk.slots import Slots
 from shoal.protocol.bulk.tokens import Ticket, Tokens
 from shoal.protocol.errors import TransportError
@@ -44,7 +45,8 @@ OnOpened = Callable[[PeerId, Flow, bool, Opened], None]
 class Dock:
     """Belongs to the loop that calls `open`."""
 
-    def __init__(self, opened: OnOpened, throttle: Throttle) -> None:
+    def __init__(self, me: PeerId, opened: OnOpened, throttle: Throttle) -> None:
+        self._me = me
         self.slots = Slots()
         self.throttle = throttle
         self._opened = opened
@@ -95,7 +97,8 @@ class Dock:
                 continue
             except RuntimeError:  # we are closed
                 break
-            self._opened(peer, invited.flow, sends, found)
+            key = bound(found.key, self._me, peer, invited.flow, listener_sends=not sends)
+            self._opened(peer, invited.flow, sends, Opened(found.socket, key))
             return Knocked(True)
         return Knocked(False)
 
@@ -131,7 +134,8 @@ class Dock:
         except TransportError as error:
             log.debug("%s is not let in: %s", host, error)
         else:
-            self.posts.post(self._opened, ticket.peer, ticket.flow, ticket.sends, opened)
+            key = bound(opened.key, ticket.peer, self._me, ticket.flow, listener_sends=ticket.sends)
+            self.posts.post(self._opened, ticket.peer, ticket.flow, ticket.sends, Opened(opened.socket, key))
         finally:
             self._ended(host)
 

@@ -6,7 +6,8 @@ payload is free (benchmarks/carrier.py compares them).
 
 Rules:
 - A key serves one connection in one direction, and is made anew for each: both ends give half of what it comes from,
-  inside TLS. A sealed part's number is its nonce, so what is dropped, doubled, reordered or forged does not open.
+  inside TLS, and it is bound to their names, to the flow and to who sends.
+- A sealed part's number is its nonce, so what is dropped, doubled, reordered or forged does not open.
 - The prefix travels in the clear, and is part of what the head's seal vouches for.
 """
 
@@ -17,7 +18,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from shoal.protocol.bulk.framing import PREFIX
 from shoal.protocol.errors import TransportError
-from shoal.protocol.ids import digest
+from shoal.protocol.ids import PeerId, digest
+from shoal.protocol.messages.bulk import Flow
 from shoal.protocol.wire import Payload
 
 TAG = 16
@@ -28,6 +30,12 @@ SHARE = 32  # bytes that each end gives for it
 def key_of(dialler: bytes, listener: bytes) -> bytes:
     """The key that both halves make."""
     return digest("bulk key", dialler, listener)[:KEY]
+
+
+def bound(key: bytes, dialler: PeerId, listener: PeerId, flow: Flow, listener_sends: bool) -> bytes:
+    """The key of this connection of these two: who hands on an invitation makes two that cannot read each other."""
+    purpose = bytes((flow, listener_sends))
+    return digest("bulk socket", key, dialler.encode(), listener.encode(), purpose)[:KEY]
 
 
 class _Sealed:

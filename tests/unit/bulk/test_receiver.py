@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -186,12 +187,9 @@ async def test_beyond_the_cap_nothing_is_read_until_something_is_given_back() ->
 
         in_thread(flood)
         await eventually(lambda: len(end.came) == 2)
-        count = -1
-        while count != len(written):  # until the peer's writes wait
-            count = len(written)
-            await asyncio.sleep(0.2)
+        await eventually(lambda: not select.select([], [end.wire], [], 0)[1])  # the peer's writes wait
         assert (len(end.came), tenant.held) == (2, 2 * MIB)
-        assert count < 64
+        assert len(written) < 64
         for total in range(3, 65):
             end.came.pop(0)
             seen = total - 2
