@@ -23,7 +23,6 @@ from contextlib import suppress
 from shoal.protocol.bulk.handshake import LIMIT, Door, Opened, admit, knock, new_door
 from shoal.protocol.bulk.posts import Posts
 from shoal.protocol.bulk.sealing import bound
-from shoal.protocol.bulk.slots import Slots
 from shoal.protocol.bulk.tokens import Ticket, Tokens
 from shoal.protocol.errors import TransportError
 from shoal.protocol.ids import PeerId
@@ -47,7 +46,6 @@ class Dock:
 
     def __init__(self, me: PeerId, opened: OnOpened, throttle: Throttle) -> None:
         self._me = me
-        self.slots = Slots()
         self.throttle = throttle
         self._opened = opened
         self._tokens = Tokens()
