@@ -114,6 +114,12 @@ class Worker:
             self._order = order
             self._send_order()
 
+    async def unload(self) -> None:
+        """Give the parameters' memory back until `train`, unless there is an order that they are for."""
+        async with self._loading:
+            if self._order is None:
+                await asyncio.to_thread(self._parameters.clear)
+
     def forget(self) -> None:
         """Nobody wants the answer to the order that the worker has, whenever it comes."""
         self._order = self._hand_in = None

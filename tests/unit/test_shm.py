@@ -46,6 +46,21 @@ def test_another_size_is_refused_and_the_descriptor_stays_ours(elements: int) ->
         os.close(fd)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can")
+def test_memory_that_is_given_back_is_gone_for_both_sides_and_comes_back_with_the_next_write() -> None:
+    pages = 1000
+    with SharedVector.create(pages * 1024) as ours, SharedVector(os.dup(ours.fd), pages * 1024) as theirs:
+        ours.array[:] = 1
+        assert theirs.array.all()
+        held = os.fstat(ours.fd).st_blocks
+        ours.clear()
+        assert (held, os.fstat(ours.fd).st_blocks) == (8 * pages, 0)
+        assert not theirs.array.any()
+        ours.array[5] = 2
+        assert theirs.array[5] == 2
+    ours.clear()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only memfds can be sealed")
 def test_nobody_can_shrink_a_vector_under_its_readers() -> None:
     with SharedVector.create(5) as vector, pytest.raises(PermissionError):
