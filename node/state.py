@@ -168,7 +168,7 @@ def _empty_vectors(shape: StateShape) -> dict[str, Tensor]:
 def _blocks(shape: StateShape, pieces: Iterable[Tensor]) -> Iterator[tuple[slice, Tensor]]:
     """What `pieces` are of a whole vector, in blocks so small that an outer step's temporaries stay in the cache."""
     done = 0
-    for part in (part for piece in pieces for part in piece.split(BLOCK)):
+    for part in (part for piece in pieces for part in torch.split(piece, BLOCK)):
         block = slice(done, done + len(part))
         if part.dtype != torch.float32 or block.stop > shape.layout.size:
             raise LocalError(f"expected {shape.layout.size} fp32 numbers, got more, or {part.dtype}")
