@@ -5,7 +5,8 @@
 Real nodes with the built-in workers, over loopback, one step a round, codec fp32. For each daemon, in MiB:
 
     idle        resident in a run of next to no parameters
-    committed   the state: two versions, each of parameters and outer momentum
+    committed   the state: two versions, each of parameters and outer momentum; with checkpoints three, as the one that
+                is being written is leased
     kept        the results of the last rounds, for who has missed them or catches up
     peak        the most that was ever resident in `--rounds` rounds, after those in which `kept` fills up
     beside      peak - idle - committed - kept; the limit is on this, divided by the vector
@@ -25,6 +26,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,7 @@ LIMIT = 3.0
 MIB = 1 << 20
 DIM = 128
 IDLE_ROUNDS, WARM_UP = 3, KEPT_ROUNDS + 1
-VERSIONS, VECTORS = 2, 2
+VERSIONS, VECTORS = 2, 2  # of the state, where nobody leases one; in each
 LOOK = 0.5  # seconds between two questions how far the nodes are: each costs processor time
 PATIENCE = 600.0  # seconds for one round, of a busy machine
 MANIFEST = """
@@ -105,7 +107,9 @@ def measure(mib: int, count: int, rounds: int, checkpoint_every: int) -> list[Re
         with Watch(pids) as watch:
             _await_round(nodes, "large", WARM_UP + rounds)
         vector = 4 * parameters(parse_manifest(manifest.read_text(encoding="utf-8")).model)
-        return [_result(vector, before, look(pid), watch.fullest[pid]) for before, pid in zip(idle, pids, strict=True)]
+        committed = (VERSIONS + bool(checkpoint_every)) * VECTORS * vector
+        peaks = [look(pid).peak for pid in pids]
+        return list(map(partial(_result, vector, committed), idle, peaks, watch.fullest.values()))
 
 
 def _start(stack: ExitStack, count: int, checkpoint_every: int) -> list[Node]:
@@ -149,11 +153,10 @@ def _ask(node: Node, *words: str) -> Any:
     return json.loads(done.stdout)
 
 
-def _result(vector: int, idle: Memory, after: Memory, fullest: Memory) -> Result:
-    committed, kept = VERSIONS * VECTORS * vector, KEPT_ROUNDS * vector
-    beside = (after.peak - idle.resident - committed - kept) / vector
-    words = (vector, idle.resident, committed, kept, after.peak, fullest.own, fullest.shared)
-    return Result(*words, round(beside, 2))
+def _result(vector: int, committed: int, idle: Memory, peak: int, fullest: Memory) -> Result:
+    kept = KEPT_ROUNDS * vector
+    beside = (peak - idle.resident - committed - kept) / vector
+    return Result(vector, idle.resident, committed, kept, peak, fullest.own, fullest.shared, round(beside, 2))
 
 
 def _table(results: Sequence[Result]) -> list[str]:

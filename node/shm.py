@@ -73,6 +73,11 @@ class SharedVector:
         if mapping is not None and sys.platform == "linux":
             mapping.madvise(mmap.MADV_REMOVE)
 
+    def look_away(self) -> None:
+        """Map nothing of it until it is looked at again; the numbers stay where they are."""
+        if (mapping := self._mapping) is not None:
+            mapping.madvise(mmap.MADV_DONTNEED)
+
     def close(self) -> None:
         """Let go of the memory; arrays that are still in use keep their mapping until they are dropped."""
         if self._array is not None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from shoal.node import watchdog
-from shoal.node.moments import moments_size
+from shoal.node.moments import copy_whole, moments_size
 from shoal.node.shm import FloatArray, SharedVector
 from shoal.node.watchdog import Watchdog
 from shoal.node.worker_link import frame
@@ -75,6 +75,16 @@ class Worker:
     def moments(self) -> FloatArray:
         """The inner optimizer's state (moments.py) as of the last hand-in; ours to write before `run` only."""
         return self._moments.array
+
+    def copied_moments(self) -> FloatArray | None:
+        """A copy of them as of the last hand-in; None if there is none. In any thread.
+
+        They are twice the model: between two copies they are the worker's memory only.
+        """
+        try:
+            return copy_whole(self._moments.array)
+        finally:
+            self._moments.look_away()
 
     @property
     def is_over(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,12 @@ from shoal.protocol.errors import LocalError
 
 def open_descriptors() -> int:
     return len(os.listdir("/dev/fd"))
+
+
+def shared_pages() -> int:
+    """Of this process, that are resident."""
+    [line] = [each for each in Path("/proc/self/status").read_text().splitlines() if each.startswith("RssShmem")]
+    return int(line.split()[1]) * 1024 // 4096
 
 
 def test_two_mappings_of_one_vector_see_each_other() -> None:
@@ -59,6 +66,17 @@ def test_memory_that_is_given_back_is_gone_for_both_sides_and_comes_back_with_th
         ours.array[5] = 2
         assert theirs.array[5] == 2
     ours.clear()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_who_looks_away_maps_nothing_and_sees_the_same_numbers_again() -> None:
+    with SharedVector.create(1 << 22) as vector:
+        vector.array[:] = 3
+        mapped = shared_pages()
+        vector.look_away()
+        assert mapped - shared_pages() == vector.array.nbytes // 4096
+        assert (vector.array == 3).all()
+    vector.look_away()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only memfds can be sealed")
