@@ -56,11 +56,10 @@ class OuterState:
 
     def encoder(self, vector: FloatArray) -> Callable[[int], Payload]:
         """Encodes a chunk of a contribution when it is asked for; `vector` must not change meanwhile."""
-        flat = torch.from_numpy(vector)
+        flat, bounds, scatter = torch.from_numpy(vector), self._bounds, self._scatter
 
-        def encode(chunk: int) -> Payload:
-            start, stop = self._bounds[chunk]
-            return self._scatter.lend(flat[start:stop])
+        def encode(chunk: int) -> Payload:  # it may outlive us, in what was sent last
+            return scatter.lend(flat[slice(*bounds[chunk])])
 
         return encode
 
