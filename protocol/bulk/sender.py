@@ -45,13 +45,13 @@ class Sender:
         self._recent: deque[tuple[Parcel, int]] = deque()
         self._recent_size = 0
         self._is_open, self._has_broken, self._is_watched = True, False, False
-        self._thread = threading.Thread(target=self._run, name="bulk-out", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="bulk-out", daemon=True)
 
     def start(self) -> None:
         """Begin to take."""
         asyncio.get_running_loop().add_reader(self._socket, self._break)
         self._is_watched = True
-        self._thread.start()
+        self.thread.start()
 
     def close(self) -> None:
         """Take nothing more; what is being written breaks off. `ended` follows."""

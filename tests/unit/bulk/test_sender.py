@@ -54,8 +54,8 @@ async def sending(backlog: Backlog) -> AsyncIterator[tuple[Outcome, Sender, sock
         finally:
             made.close()
             await eventually(lambda: outcome.ends)
-            made._thread.join(LIMIT)
-            assert not made._thread.is_alive()
+            made.thread.join(LIMIT)
+            assert not made.thread.is_alive()
             assert mine.socket.fileno() == -1
             assert len(outcome.ends) == 1
 
@@ -150,7 +150,7 @@ async def test_a_payload_that_sockets_break_with_again_and_again_is_lost() -> No
         async with sending(backlog) as (_, made, wire):
             await asyncio.to_thread(wire.recv, 1000)
             wire.close()
-            made._thread.join(LIMIT)
+            made.thread.join(LIMIT)
         assert parcel.tries == tries
     await eventually(lambda: reasons)
     assert len(backlog) == 0
