@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from threading import Thread
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -130,7 +130,7 @@ async def test_one_peer_keeps_us_busy_with_few_invitations_and_others_are_served
 
 @pytest.mark.asyncio
 async def test_dials_in_vain_are_on_the_account_of_the_host() -> None:
-    with docked(ANNA) as (anna, at_anna), docked(BERT, Allowances(2, 1e-6, 8)) as (bert, _), silent() as port:
+    with docked(ANNA) as (anna, at_anna), docked(BERT, Allowances(2, 1e-6, 8)) as (bert, _):
         for _ in range(3):  # what comes to a connection costs nothing
             invited = anna.invitation(BERT, Flow.GATHER, sends=True)
             assert await bert.follow(ANNA, [HOST], invited, sends=False) == Knocked(True)
