@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -43,6 +44,7 @@ PATIENCE = FOLLOWING + LIMIT  # seconds for a peer to follow ours, and to say so
 OF_PEER = 4  # invitations of one peer at a time: both ways, in both flows
 MAX_TRIED = 6  # places of one peer
 PORTS = range(1024, 65536)  # that a peer may have us dial: no system's services
+LOOK = 0.002  # seconds
 PARTING = 1.0  # seconds that `gone` waits for what does not end at once
 
 log = logging.getLogger(__name__)
@@ -79,9 +81,12 @@ class Dock:
 
     async def gone(self) -> None:
         """Return when all threads have ended: those of the door, and of sockets, which others have closed."""
+        last = threading.Thread(target=self._join, name="bulk-end", daemon=True)  # the loop's pool would keep one
+        last.start()
         with suppress(TimeoutError):
             async with asyncio.timeout(PARTING):
-                await asyncio.to_thread(self._join)
+                while last.is_alive():
+                    await asyncio.sleep(LOOK)
 
     def _join(self) -> None:
         self._porter.join(PARTING)
