@@ -35,6 +35,7 @@ from shoal.protocol.reducer import Contribute, Reducer
 from shoal.protocol.results import Offers, Results
 from shoal.protocol.roster import Plan
 from shoal.protocol.shelf import Shelf
+from shoal.protocol.wanted import Wanted
 from shoal.protocol.wire import Payload
 
 
@@ -56,8 +57,10 @@ class AllReduce:
         reducer: Reducer,
         contribution: Contribute | None,
         shelf: Shelf,
+        wanted: Wanted,
     ) -> None:
         self._me = me
+        self._wanted = wanted
         self._plan = plan
         self._reducer = reducer
         self._shelf = shelf
@@ -143,7 +146,7 @@ class AllReduce:
                 effects += self._hand_over(chunk)
         for chunk in dict.fromkeys(message.results):
             if self._owners.of(chunk) == self._me and self.results[chunk] is not None:
-                effects.append(Send(sender, self._final(chunk)))
+                effects.append(self._send_final(sender, chunk))
         return effects
 
     def receive_have(self, sender: PeerId, message: Have) -> list[Effect]:
@@ -225,7 +228,7 @@ class AllReduce:
             self._owned[chunk].hold(self._me, make)
             return []
         message = Contribution(plan.round, plan.part, plan.attempt, chunk, self._owners.epoch(chunk), b"")
-        return [Send(owner, message, make)]
+        return [Send(owner, message, make, self._wanted.contributions)]
 
     def _finish_if_complete(self, chunk: int) -> list[Effect]:
         owned = self._owned[chunk]
@@ -239,8 +242,12 @@ class AllReduce:
         return blames + self._broadcast(chunk)
 
     def _broadcast(self, chunk: int) -> list[Effect]:
-        final = self._final(chunk)
-        return [Send(peer, final) for peer in self._plan.members if peer != self._me and peer not in self._lost]
+        final, is_wanted = self._final(chunk), self._wanted.means
+        others = (peer for peer in self._plan.members if peer != self._me and peer not in self._lost)
+        return [Send(peer, final, is_wanted=is_wanted) for peer in others]
+
+    def _send_final(self, to: PeerId, chunk: int) -> Send:
+        return Send(to, self._final(chunk), is_wanted=self._wanted.means)
 
     def _final(self, chunk: int) -> Final:
         result, plan = self.results[chunk], self._plan
@@ -258,7 +265,7 @@ class AllReduce:
         elif before != self._me:
             effects += self._inherit(chunk)
         elif self.results[chunk] is not None and leader != self._me:
-            effects.append(Send(leader, self._final(chunk)))  # a new leader lacks it; the others have been sent it
+            effects.append(self._send_final(leader, chunk))  # a new leader lacks it; the others have been sent it
         for (sender, _), message in self._early.pop(chunk, {}).items():
             effects += self._replay(sender, message)
         return effects

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from shoal.protocol import lane as streams
-from shoal.protocol.bulk.backlog import TRIES, Backlog, Parcel
+from shoal.protocol.bulk.backlog import TRIES, UNWANTED, Backlog, Parcel
 from shoal.protocol.bulk.dock import Dock
 from shoal.protocol.bulk.handshake import Opened
 from shoal.protocol.bulk.sender import Sender, Wrote
@@ -155,13 +155,15 @@ class Carrier:
 
     def _as_frame(self, parcel: Parcel) -> streams.Parcel:
         def pack() -> list[bytes]:
+            if not parcel.is_wanted():
+                return []
             prefix, head, payload = parcel.pack()
             return [prefix + head, bytes(payload)]
 
         def sent(size: int) -> None:
             self._on_stream -= 1
             if not parcel.was_sent:
-                parcel.sent(size)
+                parcel.sent(size) if size else parcel.lost(UNWANTED)
             self._go_on()
 
         def lost(reason: TransportError) -> None:

@@ -96,7 +96,7 @@ class Payloads:
             self._around.on_left(self._side.peer, run, made, False)
 
         held = 0 if send.fill is not None else len(made.payload)  # type: ignore[attr-defined]
-        self._carriers[flow].put(Parcel(held, pack, sent, lost))
+        self._carriers[flow].put(Parcel(held, pack, sent, lost, send.is_wanted))
 
     def opened(self, flow: Flow, sends: bool, opened: Opened) -> None:
         """A socket with the peer."""

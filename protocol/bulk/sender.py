@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-from shoal.protocol.bulk.backlog import TRIES, Backlog, Packed, Parcel
+from shoal.protocol.bulk.backlog import TRIES, UNWANTED, Backlog, Packed, Parcel
 from shoal.protocol.bulk.handshake import Opened
 from shoal.protocol.bulk.posts import Posts
 from shoal.protocol.bulk.sealing import Sealer
@@ -94,6 +94,10 @@ class Sender:
         self._ended()
 
     def _send(self, parcel: Parcel) -> None:
+        if not parcel.is_wanted():
+            if not parcel.was_sent:
+                self._posts.post(parcel.lost, UNWANTED)
+            return
         try:
             packed = parcel.pack()
         except Exception as error:  # our own mistake with one payload; it must not cost the others

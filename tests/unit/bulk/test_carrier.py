@@ -352,3 +352,19 @@ async def test_a_carrier_that_is_closed_begins_nothing_whatever_still_breaks() -
         assert not it.attempts
         assert not it.tasks
         assert it.lost == [2]
+
+
+@pytest.mark.asyncio
+async def test_a_stream_is_not_given_what_nobody_wants_any_more() -> None:
+    async with world() as it:
+        wanted = True
+        parcels = [it.parcel(number, 0) for number in range(2)]
+        for each in parcels:
+            each.is_wanted = lambda: wanted
+            it.carrier.put(each)
+        await eventually(lambda: len(it.stream.parcels) == 2)
+        it.stream.take()
+        wanted = False
+        it.stream.take()
+        assert (it.sent, it.lost, it.carrier.dropped) == ([0], [1], 0)
+        assert it.stream.taken[1] == b""

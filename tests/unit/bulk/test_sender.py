@@ -89,6 +89,21 @@ async def test_what_cannot_be_encoded_costs_no_other(caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.asyncio
+async def test_what_is_not_wanted_any_more_when_its_turn_comes_is_not_even_encoded() -> None:
+    backlog, packed = Backlog(MIB), list[int]()
+    async with sending(backlog) as (outcome, _, _):
+        void, again = outcome.parcel(1), outcome.parcel(2)
+        void.is_wanted = again.is_wanted = lambda: False
+        void.pack = again.pack = lambda: packed.append(1)  # type: ignore[assignment, return-value]
+        again.was_sent = True
+        for each in (void, again, outcome.parcel(3)):
+            backlog.put(each)
+        await eventually(lambda: outcome.sent == [3])
+    assert outcome.lost == [1], "what was sent before is not told of twice"
+    assert not packed
+
+
+@pytest.mark.asyncio
 async def test_what_was_in_hand_and_what_was_written_last_goes_again_when_the_socket_breaks() -> None:
     backlog = Backlog(MIB)
     async with sending(backlog) as (outcome, _, wire):
