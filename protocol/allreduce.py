@@ -20,15 +20,7 @@ from shoal.protocol.effects import Effect, Event, Send, Tell
 from shoal.protocol.errors import PayloadError, RemoteError
 from shoal.protocol.ids import PeerId
 from shoal.protocol.lacking import Lacking
-from shoal.protocol.messages.rounds import (
-    Assignment,
-    Ballot,
-    Contribution,
-    Final,
-    Have,
-    Reassign,
-    Want,
-)
+from shoal.protocol.messages.rounds import Assignment, Ballot, Contribution, Final, Have, Reassign, Want
 from shoal.protocol.owned import OwnedChunk
 from shoal.protocol.ownership import Ownership
 from shoal.protocol.reducer import Contribute, Reducer
@@ -122,18 +114,20 @@ class AllReduce:
     def receive_final(self, sender: PeerId, message: Final) -> list[Effect]:
         """An owner's mean."""
         self._check(sender, message.chunk)
-        if message.epoch > self._owners.epoch(message.chunk):
-            return self._keep_early(sender, message)
-        if sender != self._owners.of(message.chunk):
+        is_early = message.epoch > self._owners.epoch(message.chunk)
+        if not is_early and sender != self._owners.of(message.chunk):
             if message.epoch == self._owners.epoch(message.chunk):
                 raise RemoteError(f"sent a result for chunk {message.chunk}, which it does not own", sender)
             return []
         if len(message.mask) != mask_size(self._plan.members) or not any(message.mask):
             raise RemoteError("sent a result whose mask does not fit the group", sender)
-        if self.results[message.chunk] is None:
-            self._shelf.check(message.chunk, message.payload, sender)
-            self.results.keep(message.chunk, message.mask, message.payload)
-            self.taken += 1
+        if self.results[message.chunk] is not None:
+            return []
+        self._shelf.check(message.chunk, message.payload, sender)
+        if is_early:
+            return self._keep_early(sender, message)
+        self.results.keep(message.chunk, message.mask, message.payload)
+        self.taken += 1
         return []
 
     def receive_want(self, sender: PeerId, message: Want) -> list[Effect]:
@@ -214,7 +208,10 @@ class AllReduce:
             raise RemoteError(f"names chunk {chunk} of {len(self._owners)}", sender)
 
     def _keep_early(self, sender: PeerId, message: Contribution | Final) -> list[Effect]:
-        """The newest of each kind from each member waits; so nobody can make us hold more than one round's bytes."""
+        """The newest of each kind from each member waits; so nobody can make us hold more than one round's bytes.
+
+        Means were found to be such of their chunk; contributions are bounded by what carries them (bulk/flows.py).
+        """
         waiting = self._early.setdefault(message.chunk, {})
         self.taken += (sender, type(message)) not in waiting
         waiting[sender, type(message)] = message

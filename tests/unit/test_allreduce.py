@@ -167,6 +167,18 @@ def test_bytes_of_a_later_epoch_wait_for_their_move_and_are_bounded() -> None:
     assert core.results[THEIRS] is not None
 
 
+def test_bytes_of_a_later_epoch_that_are_no_mean_of_their_chunk_are_not_kept() -> None:
+    core = _core()
+    core.start()
+    with refused(core, LAST, "bad result"):
+        core.receive_final(LAST, _final(epoch=(0, 1), payload=POISON))
+    with refused(core, LAST, "mask"):
+        core.receive_final(LAST, _final(epoch=(0, 1), mask=b""))
+    core.receive_final(NEXT, _final())
+    core.receive_final(LAST, _final(epoch=(0, 1)))
+    assert not core._early, "it is here already"
+
+
 def test_an_early_lie_is_blamed_on_its_sender_when_the_move_comes() -> None:
     core = _core()
     core.start()
