@@ -96,6 +96,7 @@ class Network:
             on_left=lambda peer, run, message, sent: self._guard(self.on_left, peer, run, message, sent),
             bulk_queue=bulk_queue,
         )
+        self.map_door = self._dock.map_door  # where our router lets bulk sockets in
         self.bandwidth = self._around.bandwidth  # our own
         self._neighbours = Neighbours(self._around)
 

@@ -66,12 +66,17 @@ class Dock:
         self._following: Counter[PeerId] = Counter()
         self._is_closed = False
         self._ports: tuple[int, ...] = ()
+        self._outside: tuple[int, ...] = ()  # the same, beyond our router
 
     def open(self, listeners: Sequence[socket.socket], ports: Sequence[int]) -> None:
         """Take connections at these sockets, which listen; others reach them at `ports`."""
         self.posts = Posts()
         self._ports = tuple(ports)
         self._porter.open(listeners)
+
+    def map_door(self, port: int | None) -> None:
+        """A router lets others in at this port, too; None: it does not, or not any more."""
+        self._outside = (port,) if port is not None else ()
 
     def close(self) -> None:
         """Take no more, and knock nowhere."""
@@ -100,7 +105,8 @@ class Dock:
         if self.berths.are_full:
             raise TransportError("no more bulk sockets are to be had here", "full")
         token = self._tokens.give(time.monotonic(), Ticket(peer, flow, sends))
-        return Knock(flow, self._ports, self._porter.fingerprint, token)
+        ports = tuple(dict.fromkeys((*self._ports, *self._outside)))
+        return Knock(flow, ports, self._porter.fingerprint, token)
 
     async def follow(self, peer: PeerId, hosts: Sequence[str], invited: Knock, sends: bool) -> Knocked:
         """Knock as `invited`, at these hosts; whether it came to a connection."""

@@ -194,3 +194,20 @@ async def test_nothing_comes_of_who_is_closed() -> None:
         anna.close()
         assert not at_anna
         assert not at_bert
+
+
+@pytest.mark.asyncio
+async def test_whoever_is_invited_is_told_of_the_port_outside_of_our_router_too() -> None:
+    with docked(ANNA) as (anna, at_anna), docked(BERT) as (bert, _):
+        (inside,) = anna.invitation(BERT, Flow.GATHER, sends=True).ports
+        with socket.create_server((HOST, 0)) as taken:  # as where the port inside is another one's outside
+            outside = taken.getsockname()[1]
+        anna.map_door(outside)
+        assert anna.invitation(BERT, Flow.GATHER, sends=True).ports == (inside, outside)
+        anna._ports = (outside,)
+        anna.map_door(inside)
+        invited = anna.invitation(BERT, Flow.GATHER, sends=True)
+        assert await bert.follow(ANNA, [HOST], invited, sends=False) == Knocked(True)
+        await eventually(lambda: at_anna)
+        anna.map_door(None)
+        assert anna.invitation(BERT, Flow.GATHER, sends=True).ports == (outside,)
