@@ -118,9 +118,9 @@ class Network:
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_LIMIT):
                 await self._neighbours.speak_out()
-        await self._tasks.close()
         for neighbour in self._neighbours:
             neighbour.close()
+        await self._tasks.close()
         await self._transport.close()
         for neighbour in self._neighbours:
             neighbour.disconnected()

@@ -325,3 +325,24 @@ async def test_two_hundred_rounds_of_payloads_take_no_more_memory_than_twenty() 
         grown = resident_bytes() - before
         print(f"{grown / 1e6:+.1f} MB in 200 rounds of {4 * chunks * size / 1e6:.0f} MB")
         assert grown < 8e6
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("carrier", ["socket", "stream"])
+async def test_whoever_closes_in_a_transfer_leaves_no_task_and_no_thread(
+    monkeypatch: pytest.MonkeyPatch, carrier: str
+) -> None:
+    before, tasks = leftovers(), asyncio.all_tasks()
+    for begun in (0, 1, 5):
+        a, b = Node(), Node()
+        a.network.on_left = lambda *_: None  # what is not sent any more is lost
+        if carrier == "stream":
+            cannot_be_dialled(monkeypatch, a, b)
+        async with two(a, b):
+            a.send(b, *map(contribution, range(100)))
+            await eventually(lambda b=b, begun=begun: len(b.heard.scattered) >= begun)  # type: ignore[misc]
+            await a.network.close()
+            assert not a.with_peer(b)._carriers[Flow.SCATTER]._attempt
+            await b.network.close()
+        assert asyncio.all_tasks() == tasks
+        assert not +(leftovers() - before)
