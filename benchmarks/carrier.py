@@ -32,7 +32,7 @@ from shoal.protocol.bulk.handshake import Opened, new_door
 from shoal.protocol.bulk.posts import Posts
 from shoal.protocol.bulk.receiver import Receiver
 from shoal.protocol.bulk.sender import Sender
-from shoal.protocol.bulk.slots import Slots, Tenant
+from shoal.protocol.bulk.tenants import Tenant
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import PeerId, RunId
 from shoal.protocol.messages.rounds import Contribution
@@ -203,7 +203,6 @@ async def _receive_ours(raw: socket.socket, mib: int) -> None:
     receiver = Receiver(
         Opened(raw, KEY),
         PEER,
-        Slots(),
         Tenant(None),
         Throttle().down,
         Posts(),

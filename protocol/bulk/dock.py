@@ -31,7 +31,6 @@ from shoal.protocol.bulk.handshakes import Handshakes
 from shoal.protocol.bulk.porter import Porter
 from shoal.protocol.bulk.posts import Posts
 from shoal.protocol.bulk.sealing import bound
-from shoal.protocol.bulk.slots import Slots
 from shoal.protocol.bulk.tokens import Ticket, Tokens
 from shoal.protocol.errors import TransportError
 from shoal.protocol.ids import PeerId
@@ -57,7 +56,7 @@ class Dock:
 
     def __init__(self, me: PeerId, opened: OnOpened, throttle: Throttle, failures: Allowances[str]) -> None:
         self._me = me
-        self.slots, self.berths = Slots(), Berths()
+        self.berths = Berths()
         self.throttle = throttle
         self._opened, self._failures = opened, failures
         self._tokens = Tokens()

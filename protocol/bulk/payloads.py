@@ -20,7 +20,7 @@ from shoal.protocol.bulk.dock import PATIENCE, Dock
 from shoal.protocol.bulk.flows import HELD, PROTOCOLS, flow_of
 from shoal.protocol.bulk.handshake import Opened
 from shoal.protocol.bulk.receiver import REST, Receiver
-from shoal.protocol.bulk.slots import Tenant
+from shoal.protocol.bulk.tenants import Tenant
 from shoal.protocol.effects import Send
 from shoal.protocol.errors import RemoteError, TransportError
 from shoal.protocol.gauge import Gauge
@@ -183,7 +183,7 @@ class Payloads:
         self._note(frame.run, size, self._path(is_relayed))
         if not self._around.takes(frame.run):
             return 0.0
-        slot = self._dock.slots.lend(len(frame.payload), self._tenants[flow])
+        slot = self._tenants[flow].lend(len(frame.payload))
         slot[:] = frame.payload
         try:
             message = framing.unpacked(frame.head, slot, self._side.peer)
@@ -211,7 +211,6 @@ class Payloads:
         receiver = Receiver(
             opened,
             self._side.peer,
-            dock.slots,
             tenant,
             dock.throttle.down,
             dock.posts,

@@ -22,7 +22,7 @@ from shoal.protocol.bulk.framing import PREFIX, Sizes, run_of, sizes, unpacked
 from shoal.protocol.bulk.handshake import Opened
 from shoal.protocol.bulk.posts import Posts
 from shoal.protocol.bulk.sealing import TAG, Opener
-from shoal.protocol.bulk.slots import Slots, Tenant
+from shoal.protocol.bulk.tenants import Tenant
 from shoal.protocol.errors import RemoteError, TransportError
 from shoal.protocol.ids import PeerId, RunId
 from shoal.protocol.throttle import Flow, Pace
@@ -46,7 +46,6 @@ class Receiver:
         self,
         opened: Opened,
         sender: PeerId,
-        slots: Slots,
         tenant: Tenant,
         down: Flow,
         posts: Posts,
@@ -58,7 +57,7 @@ class Receiver:
         self._socket, self._opener = opened.socket, Opener(opened.key)
         if down.rate is not None:  # else much more than that would be on its way before we read it
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, Pace(down).window)
-        self._sender, self._slots, self._tenant, self._down = sender, slots, tenant, down
+        self._sender, self._tenant, self._down = sender, tenant, down
         self._posts, self._takes, self._complain = posts, takes, complain
         self._came, self._ended = came, ended
         self._sealed = memoryview(bytearray(1 << 20))
@@ -127,7 +126,7 @@ class Receiver:
 
     def _receive_payload(self, size: Sizes) -> memoryview | None:
         """Where it is to stay."""
-        slot = self._slots.take(size.payload, self._tenant, lambda: self._is_open)
+        slot = self._tenant.take(size.payload, lambda: self._is_open)
         if slot is None:
             return None
         if len(self._sealed) < size.payload + TAG:

@@ -3,7 +3,7 @@
 - Sizes are known beforehand: `bytes_for(n)` is exact, so a payload of another size is refused unread. Only of codecs
   whose bytes depend on the values it is the most; a longer payload is refused unread there, too.
 - `peak` is total: whatever the bytes are, it refuses them with PayloadError, or `decode` and `add` will take them,
-  and give finite values. So a sum can be checked before it is touched.
+  and give finite values. So a sum can be checked before it is touched; `decode` and `add` look no second time.
 - `decode` gives the same bits on every machine: single multiplications in a fixed order, and no denormal
   results of its own making, which some processors and libraries flush to zero. `encode` need not: a value near the
   middle between two codes may become one on this machine and the other on that.
@@ -57,7 +57,7 @@ class Codec(Protocol):
         ...
 
     def decode(self, payload: Payload, n: int, out: Tensor | None = None) -> Tensor:
-        """The `n` values of a payload, as a new fp32 vector or in `out`; PayloadError if it is not one."""
+        """The `n` values of a payload, as a new fp32 vector or in `out`; `peak` has found nothing wrong with it."""
         ...
 
     def add(self, total: Tensor, payload: Payload, weight: float = 1.0) -> None:

@@ -24,7 +24,6 @@ class Dense(Copying):
 
     def decode(self, payload: Payload, n: int, out: Tensor | None = None) -> Tensor:
         """The values, each within the codec's bound."""
-        self.peak(payload, n)
         values = torch.empty(n) if out is None else out
         for slab in slabs(n):
             self.read(payload, n, slab, values[slab.values])

@@ -12,6 +12,7 @@ from shoal.protocol.compression.base import Payload, diverged, is_finite, requir
 from shoal.protocol.compression.blocks import Floats, Slab
 from shoal.protocol.compression.dense import Dense
 from shoal.protocol.errors import PayloadError
+from shoal.protocol.memory import MEMORY
 
 WIRE = np.dtype("<f4")
 
@@ -28,13 +29,15 @@ class Fp32(Dense):
 
     def encode(self, values: Tensor) -> Payload:
         """The values as they are."""
-        return bytes(self.lend(values))
+        copy = MEMORY.lend(self.bytes_for(len(values)))
+        copy[:] = self.lend(values)
+        return copy.toreadonly()
 
     def lend(self, values: Tensor) -> Payload:
         """The values themselves."""
         if not is_finite(values):
             raise diverged()
-        return values.cpu().numpy().astype(WIRE, copy=False).data.cast("B")
+        return values.cpu().numpy().astype(WIRE, copy=False).view(np.uint8).data.toreadonly()
 
     def peak(self, payload: Payload, n: int) -> float:
         """The largest magnitude."""

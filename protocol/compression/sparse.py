@@ -30,7 +30,6 @@ class Sparse(Copying):
 
     def decode(self, payload: Payload, n: int, out: Tensor | None = None) -> Tensor:
         """Zeros, but for what was sent."""
-        self.peak(payload, n)
         values = torch.zeros(n) if out is None else out.zero_()
         places, sent = self.entries(payload, n)
         values.numpy()[places] = sent

@@ -17,6 +17,7 @@ import torch
 from shoal.protocol.compression import Codec, Payload
 from shoal.protocol.compression.base import is_finite
 from shoal.protocol.errors import PayloadError
+from shoal.protocol.memory import MEMORY
 
 SAFE = 2.0**127  # half of fp32's range: below it, no rounding of a sum reaches infinity
 
@@ -28,11 +29,10 @@ class MeanReducer:
         self._sizes = tuple(sizes)
         self._scatter = scatter
         self._gather = gather
-        self._spare: list[torch.Tensor] = []  # of sums that are finished: fresh memory costs more than to fill it
 
     def open(self, chunk: int) -> MeanSum:
         """An empty sum for this chunk."""
-        return MeanSum(self._sizes[chunk], self._scatter, self._gather, self._spare)
+        return MeanSum(self._sizes[chunk], self._scatter, self._gather)
 
     def check(self, chunk: int, payload: Payload) -> None:
         """PayloadError unless the payload can be decoded."""
@@ -42,9 +42,8 @@ class MeanReducer:
 class MeanSum:
     """The mean of one chunk in the making."""
 
-    def __init__(self, size: int, scatter: Codec, gather: Codec, spare: list[torch.Tensor]) -> None:
+    def __init__(self, size: int, scatter: Codec, gather: Codec) -> None:
         self._size = size
-        self._spare = spare
         self._scatter = scatter
         self._gather = gather
         self._total: torch.Tensor | None = None  # until something with weight is added
@@ -79,12 +78,8 @@ class MeanSum:
         """The mean so far, encoded; zeros if nothing with weight was added. The last call."""
         if self._total is None:
             return self._gather.encode(torch.zeros(self._size))
-        mean = self._gather.encode(self._total.div_(self._weight / self._unit))
-        self._spare.append(self._total)
-        self._total = None
-        return mean
+        mean, self._total = self._total.div_(self._weight / self._unit), None
+        return self._gather.lend(mean)
 
-    def _room(self) -> torch.Tensor | None:
-        """What another sum has left behind."""
-        fitting = bool(self._spare) and len(self._spare[-1]) == self._size
-        return self._spare.pop() if fitting else None
+    def _room(self) -> torch.Tensor:
+        return torch.frombuffer(MEMORY.lend(4 * max(1, self._size)), dtype=torch.float32)[: self._size]

@@ -39,7 +39,7 @@ def bits(values: Tensor) -> list[int]:
 
 def refused(name: str, payload: bytes, n: int) -> None:
     with pytest.raises(PayloadError):
-        codec(name).decode(payload, n)
+        codec(name).peak(payload, n)
 
 
 # -- fp32 ---------------------------------------------------------------------------------------------------

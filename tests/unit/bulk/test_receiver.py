@@ -18,7 +18,7 @@ from shoal.protocol.bulk.framing import PREFIX, packed_head, prefix
 from shoal.protocol.bulk.posts import Posts
 from shoal.protocol.bulk.receiver import AHEAD, Receiver
 from shoal.protocol.bulk.sealing import Sealer
-from shoal.protocol.bulk.slots import Slots, Tenant
+from shoal.protocol.bulk.tenants import Tenant
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import RunId
 from shoal.protocol.messages.rounds import Contribution
@@ -60,7 +60,6 @@ async def receiving(tenant: Tenant | None = None) -> AsyncIterator[tuple[End, Re
         made = Receiver(
             theirs,
             PEER,
-            Slots(),
             tenant or Tenant(None),
             Throttle().down,
             Posts(),

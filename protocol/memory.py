@@ -1,0 +1,107 @@
+"""Memory for payloads and sums: used again as soon as nobody looks at it any more.
+
+Fresh memory costs more than to fill it: the system clears it page by page, when it is first touched.
+
+Rules:
+- Room is free when the last view of it is gone: nobody gives it back by hand, and so nobody can forget to.
+- Rooms of one size are cut from arenas, of which the system is asked to make huge pages: 512 times fewer faults.
+- What is free stays here, up to SPARE bytes; beyond that, arenas of which nothing is lent go back to the system.
+- A view may go anywhere, also in the garbage collector's hands and in the midst of our own lines: that waits for no lock.
+
+For any thread.
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+import weakref
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+
+import numpy as np
+import numpy.typing as npt
+
+ARENA = 16 << 20  # bytes of an arena, or a room's, if that is more; what is never touched costs nothing
+SPARE = 64 << 20  # bytes that are kept free
+ROUND = 1 << 16  # bytes: sizes are rounded up to this, so that one room serves another codec, too
+
+Room = npt.NDArray[np.uint8]
+
+
+class Memory:
+    """Arenas, by the size of the rooms in them."""
+
+    def __init__(self, spare: int = SPARE) -> None:
+        self._most_spare, self._spare = spare, 0
+        self._with_room: dict[int, list[_Arena]] = defaultdict(list)  # arenas that have something free
+        self._returned: SimpleQueue[tuple[_Arena, Room]] = SimpleQueue()
+        self._lock = threading.Lock()
+
+    @property
+    def spare(self) -> int:
+        """Bytes that are free."""
+        return self._spare
+
+    def lend(self, size: int, gave_back: Callable[[], None] = lambda: None) -> memoryview:
+        """Room for so many bytes, with anything in it. When it is free again, `gave_back` is called, which never waits."""
+        rounded = max(1, -(-size // ROUND)) * ROUND
+        with self._lock:
+            self._take_back()
+            arenas = self._with_room[rounded]
+            if not arenas:
+                arenas.append(_Arena(rounded))
+                self._spare += arenas[-1].size
+            arena = arenas[-1]
+            room = arena.free.pop()
+            self._spare -= rounded
+            if not arena.free:
+                arenas.pop()
+        view = room[:]  # it goes when all that looks at the room has gone
+        weakref.finalize(view, self._free, arena, room, gave_back).atexit = False
+        return view.data[:size]
+
+    def _free(self, arena: _Arena, room: Room, gave_back: Callable[[], None]) -> None:
+        self._returned.put((arena, room))
+        if self._lock.acquire(blocking=False):  # else whoever lends next takes it back
+            try:
+                self._take_back()
+            finally:
+                self._lock.release()
+        gave_back()
+
+    def _take_back(self) -> None:
+        with suppress(Empty):
+            while True:
+                self._put(*self._returned.get_nowait())
+
+    def _put(self, arena: _Arena, room: Room) -> None:
+        arenas = self._with_room[len(room)]
+        if not arena.free:
+            arenas.append(arena)
+        arena.free.append(room)
+        self._spare += len(room)
+        if arena.is_unused and self._spare > self._most_spare:
+            arenas.remove(arena)
+            self._spare -= arena.size
+
+
+class _Arena:
+    def __init__(self, room: int) -> None:
+        number = max(1, ARENA // room)
+        self.size = number * room
+        memory = mmap.mmap(-1, self.size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        whole = np.frombuffer(memory, np.uint8)
+        self.free = [whole[start : start + room] for start in range(0, self.size, room)]
+        self._number = number
+
+    @property
+    def is_unused(self) -> bool:
+        return len(self.free) == self._number
+
+
+MEMORY = Memory()  # of the process, as malloc's is

@@ -1,0 +1,91 @@
+"""Tenants: each waits for itself, until it holds less than it may."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import torch
+
+from shoal.protocol.bulk.tenants import Tenant
+from tests.unit.bulk.kit import in_thread
+
+MIB = 1 << 20
+
+
+def always() -> bool:
+    return True
+
+
+def test_what_is_held_in_a_tensor_is_held() -> None:
+    tenant = Tenant(None)
+    tensor: Any = torch.frombuffer(tenant.lend(MIB), dtype=torch.float32)
+    half = tensor[1000:]
+    del tensor
+    assert tenant.held == MIB
+    del half
+    gc.collect()
+    assert tenant.held == 0
+
+
+def test_what_is_held_in_a_circle_is_given_back_when_it_is_found() -> None:
+    tenant = Tenant(MIB)
+    circle: list[Any] = [tenant.lend(MIB)]
+    circle.append(circle)
+    del circle
+    gc.collect()
+    assert tenant.take(MIB, always) is not None
+
+
+def test_an_empty_payload_has_a_place() -> None:
+    view = Tenant(10).take(0, always)
+    assert view is not None
+    assert len(view) == 0
+
+
+def test_who_holds_enough_waits_until_something_is_given_back() -> None:
+    tenant, got = Tenant(2 * MIB), list[memoryview | None]()
+    held = [tenant.lend(MIB), tenant.lend(MIB)]
+    assert tenant.is_full
+    thread = in_thread(lambda: got.append(tenant.take(MIB, always)))
+    thread.join(0.05)
+    assert thread.is_alive()
+    held.pop()
+    thread.join(20)
+    assert len(got) == 1
+    assert tenant.held == 2 * MIB
+
+
+def test_room_for_two_serves_two_who_wait() -> None:
+    tenant, got = Tenant(2 * MIB), list[memoryview | None]()
+    held = [tenant.lend(2 * MIB)]
+    threads = [in_thread(lambda: got.append(tenant.take(MIB, always))) for _ in range(2)]
+    held.clear()
+    for thread in threads:
+        thread.join(20)
+    assert len(got) == 2
+    assert tenant.is_full
+
+
+def test_who_waits_goes_away_without_when_nothing_is_wanted_any_more() -> None:
+    tenant, got, wanted = Tenant(MIB), list[memoryview | None](), [True]
+    held = tenant.lend(MIB)
+    thread = in_thread(lambda: got.append(tenant.take(MIB, lambda: wanted[0])))
+    while not tenant._takers:
+        pass
+    wanted[0] = False
+    tenant.wake()
+    thread.join(20)
+    assert got == [None]
+    assert tenant.held == len(held)
+
+
+def test_one_payload_everybody_gets_room_for_however_large() -> None:
+    assert Tenant(MIB).take(8 * MIB, always) is not None
+
+
+def test_tenants_do_not_wait_for_each_other() -> None:
+    full, free = Tenant(MIB), Tenant(MIB)
+    held = full.lend(MIB)
+    assert free.take(MIB, always) is not None
+    assert len(held) == MIB

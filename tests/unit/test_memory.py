@@ -1,0 +1,100 @@
+"""Memory that is lent: used again when nobody looks any more, given back to the system when it is too much."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from typing import Any
+
+import numpy as np
+
+from shoal.protocol.memory import ARENA, ROUND, Memory
+
+MIB = 1 << 20
+
+
+def place(view: memoryview) -> int:
+    """Where the memory is."""
+    return int(np.frombuffer(view, np.uint8).ctypes.data)
+
+
+def test_room_is_used_again_when_the_last_view_of_it_is_gone() -> None:
+    memory = Memory()
+    view = memory.lend(MIB)
+    first, part = place(view), view[100:200]
+    del view
+    assert place(memory.lend(MIB)) != first, "a part of it is still in use"
+    del part
+    again = memory.lend(MIB - ROUND + 1)
+    assert place(again) == first
+    assert len(again) == MIB - ROUND + 1
+
+
+def test_a_thousand_rooms_one_after_the_other_are_one() -> None:
+    memory = Memory()
+    assert len({place(memory.lend(MIB - number)) for number in range(0, ROUND, 64)}) == 1
+
+
+def test_rooms_do_not_overlap() -> None:
+    memory = Memory()
+    views = [memory.lend(size) for size in (MIB, 3 * MIB, 100, MIB, ARENA + 1, 0, MIB)]
+    places = sorted((place(view), len(view)) for view in views if len(view))
+    assert all(start + size <= after for (start, size), (after, _) in zip(places, places[1:], strict=False))
+
+
+def test_no_more_is_kept_than_is_to_be() -> None:
+    memory = Memory(spare=2 * ARENA)
+    held = [memory.lend(MIB) for _ in range(5 * ARENA // MIB)]
+    assert memory.spare == 0
+    held.clear()
+    assert memory.spare == 2 * ARENA
+
+
+def test_an_arena_of_which_something_is_lent_stays_whole() -> None:
+    memory = Memory(spare=0)
+    held = [memory.lend(MIB) for _ in range(ARENA // MIB)]
+    del held[1:]
+    assert memory.spare == ARENA - MIB
+    held += [memory.lend(MIB) for _ in range(ARENA // MIB - 1)]
+    assert memory.spare == 0
+    held.clear()
+    assert memory.spare == 0
+
+
+def test_who_lent_it_hears_when_it_is_free() -> None:
+    memory, heard = Memory(), list[int]()
+    view = memory.lend(MIB, lambda: heard.append(memory.spare))
+    assert heard == []
+    del view
+    assert heard == [ARENA]
+
+
+def test_what_the_garbage_collector_finds_in_the_midst_of_lending_is_used_again() -> None:
+    memory = Memory()
+    for _ in range(100):
+        circle: list[Any] = [memory.lend(MIB)]
+        circle.append(circle)
+        del circle
+        with memory._lock:  # as if it were found while somebody else is served
+            gc.collect()
+    assert memory.lend(MIB) is not None
+    assert memory.spare == ARENA
+
+
+def test_threads_share_it() -> None:
+    memory, wrong = Memory(), list[int]()
+
+    def use(mark: int) -> None:
+        for number in range(200):
+            view = memory.lend(1000 + number)
+            view[:] = bytes([mark]) * len(view)
+            if bytes(view) != bytes([mark]) * len(view):
+                wrong.append(mark)
+
+    threads = [threading.Thread(target=use, args=(mark,)) for mark in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not wrong
+    assert memory.spare <= ARENA
