@@ -21,7 +21,7 @@ from kit.vectors import Floats, mean_error, vector
 from shoal.node.disk import Disk
 from shoal.node.driver import Driver
 from shoal.protocol.certificate import genesis
-from shoal.protocol.chunks import chunk_bounds
+from shoal.protocol.chunks import chunk_bounds, fitting_bytes
 from shoal.protocol.compression import codec
 from shoal.protocol.effects import Event
 from shoal.protocol.identity import Identity
@@ -36,7 +36,6 @@ from shoal.protocol.roster import Base, Offer, Policy
 from shoal.protocol.shelf import Decision
 
 RUN = RunId(content_hash(b"benchmark"))
-CHUNK = 1 << 20  # bytes
 
 
 class Peer:
@@ -45,7 +44,9 @@ class Peer:
     def __init__(self, fleet: Fleet, folder: Path) -> None:
         self._task = fleet.task
         self._codec = codec(fleet.task.codec)
-        self._bounds = chunk_bounds(fleet.task.elements, CHUNK, self._codec.block)
+        self._bounds = chunk_bounds(
+            fleet.task.elements, fitting_bytes(fleet.task.elements, self._codec.bytes_for), self._codec.block
+        )
         self._mean: Floats = np.zeros(fleet.task.elements, np.float32)
         self._identity = Identity.generate()
         self._disk = Disk(folder)

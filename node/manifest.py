@@ -111,7 +111,12 @@ class RoundSpec(Spec):
     pace: Literal["deadline", "steps"] = "deadline"  # the slow hand in what they have; or are waited for
     max_group: Annotated[int, Field(ge=1, le=1_000)] = 64  # owners, not members
     max_weight: Annotated[int, Field(ge=1, le=2**40)] = 1 << 30  # tokens that a member may claim for a round
-    chunk_bytes: Annotated[int, Field(ge=4096, le=8 << 20)] = 1 << 20  # of fp32
+    chunk_bytes: Annotated[int, Field(ge=4096, le=8 << 20)] | None = None  # of fp32; None: as the vector needs it
+
+    @property
+    def state_chunk_bytes(self) -> int:
+        """How long the chunks of committed states are: in these they are hashed and handed to joiners."""
+        return self.chunk_bytes or 1 << 20
 
 
 class CodecSpec(Spec):

@@ -15,7 +15,7 @@ from shoal.node.model import build
 from shoal.node.shm import FloatArray
 from shoal.node.state import CommittedState, Lease, Snapshot
 from shoal.node.state_shape import PARAMETERS, StateShape
-from shoal.protocol.chunks import chunk_bounds
+from shoal.protocol.chunks import chunk_bounds, fitting_bytes
 from shoal.protocol.compression import codec
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import Digest
@@ -35,7 +35,8 @@ class OuterState:
         self._manifest = manifest
         self._scatter, self._gather = codec(manifest.codec.scatter), codec(manifest.codec.gather)
         block = max(self._scatter.block, self._gather.block)
-        self._bounds = chunk_bounds(layout.size, manifest.rounds.chunk_bytes, block)
+        chunk_bytes = manifest.rounds.chunk_bytes or fitting_bytes(layout.size, self._scatter.bytes_for)
+        self._bounds = chunk_bounds(layout.size, chunk_bytes, block)
         self.committed = committed
         self.elements = layout.size
 
@@ -79,7 +80,7 @@ class OuterState:
 def _initial(manifest: Manifest) -> CommittedState:
     model = build(manifest.model, manifest.seed)
     layout = Layout.of(model)
-    return CommittedState(StateShape(layout, manifest.rounds.chunk_bytes), layout.read(model))
+    return CommittedState(StateShape(layout, manifest.rounds.state_chunk_bytes), layout.read(model))
 
 
 def parameters(snapshot: Snapshot) -> FloatArray:

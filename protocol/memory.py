@@ -5,8 +5,9 @@ Fresh memory costs more than to fill it: the system clears it page by page, when
 Rules:
 - Room is free when the last view of it is gone: nobody gives it back by hand, and so nobody can forget to.
 - Rooms of one size are cut from arenas, of which the system is asked to make huge pages: 512 times fewer faults.
-- What is free stays here, up to SPARE bytes; beyond that, arenas of which nothing is lent go back to the system.
-- A view may go anywhere, also in the garbage collector's hands and in the midst of our own lines: that waits for no lock.
+- What is free stays here, up to SPARE bytes or half of what is lent, as a round needs what the last one has left;
+  beyond that, arenas of which nothing is lent go back to the system.
+- A view may go anywhere, also by the garbage collector in the midst of our own lines: nobody waits for a lock then.
 
 For any thread.
 """
@@ -35,8 +36,10 @@ class Memory:
     """Arenas, by the size of the rooms in them."""
 
     def __init__(self, spare: int = SPARE) -> None:
-        self._most_spare, self._spare = spare, 0
+        self._most_spare = spare
+        self._spare, self._lent = 0, 0
         self._with_room: dict[int, list[_Arena]] = defaultdict(list)  # arenas that have something free
+        self._unused: dict[_Arena, None] = {}  # those of them of which nothing is lent, the longest unused first
         self._returned: SimpleQueue[tuple[_Arena, Room]] = SimpleQueue()
         self._lock = threading.Lock()
 
@@ -46,19 +49,11 @@ class Memory:
         return self._spare
 
     def lend(self, size: int, gave_back: Callable[[], None] = lambda: None) -> memoryview:
-        """Room for so many bytes, with anything in it. When it is free again, `gave_back` is called, which never waits."""
+        """Room for so many bytes, with anything in it. Once it is free, `gave_back` is called, which never waits."""
         rounded = max(1, -(-size // ROUND)) * ROUND
         with self._lock:
             self._take_back()
-            arenas = self._with_room[rounded]
-            if not arenas:
-                arenas.append(_Arena(rounded))
-                self._spare += arenas[-1].size
-            arena = arenas[-1]
-            room = arena.free.pop()
-            self._spare -= rounded
-            if not arena.free:
-                arenas.pop()
+            arena, room = self._take(rounded)
         view = room[:]  # it goes when all that looks at the room has gone
         weakref.finalize(view, self._free, arena, room, gave_back).atexit = False
         return view.data[:size]
@@ -77,15 +72,33 @@ class Memory:
             while True:
                 self._put(*self._returned.get_nowait())
 
-    def _put(self, arena: _Arena, room: Room) -> None:
-        arenas = self._with_room[len(room)]
+    def _take(self, size: int) -> tuple[_Arena, Room]:
+        arenas = self._with_room[size]
+        if not arenas:
+            arenas.append(_Arena(size))
+            self._spare += arenas[-1].size
+        arena = arenas[-1]
+        room = arena.free.pop()
+        self._unused.pop(arena, None)
         if not arena.free:
-            arenas.append(arena)
+            arenas.pop()
+        self._spare, self._lent = self._spare - size, self._lent + size
+        return arena, room
+
+    def _put(self, arena: _Arena, room: Room) -> None:
+        if not arena.free:
+            self._with_room[len(room)].append(arena)
         arena.free.append(room)
-        self._spare += len(room)
-        if arena.is_unused and self._spare > self._most_spare:
-            arenas.remove(arena)
-            self._spare -= arena.size
+        self._spare, self._lent = self._spare + len(room), self._lent - len(room)
+        if arena.is_unused:
+            self._unused[arena] = None
+        while self._unused and self._spare > max(self._most_spare, self._lent // 2):
+            self._give_up(next(iter(self._unused)))
+
+    def _give_up(self, arena: _Arena) -> None:
+        del self._unused[arena]
+        self._with_room[len(arena.free[0])].remove(arena)
+        self._spare -= arena.size
 
 
 class _Arena:

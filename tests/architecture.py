@@ -33,8 +33,10 @@ SHELLS = {
     "identity",  # the key file
 }
 TENSORS = {"compression", "reduction"}  # sub-packages of pure functions on tensors
+ROOM = "memory"  # what tensors and shells take memory from; it is locked, as any thread may
+ROOM_FILE = f"protocol/{ROOM}.py"
 PURE, SHELL = 1, 3
-RANKS = {**dict.fromkeys(VALUES, 0), **dict.fromkeys(TENSORS, 2), **dict.fromkeys(SHELLS, SHELL)}
+RANKS = {**dict.fromkeys(VALUES, 0), **dict.fromkeys((*TENSORS, ROOM), 2), **dict.fromkeys(SHELLS, SHELL)}
 
 IMPURE = {
     *("asyncio", "trio", "anyio", "aiohttp", "socket", "ssl", "select", "selectors", "subprocess"),
@@ -173,7 +175,7 @@ def rank(path: str) -> int:
 
 def is_pure(path: str) -> bool:
     """Whether the rules for cores hold here: they do for values and for functions on tensors too."""
-    return path.startswith("dht/") or (path.startswith("protocol/") and rank(path) < SHELL)
+    return path.startswith("dht/") or (path.startswith("protocol/") and rank(path) < SHELL and path != ROOM_FILE)
 
 
 # -- what importing a module drags in -----------------------------------------------------------------------

@@ -60,5 +60,5 @@ def check_fits(manifest: Manifest, checkpoint: Checkpoint | None) -> None:
             f"round {about.round}, state {about.root[:8]}: leave it away, and the state is downloaded"
         )
     ours, theirs = manifest, checkpoint.manifest
-    if (ours.model, ours.rounds.chunk_bytes) != (theirs.model, theirs.rounds.chunk_bytes):
+    if (ours.model, ours.rounds.state_chunk_bytes) != (theirs.model, theirs.rounds.state_chunk_bytes):
         raise LocalError("the manifest's model and rounds.chunk_bytes must be those of the checkpoint")

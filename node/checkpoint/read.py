@@ -55,7 +55,7 @@ def load(path: Path) -> Checkpoint:
             raise LocalError(f"{path / name} is damaged: its bytes are not those that were written")
     manifest = about.decoded_manifest()
     layout = Layout.of(skeleton(manifest.model))
-    shape = StateShape(layout, manifest.rounds.chunk_bytes)
+    shape = StateShape(layout, manifest.rounds.state_chunk_bytes)
     vectors = {PARAMETERS: layout.pack(_tensors(path / MODEL)), MOMENTUM: layout.pack(_tensors(path / OUTER))}
     if read_back(shape, about.round, vectors).root.hex() != about.root:
         raise LocalError(f"{path} holds another state than the one that its round committed")

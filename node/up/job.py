@@ -54,7 +54,7 @@ def validate(manifest_file: str, state: str, device: str, *data: str) -> dict[st
     model = build(manifest.model, manifest.seed)
     layout = Layout.of(model)
     if state != INITIAL:
-        shape = StateShape(layout, manifest.rounds.chunk_bytes)
+        shape = StateShape(layout, manifest.rounds.state_chunk_bytes)
         layout.load(load_state(Path(state), shape).current.vectors[PARAMETERS], model)
     text = load_corpus(manifest.data, [Path(path) for path in data]).validation
     model.to(choose_device(device))  # one thread is slow at a model that was trained on a GPU

@@ -29,7 +29,7 @@ def state(round: int, manifest: Manifest = MANIFEST, history: int = 0) -> Commit
     """A state that no other round has, and no other history."""
     generator = torch.Generator().manual_seed(1000 * history + round)
     layout = Layout.of(skeleton(manifest.model))
-    shape = StateShape(layout, manifest.rounds.chunk_bytes)
+    shape = StateShape(layout, manifest.rounds.state_chunk_bytes)
     parameters, momentum = (torch.randn(layout.size, generator=generator) * 0.1 for _ in range(2))
     return CommittedState(shape, parameters, momentum, round)
 

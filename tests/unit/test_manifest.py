@@ -27,7 +27,7 @@ from shoal.protocol.ids import PeerId, RunId
 from tests.simulation.signing import FakeSigner
 
 BUILT_IN = Path(__file__).parents[2] / "examples" / "stdlib.toml"
-GOLDEN = "ee817b032e73815b525a31a49455e877018fc9695b162740876b05761f70f265"
+GOLDEN = "76423997d54a1bec10a6d3e1f5177c3ff60e901bfa54f96c4652e741f12d20ff"
 MANIFEST = Manifest(name="test", seed=7)
 ALICE, BOB = FakeSigner(PeerId("alice")), FakeSigner(PeerId("bob"))
 

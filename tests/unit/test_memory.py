@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ def test_rooms_do_not_overlap() -> None:
     memory = Memory()
     views = [memory.lend(size) for size in (MIB, 3 * MIB, 100, MIB, ARENA + 1, 0, MIB)]
     places = sorted((place(view), len(view)) for view in views if len(view))
-    assert all(start + size <= after for (start, size), (after, _) in zip(places, places[1:], strict=False))
+    assert all(start + size <= after for (start, size), (after, _) in pairwise(places))
 
 
 def test_no_more_is_kept_than_is_to_be() -> None:
@@ -48,6 +49,15 @@ def test_no_more_is_kept_than_is_to_be() -> None:
     assert memory.spare == 0
     held.clear()
     assert memory.spare == 2 * ARENA
+
+
+def test_what_a_round_leaves_is_kept_for_the_next_one() -> None:
+    memory = Memory(spare=0)
+    rounds = [[memory.lend(MIB) for _ in range(ARENA // MIB)] for _ in range(4)]
+    del rounds[0]
+    assert memory.spare == ARENA
+    rounds.clear()
+    assert memory.spare == 0
 
 
 def test_an_arena_of_which_something_is_lent_stays_whole() -> None:

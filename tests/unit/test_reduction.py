@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from shoal.protocol.chunks import chunk_bounds
-from shoal.protocol.compression import codec
+from shoal.protocol.chunks import chunk_bounds, fitting_bytes
+from shoal.protocol.compression import CODECS, codec
 from shoal.protocol.errors import PayloadError
 from shoal.protocol.reduction import MeanReducer
+from shoal.protocol.wire import MAX_BULK_FRAME
 
 fp32, int8 = codec("fp32"), codec("int8")
 
@@ -123,3 +124,20 @@ def test_chunks_cover_the_vector_in_whole_blocks(size: int, chunk_bytes: int, bl
     assert all(start < stop for start, stop in bounds)
     assert all((stop - start) % block == 0 for start, stop in bounds[:-1])
     assert all(4 * (stop - start) <= max(chunk_bytes, 4 * block) for start, stop in bounds)
+
+
+@pytest.mark.parametrize(
+    ("mib", "name", "chunk"),
+    [(1, "fp32", 0.25), (16, "fp32", 0.5), (64, "fp32", 2), (256, "fp32", 4), (16, "int8", 0.5), (256, "int8", 8)],
+)
+def test_chunks_fit_the_vector_and_the_codec(mib: int, name: str, chunk: float) -> None:
+    """Enough of them to keep all busy, none so long that others wait for it, none so short that it costs more."""
+    assert fitting_bytes(mib << 18, codec(name).bytes_for) == chunk * (1 << 20)
+
+
+@pytest.mark.parametrize("name", CODECS)
+@given(st.integers(1, 1 << 40))
+def test_a_fitting_chunk_can_be_sent(name: str, size: int) -> None:
+    chunk = fitting_bytes(size, codec(name).bytes_for)
+    assert 4096 <= chunk <= 8 << 20
+    assert codec(name).bytes_for(chunk // 4) <= MAX_BULK_FRAME

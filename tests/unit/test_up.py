@@ -60,7 +60,7 @@ def up(tmp_path: Path) -> Iterator[Up]:
     (tmp_path / "manifest.toml").write_text(MANIFEST)
     manifest = parse_manifest(MANIFEST)
     model = build(manifest.model, seed=0)
-    shape = StateShape(Layout.of(model), manifest.rounds.chunk_bytes)
+    shape = StateShape(Layout.of(model), manifest.rounds.state_chunk_bytes)
     save_state(CommittedState(shape, shape.layout.read(model)).current, tmp_path / "state")
     processes = []
 
