@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
 from collections import deque
 from collections.abc import Callable
 
@@ -116,7 +117,8 @@ class Driver:
         self.phases.observe(now, phase, rounds.waiting_for)
         base = rounds.base
         if self.timelines.observe(now, phase, base.round + 1 if base is not None else 0, self.phases):
-            self._loop.call_later(LINGER, lambda: self.timelines.keep(self.now()))
+            timelines, clock = self.timelines, self._loop.time
+            self._loop.call_later(LINGER, lambda: timelines.keep(clock()))
 
     def _drain(self) -> None:
         self._draining = True
@@ -133,7 +135,7 @@ class Driver:
                     self.timelines.sent(self.now(), to, message)
                 self._send(effect)
             case Wake(after, timer):
-                self._loop.call_later(after, self._fire, timer)
+                self._loop.call_later(after, _fire, weakref.ref(self), timer)
             case Tell(event):
                 self.timelines.told(self.now(), event)
                 self._on_event(event)
@@ -145,7 +147,13 @@ class Driver:
             self._take(lambda now: self.member.fire(now, timer))
         except RemoteError as error:
             _blame(error)
-            self._loop.call_later(AGAIN, self._fire, timer)  # what it was to set going must not be lost
+            self._loop.call_later(AGAIN, _fire, weakref.ref(self), timer)  # what it was to set going must not be lost
+
+
+def _fire(driver: weakref.ref[Driver], timer: Timer) -> None:
+    """A run that was left is kept by no timer that is still to come: it holds as much as seven models."""
+    if (there := driver()) is not None:
+        there._fire(timer)
 
 
 def _blame(error: RemoteError) -> None:

@@ -9,7 +9,7 @@ that finds it unchanged after copying has copied a whole vector. What torch has 
 
 from __future__ import annotations
 
-from shoal.node.shm import FloatArray
+from shoal.node.shm import FloatArray, SharedVector
 
 
 def moments_size(elements: int) -> int:
@@ -17,8 +17,8 @@ def moments_size(elements: int) -> int:
     return 1 + 2 * elements
 
 
-def copy_whole(shared: FloatArray) -> FloatArray | None:
+def copy_whole(shared: SharedVector) -> FloatArray | None:
     """A copy of what a worker has stored; None if there is nothing, or it was writing just then."""
-    steps = float(shared[0])
-    copied = shared.copy()
-    return copied if steps and steps == float(copied[0]) == float(shared[0]) else None
+    steps = float(shared.array[0])
+    copied = shared.copied()
+    return copied if steps and steps == float(copied[0]) == float(shared.array[0]) else None

@@ -5,9 +5,10 @@ All of it runs on the CPU in fp32, so that every member computes the same bits f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
+from torch import Tensor
 
 from shoal.node.layout import Layout
 from shoal.node.manifest import Manifest
@@ -56,25 +57,28 @@ class OuterState:
 
     def encoder(self, vector: FloatArray) -> Callable[[int], Payload]:
         """Encodes a chunk of a contribution when it is asked for; `vector` must not change meanwhile."""
-        flat = torch.from_numpy(vector)
+        flat, bounds, scatter = torch.from_numpy(vector), self._bounds, self._scatter
 
-        def encode(chunk: int) -> Payload:
-            start, stop = self._bounds[chunk]
-            return self._scatter.lend(flat[start:stop])
+        def encode(chunk: int) -> Payload:  # it may outlive us, in what was sent last
+            return scatter.lend(flat[slice(*bounds[chunk])])
 
         return encode
 
     def apply(self, payloads: Sequence[Payload]) -> Snapshot:
         """The outer step on the mean that a round has committed."""
-        mean = torch.empty(self.elements)
-        for (start, stop), payload in zip(self._bounds, payloads, strict=True):
-            self._gather.decode(payload, stop - start, mean[start:stop])
         method = self._manifest.method
-        return self.committed.apply(mean, lr=method.outer_lr, momentum=method.outer_momentum)
+        return self.committed.apply(self._decoded(payloads), lr=method.outer_lr, momentum=method.outer_momentum)
 
     def install(self, base: Base, payloads: Sequence[Payload]) -> Snapshot:
         """Take over a version from others; RemoteError if it is not the one that `base` names."""
         return self.committed.install(base.round, payloads, base.root)
+
+    def _decoded(self, payloads: Sequence[Payload]) -> Iterator[Tensor]:
+        """A mean, chunk by chunk, each of which is good until the next: nobody holds the whole of it."""
+        sizes = [stop - start for start, stop in self._bounds]
+        room = torch.empty(max(sizes))
+        for size, payload in zip(sizes, payloads, strict=True):
+            yield self._gather.decode(payload, size, room[:size])
 
 
 def _initial(manifest: Manifest) -> CommittedState:

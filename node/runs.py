@@ -7,13 +7,13 @@ Rules:
 - While the node is paused all of them are at rest, as after a stop, and none is entered.
 - A run is shown as restoring until it is open again; one that cannot be is shown as failed, with the reason, until it
   is left.
-
-torch is loaded with the first run, not before.
+- torch is loaded with the first run, not before.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -179,6 +179,7 @@ class Runs:
                 await self.open[key].close(for_good=True)
                 await self._forget_data(self.open.pop(key))
             await forget_rest(self._home.run_folder(key))
+        asyncio.get_running_loop().call_later(10.0, gc.collect)  # seconds: then nothing of it goes on; all circles
         return {"run": key, "name": names[key]}
 
     async def close(self) -> None:

@@ -21,6 +21,7 @@ from shoal.protocol.errors import LocalError
 
 FloatArray = npt.NDArray[np.float32]
 ITEM = 4  # bytes of an fp32
+MOST_READ = 1 << 30  # bytes: a call reads less than twice that
 
 
 class SharedVector:
@@ -32,7 +33,9 @@ class SharedVector:
         if elements < 1 or size != elements * ITEM:
             raise LocalError(f"a shared vector of {elements} numbers cannot have {size} bytes")
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-        self._array: FloatArray | None = np.frombuffer(mmap.mmap(fd, size, access=access), dtype=np.float32)
+        mapping = mmap.mmap(fd, size, access=access)
+        self._mapping: mmap.mmap | None = mapping
+        self._array: FloatArray | None = np.frombuffer(mapping, dtype=np.float32)
         self._fd = fd
         self.elements = elements
 
@@ -62,10 +65,28 @@ class SharedVector:
             raise LocalError("the shared vector is closed")
         return self._array
 
+    def clear(self) -> None:
+        """Give the memory back to the system, for all who have the vector: it is zeros now, until it is written again.
+
+        Only Linux can; elsewhere, nothing happens.
+        """
+        mapping = self._mapping  # it may be closed while we work in a thread
+        if mapping is not None and sys.platform == "linux":
+            mapping.madvise(mmap.MADV_REMOVE)
+
+    def copied(self) -> FloatArray:
+        """A copy of the numbers, for which nothing of the vector is mapped; LocalError if it is closed."""
+        copy = np.empty(self.elements, dtype=np.float32)
+        rest, at = copy.data.cast("B"), 0
+        while rest:
+            count = os.preadv(self.fd, [rest[:MOST_READ]], at)
+            rest, at = rest[count:], at + count
+        return copy
+
     def close(self) -> None:
         """Let go of the memory; arrays that are still in use keep their mapping until they are dropped."""
         if self._array is not None:
-            self._array = None
+            self._array = self._mapping = None
             os.close(self._fd)
 
     def __enter__(self) -> SharedVector:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from shoal.node import watchdog
-from shoal.node.moments import moments_size
+from shoal.node.moments import copy_whole, moments_size
 from shoal.node.shm import FloatArray, SharedVector
 from shoal.node.watchdog import Watchdog
 from shoal.node.worker_link import frame
@@ -76,6 +76,10 @@ class Worker:
         """The inner optimizer's state (moments.py) as of the last hand-in; ours to write before `run` only."""
         return self._moments.array
 
+    def copied_moments(self) -> FloatArray | None:
+        """A copy of them as of the last hand-in; None if there is none. In any thread."""
+        return copy_whole(self._moments)
+
     @property
     def is_over(self) -> bool:
         """Whether it was stopped."""
@@ -113,6 +117,12 @@ class Worker:
         if order.order == self._orders:  # else another order came while we were loading
             self._order = order
             self._send_order()
+
+    async def unload(self) -> None:
+        """Give the parameters' memory back until `train`, unless there is an order that they are for."""
+        async with self._loading:
+            if self._order is None:
+                await asyncio.to_thread(self._parameters.clear)
 
     def forget(self) -> None:
         """Nobody wants the answer to the order that the worker has, whenever it comes."""

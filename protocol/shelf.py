@@ -2,7 +2,8 @@
 
 Bytes are taken only if their sender was asked for them by hash, or they came from a chunk's owner, and only if they
 are a mean at all: what every member is going to apply must be readable. Decided rounds are kept for a while, and for as
-long as somebody who is catching up needs them.
+long as somebody who is catching up needs them. The oldest goes when the first mean of the next one is here, so that its
+memory serves again, and never more than is kept is held.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ class Shelf:
             raise PayloadError(f"sent a bad result of chunk {chunk}: {error.reason}", sender) from error
 
     def put(self, chunk: int, hash: Digest, mask: bytes, payload: Payload) -> None:
-        """Bytes that we made ourselves or got from the chunk's owner."""
+        """Bytes that we made ourselves or got from the chunk's owner; the first make room for the rest of them."""
+        if not self._bytes and self._decisions:
+            self._forget(max(self._decisions) - (KEPT_ROUNDS - 1))
         self._bytes[chunk, hash] = (mask, payload)
 
     def missing(self, chunks: Sequence[ChunkRef]) -> list[int]:
@@ -93,11 +96,7 @@ class Shelf:
     def decide(self, decision: Decision) -> None:
         """Keep a decided round for those who missed it."""
         self._decisions[decision.round] = decision
-        oldest = decision.round - KEPT_ROUNDS
-        if self.keep_after is not None:
-            oldest = max(min(oldest, self.keep_after), decision.round - MOST_ROUNDS)
-        for round in [round for round in self._decisions if round <= oldest]:
-            del self._decisions[round]
+        self._forget(decision.round - KEPT_ROUNDS)
 
     def decision(self, round: int) -> Decision | None:
         """A decided round, if it is still kept."""
@@ -116,3 +115,10 @@ class Shelf:
         if found is None:
             return []
         return [Send(sender, Fetched(message.round, message.part, message.chunk, *found))]
+
+    def _forget(self, oldest: int) -> None:
+        """Keep no round up to `oldest`, but for those that are leased."""
+        if self.keep_after is not None:
+            oldest = max(min(oldest, self.keep_after), max(self._decisions) - MOST_ROUNDS)
+        for round in [round for round in self._decisions if round <= oldest]:
+            del self._decisions[round]

@@ -46,9 +46,9 @@ def live_objects() -> Counter[str]:
     )
 
 
-def resident_bytes() -> int:
-    """The memory of this process that is not swapped out."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def resident_bytes(pid: int | str = "self") -> int:
+    """The memory of a process that is not swapped out."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _kinds(folder: str) -> list[str]:

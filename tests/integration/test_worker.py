@@ -199,6 +199,23 @@ async def test_a_new_order_replaces_the_one_before_even_for_the_same_round(tmp_p
 
 
 @pytest.mark.asyncio
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives memory back")
+async def test_parameters_are_unloaded_when_nobody_is_to_read_them(tmp_path: Path) -> None:
+    async with supervised(script_settings(tmp_path)) as (worker, seen):
+        await worker.train(1, 0, vector(3))
+        await worker.unload()  # there is an order
+        await seen.until(lambda: seen.contributions)
+        assert (worker._parameters.array == 3).all()
+        await worker.unload()
+        assert not worker._parameters.array.any()
+        await asyncio.gather(worker.train(2, 0, vector(8)), worker.unload())
+        await seen.until(lambda: len(seen.contributions) == 2)
+        assert (worker._parameters.array == 8).all()
+    await worker.unload()  # when all is closed it is no mistake
+    assert not seen.lost
+
+
+@pytest.mark.asyncio
 async def test_a_large_log_makes_way_when_a_worker_starts(tmp_path: Path) -> None:
     settings = dataclasses.replace(script_settings(tmp_path), program=("true",))
     for size, kept in ((MAX_LOG, False), (MAX_LOG + 1, True)):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -96,6 +98,17 @@ async def test_a_record_is_on_disk_before_the_message_leaves(tmp_path: Path) -> 
     shell.driver._send = lambda send: seen.append(Disk(tmp_path).load())
     shell.driver.command(shell.member.step)
     assert seen == [{"vote": asking("kept")}]
+
+
+@pytest.mark.asyncio
+async def test_no_timer_that_is_still_to_come_keeps_a_run_that_was_left(tmp_path: Path) -> None:
+    shell = Shell(tmp_path, [Wake(60.0, Timer("rounds", "tick", 1))])
+    shell.driver.command(shell.member.step)
+    there = weakref.ref(shell.driver)
+    shell.driver.close()
+    del shell
+    gc.collect()
+    assert there() is None
 
 
 @pytest.mark.asyncio

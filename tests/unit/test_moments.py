@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
+import pytest
 import torch
 
 from shoal.node.inner import InnerTrainer
 from shoal.node.moments import copy_whole, moments_size
-from shoal.node.shm import FloatArray
+from shoal.node.shm import FloatArray, SharedVector
 from tests.unit.test_inner import trainer, weights
 
 
@@ -39,24 +39,29 @@ def test_nothing_trained_is_nothing_to_restore() -> None:
     assert not fresh.optimizer.state
 
 
+def shared(numbers: list[float]) -> SharedVector:
+    vector = SharedVector.create(len(numbers))
+    vector.array[:] = numbers
+    return vector
+
+
 def test_a_worker_that_died_while_it_wrote_leaves_nothing() -> None:
-    torn: FloatArray = np.arange(7, dtype=np.float32)
-    assert copy_whole(torn) is None  # its count of steps is 0: the rest is of no round
+    with shared([0, 1, 2]) as torn:
+        assert copy_whole(torn) is None  # its count of steps is 0: the rest is of no round
 
 
-class Overtaken(np.ndarray):  # type: ignore[type-arg]
-    """A shared vector into which a worker writes while it is copied."""
+def test_a_copy_is_whole_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    with shared([1, 2, 3]) as whole:
+        copied = copy_whole(whole)
+        assert copied is not None
+        whole.array[1] = 7
+        assert copied.tolist() == [1, 2, 3]
 
-    def copy(self, order: str = "K") -> FloatArray:  # type: ignore[override]
-        copied = np.array(self, dtype=np.float32)
-        self[0] += 1
-        return copied
+        def overtaken(self: SharedVector) -> FloatArray:
+            """A worker writes while it is copied."""
+            before = self.array.copy()
+            self.array[0] += 1
+            return before
 
-
-def test_a_copy_is_whole_or_none() -> None:
-    whole: FloatArray = np.ones(7, dtype=np.float32)
-    copied = copy_whole(whole)
-    assert copied is not None
-    assert copied is not whole
-    assert copied.tolist() == whole.tolist()
-    assert copy_whole(whole.view(Overtaken)) is None
+        monkeypatch.setattr(SharedVector, "copied", overtaken)
+        assert copy_whole(whole) is None

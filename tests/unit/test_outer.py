@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -51,6 +54,15 @@ def test_members_that_apply_the_same_bytes_hold_the_same_state(codec: str) -> No
     mean = (2 * vectors[0] + vectors[1] + vectors[2]) / 4
     error = np.abs(parameters(one.committed.current) - (before - 0.7 * 1.9 * mean)).max()
     assert error < OUTER_ERROR[codec]
+
+
+def test_what_was_sent_last_does_not_keep_the_state() -> None:
+    state = OuterState(manifest())
+    there, encode = weakref.ref(state.committed), state.encoder(np.ones(state.elements, np.float32))
+    del state
+    gc.collect()
+    assert there() is None
+    assert len(encode(0)) == 4096
 
 
 def test_a_served_state_can_be_installed_and_a_wrong_one_is_refused() -> None:

@@ -65,12 +65,25 @@ def test_decided_rounds_are_served_and_then_forgotten(shelf: Shelf) -> None:
     assert shelf.answer(A, Fetch(9, 0, 1, refs()[0].hash)) == []
 
 
+def test_the_oldest_round_makes_room_for_the_next_one(shelf: Shelf) -> None:
+    for round in range(5, 10):
+        proof = certificate()
+        proof = dataclasses.replace(proof, proposal=dataclasses.replace(proof.proposal, round=round))
+        shelf.decide(Decision(proof, value().chunks, (b"", b"", b"")))
+    shelf.put(0, refs()[0].hash, MASK, b"mean 0")
+    kept = list(range(11 - KEPT_ROUNDS, 10))
+    assert [round for round in range(5, 10) if shelf.decision(round)] == kept
+    shelf.put(1, refs()[1].hash, MASK, b"mean 1")
+    assert [round for round in range(5, 10) if shelf.decision(round)] == kept
+
+
 def test_rounds_are_kept_for_whoever_catches_up(shelf: Shelf) -> None:
     shelf.keep_after = 4
     for round in range(5, 15):
         proof = certificate()
         proof = dataclasses.replace(proof, proposal=dataclasses.replace(proof.proposal, round=round))
         shelf.decide(Decision(proof, value().chunks, (b"", b"", b"")))
+    shelf.put(0, refs()[0].hash, MASK, b"mean 0")
     assert all(shelf.decision(round) for round in range(5, 15))
 
 

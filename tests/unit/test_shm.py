@@ -5,16 +5,24 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from shoal.node import shm
 from shoal.node.shm import SharedVector
 from shoal.protocol.errors import LocalError
 
 
 def open_descriptors() -> int:
     return len(os.listdir("/dev/fd"))
+
+
+def shared_pages() -> int:
+    """Of this process, that are resident."""
+    [line] = [each for each in Path("/proc/self/status").read_text().splitlines() if each.startswith("RssShmem")]
+    return int(line.split()[1]) * 1024 // 4096
 
 
 def test_two_mappings_of_one_vector_see_each_other() -> None:
@@ -44,6 +52,32 @@ def test_another_size_is_refused_and_the_descriptor_stays_ours(elements: int) ->
         with pytest.raises(LocalError, match="cannot have 20 bytes"):
             SharedVector(fd, elements)
         os.close(fd)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can")
+def test_memory_that_is_given_back_is_gone_for_both_sides_and_comes_back_with_the_next_write() -> None:
+    pages = 1000
+    with SharedVector.create(pages * 1024) as ours, SharedVector(os.dup(ours.fd), pages * 1024) as theirs:
+        ours.array[:] = 1
+        assert theirs.array.all()
+        held = os.fstat(ours.fd).st_blocks
+        ours.clear()
+        assert (held, os.fstat(ours.fd).st_blocks) == (8 * pages, 0)
+        assert not theirs.array.any()
+        ours.array[5] = 2
+        assert theirs.array[5] == 2
+    ours.clear()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_copy_maps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shm, "MOST_READ", 1_000_000)
+    with SharedVector.create(1 << 20) as ours, SharedVector(os.dup(ours.fd), 1 << 20) as theirs:
+        ours.array[:] = np.arange(1 << 20)
+        mapped = shared_pages()
+        copied = theirs.copied()
+        assert shared_pages() == mapped
+        assert (copied == ours.array).all()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only memfds can be sealed")

@@ -74,7 +74,7 @@ def test_apply_is_the_outer_step_to_the_bit() -> None:
     for round in range(1, 5):
         delta = numbers(round)
         theta, momentum = outer_step(theta, momentum, delta, lr=0.7, momentum_factor=0.9)
-        made = state.apply(delta, lr=0.7, momentum=0.9)
+        made = state.apply([delta], lr=0.7, momentum=0.9)
         assert made is state.current
         assert made.round == round
         assert torch.equal(made.vectors[PARAMETERS], theta)
@@ -82,12 +82,19 @@ def test_apply_is_the_outer_step_to_the_bit() -> None:
         assert made.root == CommittedState(SHAPE, theta, momentum).current.root
 
 
+def test_a_mean_may_come_in_pieces_of_any_sizes() -> None:
+    whole, cut = fresh(), fresh()
+    for round, size in enumerate((1, 7, 4096, LAYOUT.size, 2 * LAYOUT.size), 1):
+        expected = whole.apply([numbers(round)], lr=0.7, momentum=0.9).root
+        assert cut.apply(numbers(round).split(size), lr=0.7, momentum=0.9).root == expected
+
+
 def test_the_golden_outer_step() -> None:
     shape = StateShape(Layout({"w": (1,)}), 4096)
     state = CommittedState(shape, torch.tensor([1.0]))
-    state.apply(torch.tensor([0.3]), lr=0.7, momentum=0.9)
+    state.apply([torch.tensor([0.3])], lr=0.7, momentum=0.9)
     assert state.current.vectors[PARAMETERS].item() == pytest.approx(0.601)
-    state.apply(torch.tensor([0.2]), lr=0.7, momentum=0.9)
+    state.apply([torch.tensor([0.2])], lr=0.7, momentum=0.9)
     assert state.current.vectors[PARAMETERS].item() == pytest.approx(0.1649)
 
 
@@ -95,7 +102,7 @@ def test_the_previous_version_is_whole_until_the_next_commit() -> None:
     state = fresh()
     first = state.current
     before = chunks_of(first)
-    state.apply(numbers(1), lr=1.0, momentum=0.5)
+    state.apply([numbers(1)], lr=1.0, momentum=0.5)
     assert state.previous is first
     assert chunks_of(first) == before
 
@@ -104,7 +111,7 @@ def test_two_sets_of_buffers_are_enough_without_leases() -> None:
     state = fresh()
     seen = set()
     for round in range(1, 7):
-        seen.add(state.apply(numbers(round), lr=1.0, momentum=0.5).vectors[PARAMETERS].data_ptr())
+        seen.add(state.apply([numbers(round)], lr=1.0, momentum=0.5).vectors[PARAMETERS].data_ptr())
     assert len(seen) == 2
 
 
@@ -113,12 +120,12 @@ def test_a_leased_version_outlives_commits_and_is_found_by_its_root() -> None:
     root, before = state.current.root, chunks_of(state.current)
     lease = state.lease()
     for round in range(1, 4):
-        state.apply(numbers(round), lr=1.0, momentum=0.5)
+        state.apply([numbers(round)], lr=1.0, momentum=0.5)
     with state.lease(root) as again:
         assert again is lease.snapshot
         lease.release()
         lease.release()
-        state.apply(numbers(4), lr=1.0, momentum=0.5)
+        state.apply([numbers(4)], lr=1.0, momentum=0.5)
         assert chunks_of(again) == before
     with pytest.raises(LocalError, match="not held any more"):
         state.lease(root)
@@ -126,29 +133,29 @@ def test_a_leased_version_outlives_commits_and_is_found_by_its_root() -> None:
 
 def test_a_leased_previous_version_is_not_overwritten() -> None:
     state = fresh()
-    state.apply(numbers(1), lr=1.0, momentum=0.5)
+    state.apply([numbers(1)], lr=1.0, momentum=0.5)
     assert state.previous is not None
     with state.lease(state.previous.root) as pinned:
         before = chunks_of(pinned)
-        state.apply(numbers(2), lr=1.0, momentum=0.5)
+        state.apply([numbers(2)], lr=1.0, momentum=0.5)
         assert chunks_of(pinned) == before
 
 
 def test_a_joiner_installs_a_donors_version_and_both_go_on_alike() -> None:
     donor = fresh()
-    donor.apply(numbers(1), lr=0.7, momentum=0.9)
+    donor.apply([numbers(1)], lr=0.7, momentum=0.9)
     joiner = CommittedState(SHAPE, numbers(99))
     with donor.lease() as served:
         joiner.install(served.round, map(served.chunk, range(len(SHAPE.chunks))), served.root)
     assert joiner.current.round == 1
     assert joiner.current.root == donor.current.root
     delta = numbers(2)
-    assert joiner.apply(delta, lr=0.7, momentum=0.9).root == donor.apply(delta, lr=0.7, momentum=0.9).root
+    assert joiner.apply([delta], lr=0.7, momentum=0.9).root == donor.apply([delta], lr=0.7, momentum=0.9).root
 
 
 @pytest.mark.parametrize("fault", ["missing", "extra", "short", "flipped", "swapped"])
 def test_a_wrong_state_is_refused_and_ours_stays(fault: str) -> None:
-    donor = fresh().apply(numbers(1), lr=0.7, momentum=0.9)
+    donor = fresh().apply([numbers(1)], lr=0.7, momentum=0.9)
     chunks = chunks_of(donor)
     match fault:
         case "missing":
@@ -171,7 +178,8 @@ def test_a_wrong_state_is_refused_and_ours_stays(fault: str) -> None:
 
 def test_a_vector_of_another_size_or_type_is_refused() -> None:
     state = fresh()
-    for wrong in (torch.zeros(3), torch.zeros(LAYOUT.size, dtype=torch.float64)):
+    whole = torch.zeros(LAYOUT.size)
+    for wrong in ([], [torch.zeros(3)], [whole.double()], [whole, torch.zeros(1)]):
         with pytest.raises(LocalError):
             state.apply(wrong, lr=1.0, momentum=0.0)
     assert state.current.round == 0
@@ -193,7 +201,7 @@ def test_equal_states_write_equal_files_and_come_back(tmp_path: Path) -> None:
     sums = set()
     for name in ("a", "b", "c"):
         state = fresh()
-        state.apply(numbers(1), lr=0.7, momentum=0.9)
+        state.apply([numbers(1)], lr=0.7, momentum=0.9)
         save_state(state.current, tmp_path / name)
         sums.add(hashlib.sha256((tmp_path / name).read_bytes()).hexdigest())
     assert len(sums) == 1
@@ -205,7 +213,7 @@ def test_equal_states_write_equal_files_and_come_back(tmp_path: Path) -> None:
 
 def test_the_parameters_have_the_models_names(tmp_path: Path) -> None:
     state = fresh()
-    state.apply(numbers(1), lr=0.7, momentum=0.9)
+    state.apply([numbers(1)], lr=0.7, momentum=0.9)
     save_state(state.current, tmp_path / "state.safetensors")
     tensors = load_file(tmp_path / "state.safetensors")
     assert len(tensors) == 6
@@ -249,7 +257,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    state.apply(numbers(1), lr=0.7, momentum=0.9)
+    state.apply([numbers(1)], lr=0.7, momentum=0.9)
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(LocalError, match="No space left"):
         save_state(state.current, path)

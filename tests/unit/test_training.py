@@ -41,12 +41,16 @@ class FakeWorker:
         self.orders: list[tuple[int, int]] = []
         self.handed_in: list[int] = []
         self.forgotten = 0
+        self.unloaded = 0
 
     def forget(self) -> None:
         self.forgotten += 1
 
     async def train(self, round: int, lane: int, parameters: FloatArray) -> None:
         self.orders.append((round, lane))
+
+    async def unload(self) -> None:
+        self.unloaded += 1
 
     def hand_in(self, round: int) -> None:
         self.handed_in.append(round)
@@ -100,6 +104,7 @@ async def test_a_round_is_begun_and_submitted(bench: Bench) -> None:
     bench.worker.on_contribution(contribution(3))
     await bench.settle()
     assert bench.submitted == [(100, bench.worker.contribution)]
+    assert bench.worker.unloaded == 1
     bench.training.begin(4, lane=0)
     assert bench.training.loss == 1.5
 

@@ -1,0 +1,184 @@
+"""What a daemon holds in the rounds of a large model: at most 3 times the vector, beside what it has to keep.
+
+    benchmarks/memory.py [--mib 256] [--nodes 3] [--rounds 4] [--checkpoint-every 0] [--json]
+
+Real nodes with the built-in workers, over loopback, one step a round, codec fp32. For each daemon, in MiB:
+
+    idle        resident in a run of next to no parameters
+    committed   the state: two versions, each of parameters and outer momentum; with checkpoints three, as the one that
+                is being written is leased
+    kept        the results of the last rounds, for who has missed them or catches up
+    peak        the most that was ever resident in `--rounds` rounds, after those in which `kept` fills up
+    beside      peak - idle - committed - kept; the limit is on this, divided by the vector
+
+`own` and `shared` are of the fullest moment that was seen (20 looks a second; `peak` misses none): shared with the
+worker are parameters and contribution, of which all is counted here. Linux: /proc. Exit 1 if the limit is missed.
+256 MiB and three nodes take 15 GiB and three minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from kit.memory import Memory, Watch, look
+from kit.node import Node
+
+from shoal.node.manifest import parse_manifest
+from shoal.node.requirements import parameters
+from shoal.protocol.shelf import KEPT_ROUNDS
+
+LIMIT = 3.0
+MIB = 1 << 20
+DIM = 128
+IDLE_ROUNDS, WARM_UP = 3, KEPT_ROUNDS + 1
+VERSIONS, VECTORS = 2, 2  # of the state, where nobody leases one; in each
+LOOK = 0.5  # seconds between two questions how far the nodes are: each costs processor time
+PATIENCE = 600.0  # seconds for one round, of a busy machine
+MANIFEST = """
+name = "{name}"
+[model]
+vocab = {vocab}
+dim = {dim}
+layers = 1
+heads = 4
+kv_heads = 4
+hidden = 8
+context = 8
+[method]
+inner_steps = 1
+batch = 1
+[rounds]
+start_members = {nodes}
+pace = "steps"
+last = {last}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Of one daemon, in bytes; `beside` in vectors."""
+
+    vector: int
+    idle: int
+    committed: int
+    kept: int
+    peak: int
+    own: int
+    shared: int
+    beside: float
+
+
+def main() -> int:
+    """Measure; 0 if all daemons keep the limit."""
+    options = _parse()
+    results = measure(options.mib, options.nodes, options.rounds, options.checkpoint_every)
+    ok = all(result.beside <= LIMIT for result in results)
+    if options.json:
+        print(json.dumps({"daemons": [asdict(result) for result in results], "ok": ok}))
+    else:
+        print("\n".join(_table(results)))
+        print(f"limit {LIMIT:g} vectors of {results[0].vector / MIB:.0f} MiB: {'kept' if ok else 'MISSED'}")
+    return 0 if ok else 1
+
+
+def measure(mib: int, count: int, rounds: int, checkpoint_every: int) -> list[Result]:
+    """One result for each daemon."""
+    with tempfile.TemporaryDirectory(prefix="shoal-memory-") as folder, ExitStack() as stack:
+        nodes = _start(stack, count, checkpoint_every)
+        pids = [node.process.pid for node in nodes]
+        _found(nodes, _manifest(Path(folder), "idle", 1, count, IDLE_ROUNDS))
+        _await_round(nodes, "idle", IDLE_ROUNDS)
+        idle = [look(pid) for pid in pids]
+        for node in nodes:
+            _ask(node, "run", "leave", "idle")
+        manifest = _manifest(Path(folder), "large", mib, count, WARM_UP + rounds)
+        _found(nodes, manifest)
+        _await_round(nodes, "large", WARM_UP)
+        with Watch(pids) as watch:
+            _await_round(nodes, "large", WARM_UP + rounds)
+        vector = 4 * parameters(parse_manifest(manifest.read_text(encoding="utf-8")).model)
+        committed = (VERSIONS + bool(checkpoint_every)) * VECTORS * vector
+        peaks = [look(pid).peak for pid in pids]
+        return list(map(partial(_result, vector, committed), idle, peaks, watch.fullest.values()))
+
+
+def _start(stack: ExitStack, count: int, checkpoint_every: int) -> list[Node]:
+    here = {"SHOAL_LISTEN_HOST": "127.0.0.1", "SHOAL_CHECKPOINT_EVERY": str(checkpoint_every), "SHOAL_DEVICE": "cpu"}
+    nodes = [stack.enter_context(Node(**here))]
+    near = {**here, "SHOAL_BOOTSTRAP": _ask(nodes[0], "status")["addresses"][0]}
+    return nodes + [stack.enter_context(Node(**near)) for _ in range(count - 1)]
+
+
+def _manifest(folder: Path, name: str, mib: int, nodes: int, last: int) -> Path:
+    """That of a model which is an embedding of so many MiB, and next to nothing else: so a step is quick."""
+    path = folder / f"{name}.toml"
+    vocab = mib * MIB // 4 // DIM
+    path.write_text(MANIFEST.format(name=name, vocab=vocab, dim=DIM, nodes=nodes, last=last), encoding="utf-8")
+    return path
+
+
+def _found(nodes: Sequence[Node], manifest: Path) -> None:
+    link = _ask(nodes[0], "run", "create", str(manifest))["link"]
+    for node in nodes[1:]:
+        _ask(node, "run", "join", link, "--yes")
+
+
+def _await_round(nodes: Sequence[Node], name: str, round: int) -> None:
+    deadline = time.monotonic() + PATIENCE * round
+    while any(_round(node, name) < round for node in nodes):
+        if time.monotonic() > deadline:
+            raise SystemExit(f"round {round} of {name} does not come: try `shoal status`")
+        time.sleep(LOOK)
+
+
+def _round(node: Node, name: str) -> int:
+    return max((int(run["round"]) for run in _ask(node, "status")["runs"] if run["name"] == name), default=-1)
+
+
+def _ask(node: Node, *words: str) -> Any:
+    """The answer of a command, as JSON."""
+    done = node.run(*words, "--json")
+    if done.returncode:
+        raise SystemExit(f"shoal {' '.join(words)}: {done.stderr.decode(errors='replace')}")
+    return json.loads(done.stdout)
+
+
+def _result(vector: int, committed: int, idle: Memory, peak: int, fullest: Memory) -> Result:
+    kept = KEPT_ROUNDS * vector
+    beside = (peak - idle.resident - committed - kept) / vector
+    return Result(vector, idle.resident, committed, kept, peak, fullest.own, fullest.shared, round(beside, 2))
+
+
+def _table(results: Sequence[Result]) -> list[str]:
+    columns = ("idle", "committed", "kept", "peak", "own", "shared")
+    rows = [[str(getattr(result, column) // MIB) for column in columns] for result in results]
+    lines = [["daemon", *columns, "beside / vector"]]
+    lines += [[str(n), *row, f"{result.beside:.2f}"] for n, (row, result) in enumerate(zip(rows, results, strict=True))]
+    return ["".join(f"{word:>10}" for word in line[:-1]) + f"{line[-1]:>18}" for line in lines]
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measure the memory of daemons in rounds of a large model.")
+    parser.add_argument("--mib", type=int, default=256, help="MiB of fp32 parameters")
+    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=4, help="measured rounds")
+    parser.add_argument("--checkpoint-every", type=int, default=0, help="rounds; 0: none")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    options = parser.parse_args()
+    if options.nodes < 2 or not 1 <= options.mib <= 480 or options.rounds < 1 or options.checkpoint_every < 0:
+        parser.error("--nodes must be at least 2, --mib 1 to 480, --rounds at least 1")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())
