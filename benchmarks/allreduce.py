@@ -2,11 +2,12 @@
 
     benchmarks/allreduce.py --peers 4 --mib 64 --codec fp32 --against gloo,hivemind --json
 
-Every system gets the same random vectors in processes of its own, over loopback. `seconds` is the median over rounds
-of the time from the last peer's submit until the slowest peer holds the mean: for Shoal finding the group and the vote
-are in it, for hivemind the group is found before the clock starts. `bytes` is what the loopback interface carried in
-that time for all peers together, headers included. `ok`: in every round, that of the warm-up too, every peer's mean
-was as close to the fp64 mean as the codec allows.
+Every system gets the same random vectors in processes of its own, over loopback, and they take turns: a round of each,
+then the next, so that a machine that is slow for a while is slow for all. `seconds` is the median over rounds of the
+time from the last peer's submit until the slowest peer holds the mean: for Shoal finding the group and the vote are in
+it, for hivemind the group is found before the clock starts. `bytes` is what the loopback interface carried in that time
+for all peers together, headers included. `ok`: in every round, that of the warm-up too, every peer's mean was as close
+to the fp64 mean as the codec allows.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -25,6 +27,7 @@ from kit.vectors import TOLERANCE
 
 HIVEMIND = Path(__file__).parent / ".hivemind" / "bin" / "python"
 SEED = 7
+PATIENCE = 180.0  # seconds for one round of one system
 CODECS = {
     "shoal": ("fp32", "fp16", "bf16", "int8", "uint8", "fp4"),
     "gloo": ("fp32",),
@@ -46,44 +49,71 @@ class Result:
 
 
 def main() -> int:
-    """Measure each system in turn; 0 if all that were measured are right."""
+    """Measure all systems; 0 if all that were measured are right."""
     options = _parse()
-    systems = ["shoal", *options.against]
-    results = []
-    for system in systems:
-        if options.codec not in CODECS[system]:
-            print(f"{system} has no codec {options.codec}: left out", file=sys.stderr)
-        elif system == "hivemind" and not HIVEMIND.exists():
-            print("hivemind is not installed: left out; `make bench-peers` installs it", file=sys.stderr)
-        else:
-            results.append(measure(system, options))
-            print(json.dumps(asdict(results[-1])) if options.json else _words(results[-1]), flush=True)
+    codecs = dict.fromkeys(able(["shoal", *options.against], options.codec), options.codec)
+    results = measure(codecs, options.peers, options.mib, options.rounds, options.patience)
+    for result in results:
+        print(json.dumps(asdict(result)) if options.json else _words(result), flush=True)
     return 0 if results and all(result.ok for result in results) else 1
 
 
-def measure(system: str, options: argparse.Namespace) -> Result:
-    """All rounds of one system; one that fails is reported as not ok, and why goes to stderr."""
-    elements = options.mib * (1 << 20) // 4
-    tasks = [Task(rank, options.peers, elements, options.codec, SEED) for rank in range(options.peers)]
-    laps: list[Lap] = []
-    try:
-        with Fleet(_argv(system), tasks, options.patience) as fleet:
-            fleet.gather()
-            for round in range(1, options.rounds + 2):
-                laps.append(fleet.lap(round))
-    except PeerFailed as failure:
-        print(f"{system} failed in round {len(laps) + 1}: {failure}", file=sys.stderr)
-        return Result(system, options.peers, options.mib, options.codec, None, None, False)
-    return _result(system, options, laps)
+def able(systems: Sequence[str], codec: str) -> list[str]:
+    """Those that can be measured; why others cannot goes to stderr."""
+    found = []
+    for system in systems:
+        if codec not in CODECS[system]:
+            print(f"{system} has no codec {codec}: left out", file=sys.stderr)
+        elif system == "hivemind" and not HIVEMIND.exists():
+            print("hivemind is not installed: left out; `make bench-peers` installs it", file=sys.stderr)
+        else:
+            found.append(system)
+    return found
 
 
-def _result(system: str, options: argparse.Namespace, laps: Sequence[Lap]) -> Result:
-    ok = all(lap.error <= TOLERANCE[options.codec] for lap in laps)
+def measure(codecs: Mapping[str, str], peers: int, mib: int, rounds: int, patience: float = PATIENCE) -> list[Result]:
+    """All rounds of all systems, each with its codec, in turns; one that fails is not ok, and why goes to stderr."""
+    laps: dict[str, list[Lap]] = {system: [] for system in codecs}
+    failed = set[str]()
+
+    def step(system: str, round: int) -> None:
+        try:
+            if round:
+                laps[system].append(fleets[system].lap(round))
+            else:
+                fleets[system].gather()
+        except PeerFailed as failure:
+            print(f"{system} failed in round {round}: {failure}", file=sys.stderr)
+            failed.add(system)
+
+    with ExitStack() as stack:
+        fleets = {
+            system: stack.enter_context(Fleet(_argv(system), _tasks(peers, mib, codec), patience))
+            for system, codec in codecs.items()
+        }
+        for round in range(rounds + 2):  # first they find each other, then one round warms up
+            for system in codecs:
+                if system not in failed:
+                    step(system, round)
+    return [
+        Result(system, peers, mib, codec, None, None, False)
+        if system in failed
+        else _result(system, peers, mib, codec, laps[system])
+        for system, codec in codecs.items()
+    ]
+
+
+def _tasks(peers: int, mib: int, codec: str) -> list[Task]:
+    return [Task(rank, peers, mib * (1 << 20) // 4, codec, SEED) for rank in range(peers)]
+
+
+def _result(system: str, peers: int, mib: int, codec: str, laps: Sequence[Lap]) -> Result:
+    ok = all(lap.error <= TOLERANCE[codec] for lap in laps)
     measured = laps[1:]  # the first one warms up
     seconds = statistics.median(lap.seconds for lap in measured)
     sizes = [lap.bytes for lap in measured if lap.bytes is not None]
     sent = int(statistics.median(sizes)) if sizes else None
-    return Result(system, options.peers, options.mib, options.codec, round(seconds, 4), sent, ok)
+    return Result(system, peers, mib, codec, round(seconds, 4), sent, ok)
 
 
 def _argv(system: str) -> list[str]:
@@ -105,7 +135,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--codec", default="fp32", choices=sorted(TOLERANCE))
     parser.add_argument("--against", default=[], type=_systems, help="gloo,hivemind")
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds; one more warms up")
-    parser.add_argument("--patience", type=float, default=180.0, help="seconds for one round of one system")
+    parser.add_argument("--patience", type=float, default=PATIENCE, help="seconds for one round of one system")
     parser.add_argument("--json", action="store_true", help="one JSON line per system")
     options = parser.parse_args()
     if min(options.peers - 1, options.mib, options.rounds) < 1:

@@ -81,6 +81,7 @@ class Daemon:
         self._runs = Runs(settings, home, identity, self._network, self._cache, self._fault)
         self._pausing = under_limits(settings, home.volume, self._network, self._runs, self._cache.load)
         self._sight = Sight(self._network, lambda: self._runs.open, lambda: self._discovery.contacts())
+        self._network.is_fellow = self._sight.is_in_a_run
         self._discovery = Discovery(identity, self._network, self._sight.is_in_a_run)
         self._relaying = Relaying(self._network, self._discovery, self._runs.move)
         self._port_mapping = PortMapping(settings, self._network, self._discovery, self._relaying, self._runs.move)

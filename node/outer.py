@@ -18,6 +18,7 @@ from shoal.node.state import CommittedState, Lease, Snapshot
 from shoal.node.state_shape import PARAMETERS, StateShape
 from shoal.protocol.chunks import chunk_bounds, fitting_bytes
 from shoal.protocol.compression import codec
+from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import Digest
 from shoal.protocol.reduction.mean import MeanReducer
 from shoal.protocol.roster import Base
@@ -109,8 +110,15 @@ class StateStore:
         return snapshot.shape.header, snapshot.chunk_hashes
 
     def chunk(self, round: int, index: int) -> bytes:
-        """A chunk's bytes, copied: the version may go while they are on their way."""
-        return bytes(self._held()[round].chunk(index))
+        """A chunk's bytes, copied; none if the version is gone, which it may while they are on their way."""
+        snapshot = self._held().get(round)
+        if snapshot is None:
+            return b""
+        try:
+            with self._committed.lease(snapshot.root) as leased:  # else a commit might write there meanwhile
+                return bytes(leased.chunk(index))
+        except LocalError:
+            return b""
 
     def pin(self, rounds: Sequence[int]) -> None:
         """Keep these versions, and only these beside the newest two."""
@@ -122,7 +130,7 @@ class StateStore:
                 self._leases[round] = self._committed.lease(held[round].root)
 
     def _held(self) -> dict[int, Snapshot]:
-        held = {round: lease.snapshot for round, lease in self._leases.items()}
+        held = {round: lease.snapshot for round, lease in self._leases.copy().items()}
         for snapshot in (self._committed.previous, self._committed.current):
             if snapshot is not None:
                 held[snapshot.round] = snapshot

@@ -4,7 +4,7 @@ Rules:
 - Who pauses does what a node does that stops: it says good-bye to its runs, so that the others decide without it and
   nobody waits, and keeps what must be kept. It gives no data and carries nothing for others.
 - People can still ask it, and others find it: words pass, some kilobytes a minute. Runs that it is to join wait, too.
-- The next day it is in its runs again, as after a restart.
+- The next day it is in its runs again, as after a restart. That may take long, and is under the same volume.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from shoal.node.service import Answer
 from shoal.node.volume import NEARLY, Volume
 from shoal.protocol.ids import PeerId
 from shoal.protocol.network import Network
+from shoal.protocol.tasks import Tasks
 from shoal.protocol.throttle import Throttle
 
 LOOK = 1.0  # seconds
@@ -36,6 +37,7 @@ class Pausing:
     def __init__(self, volume: Volume, throttle: Throttle, runs: Runs, seeds: Callable[[], Iterable[PeerId]]) -> None:
         self._volume, self._throttle, self._runs, self._seeds = volume, throttle, runs, seeds
         self._is_warned = False
+        self._tasks = Tasks(lambda error: log.error("the runs cannot be entered again", exc_info=error))
         if volume.is_used_up:  # in an earlier life
             self._shut()
 
@@ -46,6 +48,7 @@ class Pausing:
                 await self.look()
                 await asyncio.sleep(LOOK)
         finally:
+            await self._tasks.close()
             self._volume.write(self._volume.record())
 
     async def look(self) -> None:
@@ -60,7 +63,7 @@ class Pausing:
         elif not self._volume.is_used_up and self._throttle.is_shut:
             log.info("a new day, and a new volume of %s: this node goes on", as_volume(self._volume.limit or 0))
             self._say_paused("")
-            await self._runs.restore(list(self._seeds()))
+            self._tasks.spawn(self._runs.restore(list(self._seeds())))
         if self._volume.is_worth_saving():
             await self._save()
 

@@ -1,9 +1,11 @@
-"""Our port at the home router's outside, so that others can dial us: the shell of shoal.node.gateway.
+"""Our ports at the home router's outside, so that others can dial us: the shell of shoal.node.gateway.
 
 Rules:
 - It is a convenience: what goes wrong with it, ours included, is said once, is tried again, and never ends the node.
 - A mapped address is one more that others may try (dialback.py). It makes nobody `public` before somebody has dialled
   us there, and is not named to others where the router is itself behind another one.
+- The port of bulk sockets is mapped beside the first; whom we invite there is told which one it is outside. Without it
+  payloads go as they do where somebody has forwarded one port only: it is we who dial.
 - What is mapped is removed when the node ends. Where it is killed, the mapping ends with its lease.
 - Who listens on the loopback or by IPv6 alone, and who is in no network of private addresses, asks nobody.
 """
@@ -96,7 +98,7 @@ class PortMapping:
         if not self._may_ask:
             return
         self._port = port_in(self._network.own_addresses())
-        self._upkeep = Upkeep((self._port,), random.Random())
+        self._upkeep = Upkeep((self._port, self._port + 1), random.Random())
         try:
             while True:
                 await self._step()
@@ -167,7 +169,8 @@ class PortMapping:
     def _settle(self) -> None:
         """Name the address to others if it may be one, and say what has changed."""
         judgement = self._judge()
-        place = None if judgement.is_behind else self.outside(self._port)
+        place, door = (None if judgement.is_behind else self.outside(port) for port in (self._port, self._port + 1))
+        self._network.map_door(door[1] if door else None)
         addresses = (multiaddr(*place),) if place else ()
         if addresses != self._network.mapped_addresses:
             self._network.mapped_addresses = addresses

@@ -2,7 +2,8 @@
 
 Rules:
 - A day is that of UTC, from midnight to midnight: so anybody can say when it goes on, and one number is all that
-  must be kept. Over 24 hours that begin at noon it may be up to twice the volume.
+  must be kept. Over 24 hours that begin at noon it may be up to twice the volume. Who sets the clock back to an earlier
+  day has not won a new one: what was counted counts until the next midnight.
 - The file is written when something worth a write has passed, at the end, and atomically. What a crash loses is at most
   what passes in a minute; a full disk stops nobody, and is said.
 """
@@ -43,8 +44,9 @@ class Volume:
     def used(self) -> int:
         """Bytes of today."""
         day, total = self._today(), self._total()
-        if day != self._day:
-            self._day, self._used, self._saved = day, 0, 0
+        if day > self._day:
+            self._used = self._saved = 0
+        self._day = day
         self._used, self._seen = self._used + total - self._seen, total
         return self._used
 
@@ -87,7 +89,7 @@ class Volume:
     def _load(self) -> int:
         try:
             found = json.loads(self._path.read_text(encoding="utf-8"))
-            return max(0, int(found["bytes"])) if found["day"] == _date(self._day) else 0
+            return max(0, int(found["bytes"])) if found["day"] >= _date(self._day) else 0
         except FileNotFoundError:
             return 0
         except (OSError, ValueError, TypeError, LookupError) as error:

@@ -20,21 +20,14 @@ from shoal.protocol.effects import Effect, Event, Send, Tell
 from shoal.protocol.errors import PayloadError, RemoteError
 from shoal.protocol.ids import PeerId
 from shoal.protocol.lacking import Lacking
-from shoal.protocol.messages.rounds import (
-    Assignment,
-    Ballot,
-    Contribution,
-    Final,
-    Have,
-    Reassign,
-    Want,
-)
+from shoal.protocol.messages.rounds import Assignment, Ballot, Contribution, Final, Have, Reassign, Want
 from shoal.protocol.owned import OwnedChunk
 from shoal.protocol.ownership import Ownership
 from shoal.protocol.reducer import Contribute, Reducer
 from shoal.protocol.results import Offers, Results
 from shoal.protocol.roster import Plan
 from shoal.protocol.shelf import Shelf
+from shoal.protocol.wanted import Wanted
 from shoal.protocol.wire import Payload
 
 
@@ -56,8 +49,10 @@ class AllReduce:
         reducer: Reducer,
         contribution: Contribute | None,
         shelf: Shelf,
+        wanted: Wanted,
     ) -> None:
         self._me = me
+        self._wanted = wanted
         self._plan = plan
         self._reducer = reducer
         self._shelf = shelf
@@ -119,18 +114,20 @@ class AllReduce:
     def receive_final(self, sender: PeerId, message: Final) -> list[Effect]:
         """An owner's mean."""
         self._check(sender, message.chunk)
-        if message.epoch > self._owners.epoch(message.chunk):
-            return self._keep_early(sender, message)
-        if sender != self._owners.of(message.chunk):
+        is_early = message.epoch > self._owners.epoch(message.chunk)
+        if not is_early and sender != self._owners.of(message.chunk):
             if message.epoch == self._owners.epoch(message.chunk):
                 raise RemoteError(f"sent a result for chunk {message.chunk}, which it does not own", sender)
             return []
         if len(message.mask) != mask_size(self._plan.members) or not any(message.mask):
             raise RemoteError("sent a result whose mask does not fit the group", sender)
-        if self.results[message.chunk] is None:
-            self._shelf.check(message.chunk, message.payload, sender)
-            self.results.keep(message.chunk, message.mask, message.payload)
-            self.taken += 1
+        if self.results[message.chunk] is not None:
+            return []
+        self._shelf.check(message.chunk, message.payload, sender)
+        if is_early:
+            return self._keep_early(sender, message)
+        self.results.keep(message.chunk, message.mask, message.payload)
+        self.taken += 1
         return []
 
     def receive_want(self, sender: PeerId, message: Want) -> list[Effect]:
@@ -143,7 +140,7 @@ class AllReduce:
                 effects += self._hand_over(chunk)
         for chunk in dict.fromkeys(message.results):
             if self._owners.of(chunk) == self._me and self.results[chunk] is not None:
-                effects.append(Send(sender, self._final(chunk)))
+                effects.append(self._send_final(sender, chunk))
         return effects
 
     def receive_have(self, sender: PeerId, message: Have) -> list[Effect]:
@@ -211,7 +208,10 @@ class AllReduce:
             raise RemoteError(f"names chunk {chunk} of {len(self._owners)}", sender)
 
     def _keep_early(self, sender: PeerId, message: Contribution | Final) -> list[Effect]:
-        """The newest of each kind from each member waits; so nobody can make us hold more than one round's bytes."""
+        """The newest of each kind from each member waits; so nobody can make us hold more than one round's bytes.
+
+        Means were found to be such of their chunk; contributions are bounded by what carries them (bulk/flows.py).
+        """
         waiting = self._early.setdefault(message.chunk, {})
         self.taken += (sender, type(message)) not in waiting
         waiting[sender, type(message)] = message
@@ -225,7 +225,7 @@ class AllReduce:
             self._owned[chunk].hold(self._me, make)
             return []
         message = Contribution(plan.round, plan.part, plan.attempt, chunk, self._owners.epoch(chunk), b"")
-        return [Send(owner, message, make)]
+        return [Send(owner, message, make, self._wanted.contributions)]
 
     def _finish_if_complete(self, chunk: int) -> list[Effect]:
         owned = self._owned[chunk]
@@ -239,8 +239,12 @@ class AllReduce:
         return blames + self._broadcast(chunk)
 
     def _broadcast(self, chunk: int) -> list[Effect]:
-        final = self._final(chunk)
-        return [Send(peer, final) for peer in self._plan.members if peer != self._me and peer not in self._lost]
+        final, is_wanted = self._final(chunk), self._wanted.means
+        others = (peer for peer in self._plan.members if peer != self._me and peer not in self._lost)
+        return [Send(peer, final, is_wanted=is_wanted) for peer in others]
+
+    def _send_final(self, to: PeerId, chunk: int) -> Send:
+        return Send(to, self._final(chunk), is_wanted=self._wanted.means)
 
     def _final(self, chunk: int) -> Final:
         result, plan = self.results[chunk], self._plan
@@ -258,7 +262,7 @@ class AllReduce:
         elif before != self._me:
             effects += self._inherit(chunk)
         elif self.results[chunk] is not None and leader != self._me:
-            effects.append(Send(leader, self._final(chunk)))  # a new leader lacks it; the others have been sent it
+            effects.append(self._send_final(leader, chunk))  # a new leader lacks it; the others have been sent it
         for (sender, _), message in self._early.pop(chunk, {}).items():
             effects += self._replay(sender, message)
         return effects

@@ -63,7 +63,7 @@ class Attempt:
         self._adopted = adopted_value(roster, context.base)
         self._reduce: AllReduce | None = None
         if self._adopted is None:
-            self._reduce = AllReduce(means.me, self.plan, reducer, contribution, means.shelf)
+            self._reduce = AllReduce(means.me, self.plan, reducer, contribution, means.shelf, context.wanted)
         self._headway = Headway(payloads_of(self.plan), now, means.pace)
         self._succession = Succession(means.me, self.plan.members)
         self._stall = Stall(now)

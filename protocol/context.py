@@ -15,6 +15,7 @@ from shoal.protocol.roster import Base, Policy
 from shoal.protocol.shelf import Shelf
 from shoal.protocol.signing import Signer
 from shoal.protocol.voting import VoteState
+from shoal.protocol.wanted import Wanted
 
 
 class View(Protocol):
@@ -48,9 +49,10 @@ class Means:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What the attempts of a round share beside that."""
+    """What an attempt of a round works with beside that."""
 
     means: Means
     base: Base
     vote: VoteState
     leaves: Callable[[], tuple[Leave, ...]]  # of voters, in this round
+    wanted: Wanted  # of the attempt that is given this

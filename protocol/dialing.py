@@ -6,6 +6,7 @@ Rules:
 - A connection that the peer makes while we dial ends the wait; ours is then a spare, and does no harm.
 - Addresses are hearsay: anybody can sign one that leads to somebody else. So failed dials are bounded for each host,
   over all peers that are said to be there, and nobody can be flooded through us.
+- For payloads a peer is dialled at other ports, too, which it names: only at hosts where it has shown that it is there.
 - Bulk gets a connection of its own where the peer can be dialled. Sharing one, a word would stand behind
   all the payload that waits in the socket of a peer that cannot read it as fast as it comes: 100 ms and more.
 """
@@ -28,6 +29,7 @@ LIMIT = 10.0  # seconds for one address
 OWN_LIMIT = 2.0  # the same, for a connection that we can do without
 BACK_OFF = (0.2, 15.0)  # seconds: the first and the longest
 MAX_ADDRESSES, MAX_RELAYED = 8, 4  # direct ones come first
+MAX_PROVEN = 2
 FAILURES = (64, 2.0)  # dials of one host that may fail, in a burst and per second
 MAX_HOSTS = 4096  # whose failures are remembered
 
@@ -43,6 +45,7 @@ class Dialing:
         self._spawn = spawn
         self._failures = failures  # that each host may cause, whoever is said to be there
         self._addresses: tuple[str, ...] = ()
+        self._proven: tuple[str, ...] = ()  # where it has answered by its name, the latest first
         self._attempt: asyncio.Future[None] | None = None
         self._delay = 0.0
         self._retry_at = 0.0
@@ -67,8 +70,8 @@ class Dialing:
         self._may_dial_again = True
 
     def hosts(self, connected_with: Iterable[str]) -> tuple[str, ...]:
-        """The hosts where the peer may be dialled: first those that our connections with it lead to."""
-        places = (host_and_port(each) for each in (*connected_with, *self._addresses) if not is_relayed(each))
+        """The hosts where the peer has been: first those that our connections with it lead to."""
+        places = (host_and_port(each) for each in (*connected_with, *self._proven) if not is_relayed(each))
         return tuple(dict.fromkeys(str(place[0]) for place in places if place is not None))
 
     def connected(self) -> None:
@@ -142,6 +145,7 @@ class Dialing:
         connection = await self._transport.dial(self._peer, address, limit)
         allowance.give_back()
         self.learn((address,))
+        self._proven = tuple(dict.fromkeys((address, *self._proven)))[:MAX_PROVEN]
         return connection
 
     def _back_off(self) -> None:

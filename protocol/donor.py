@@ -4,13 +4,15 @@ Rules: only a version whose root the next round's certificate names is offered, 
 A lease pins a version until `LEASE` seconds after the last chunk that was asked of it, but however it is used no longer
 than a slow joiner needs; who had one to its end makes room for others first. Who asks again keeps its version if that
 is of use to it: rounds go on, and what is on its way would be lost. Leases, and versions that are pinned, are bounded
-in number, and only who has a lease is served.
+in number, and only who has a lease is served. A chunk is read when its turn to leave comes, so what waits holds no
+memory; so many wait for each who asks, and none twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from shoal.protocol.effects import Effect, Send
@@ -23,6 +25,7 @@ from shoal.protocol.wire import MAX_INT
 MAX_LEASES = 16
 MAX_VERSIONS = 4  # that are pinned at once: each may be a whole copy of the state
 LEASE = 30.0  # seconds
+MAX_WAITING = 16  # chunks of one joiner that wait here to be sent: a few times what it asks for at a time
 SLOWEST = 10.0  # seconds that a joiner may take for a chunk, all chunks together
 
 
@@ -43,7 +46,7 @@ class Store(Protocol):
         ...
 
     def chunk(self, round: int, index: int) -> bytes:
-        """A chunk's bytes."""
+        """A chunk's bytes; none if the version is here no more. In any thread."""
         ...
 
     def pin(self, rounds: Sequence[int]) -> None:
@@ -72,6 +75,7 @@ class Donor:
         self._history = history
         self._store = store
         self._leases: dict[PeerId, Lease] = {}
+        self._waiting: dict[PeerId, set[tuple[int, int]]] = {}  # chunks (version, index) that have not left yet
         self._resting: dict[PeerId, float] = {}  # who had a lease to its end; until when it gets no other
 
     def __repr__(self) -> str:
@@ -95,15 +99,26 @@ class Donor:
         return [Send(sender, StateIs(self._part, version, layout, chunks))]
 
     def serve(self, now: float, sender: PeerId, message: GetStateChunk) -> list[Effect]:
-        """One chunk; empty if the version is here no more, or not for `sender`."""
-        if message.round not in self._store.versions():
-            return [Send(sender, StateChunk(self._part, message.round, message.index, b""))]
-        _, chunks = self._store.describe(message.round)
-        if message.index >= len(chunks):
-            raise RemoteError(f"asks for chunk {message.index} of {len(chunks)}", sender)
-        is_leased = self._lease(now, sender, _exactly(message.round)) is not None
-        payload = self._store.chunk(message.round, message.index) if is_leased else b""
-        return [Send(sender, StateChunk(self._part, message.round, message.index, payload))]
+        """One chunk; empty if the version is here no more, or not for `sender`. Nothing if it is about to leave."""
+        is_leased = False
+        if message.round in self._store.versions():
+            _, chunks = self._store.describe(message.round)
+            if message.index >= len(chunks):
+                raise RemoteError(f"asks for chunk {message.index} of {len(chunks)}", sender)
+            is_leased = self._lease(now, sender, _exactly(message.round)) is not None
+        waiting, key = self._waiting.setdefault(sender, set()), (message.round, message.index)
+        if key in waiting or len(waiting) >= MAX_WAITING:
+            return []
+        waiting.add(key)
+        read = partial(self._store.chunk, *key) if is_leased else None
+        return [Send(sender, StateChunk(self._part, message.round, message.index, b""), read)]
+
+    def left(self, to: PeerId, message: StateChunk) -> None:
+        """A chunk waits here no more: it was sent, or dropped."""
+        waiting = self._waiting.get(to, set())
+        waiting.discard((message.round, message.index))
+        if not waiting:
+            self._waiting.pop(to, None)
 
     def expire(self, now: float) -> None:
         """End the leases that have run out."""

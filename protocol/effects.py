@@ -41,12 +41,14 @@ class Send:
     """Deliver `message` to `to`; it may be lost, repeated or late, and the core must cope.
 
     `fill` makes the payload of a bulk message when its turn comes, in any thread: until then nothing is encoded, and no
-    memory held.
+    memory held. Before that, in any thread as well, the shell asks of a bulk message whether it `is_wanted` still; what
+    is not counts as dropped.
     """
 
     to: PeerId
     message: Message
     fill: Callable[[], Payload] | None = field(default=None, compare=False)
+    is_wanted: Callable[[], bool] = field(default=lambda: True, compare=False)
 
     def filled(self) -> Message:
         """The message as it leaves."""

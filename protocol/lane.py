@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 class Parcel:
     """A frame to be sent: about `size` bytes, made by `pack`. Either `sent(bytes)` or `lost(reason)` follows.
 
+    If `pack` makes nothing, nothing is written for it, which counts as sent.
+
     One that `is_packed` already may leave, and `sent` follow, before `put` returns.
     """
 
@@ -162,6 +164,10 @@ class Lane:
     async def _write_next(self, stream: Stream) -> None:
         batch = self._take()
         parts = [part for _, packed in batch for part in packed]
+        if not parts:
+            for parcel, _ in batch:
+                parcel.sent(0)
+            return
         begin = asyncio.get_running_loop().time()
         if len(batch) > 1:
             parts = [b"".join(parts)]

@@ -176,7 +176,10 @@ class Member:
 
     def left(self, now: float, to: PeerId, message: Message, sent: bool) -> None:
         """A bulk message no longer waits at this node: it was sent, or dropped together with its connection."""
-        self.rounds.left(now, to, message, sent)
+        if isinstance(message, sync.StateChunk):
+            self.transfer.donor.left(to, message)
+        else:
+            self.rounds.left(now, to, message, sent)
 
     def link_lost(self, now: float, peer: PeerId) -> list[Effect]:
         """The connection with `peer` was closed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Iterator
 
@@ -36,6 +37,11 @@ class Neighbours:
             self._forget_strangers()
         self._known.move_to_end(peer)
         return self._known[peer]
+
+    async def speak_out(self) -> None:
+        """Return when all words have left."""
+        while any(each.has_words_left for each in self):
+            await asyncio.sleep(0.01)
 
     def forget(self, peer: PeerId) -> None:
         """Know it no more."""

@@ -58,6 +58,7 @@ class Network:
     ) -> None:
         self.peer = identity.peer
         self.takes: Callable[[RunId | None], bool] = lambda run: True  # of which runs messages are read at all
+        self.is_fellow: Callable[[PeerId], bool] = lambda peer: True  # whether a peer is in a run with us
         self.on_message: Callable[[PeerId, RunId | None, Message], None] = lambda peer, run, message: None
         self.on_call: Serve = _refuse  # at once, or later
         self.on_link: Callable[[PeerId, bool], None] = lambda peer, up: None
@@ -79,20 +80,23 @@ class Network:
         self.meet_namesake = self._namesake.meet
         self._tasks = Tasks(lambda error: log.error("a task of the network failed", exc_info=error))
         self._closing = False
-        self._dock = Dock(identity.peer, self._opened, self.throttle)
+        failures = no_failures()
+        self._dock = Dock(identity.peer, self._opened, self.throttle, failures)
         self._around = Surroundings(
             transport=self._transport,
             dock=self._dock,
-            failures=no_failures(),
+            failures=failures,
             spawn=self._tasks.spawn,
             complain=self._complaints.add,
             count=self._count,
             takes=lambda run: self.takes(run),
+            is_fellow=lambda peer: self.is_fellow(peer),
             on_message=lambda peer, run, message: self._guard(self.on_message, peer, run, message),
             on_call=lambda peer, message: self.on_call(peer, message),
             on_left=lambda peer, run, message, sent: self._guard(self.on_left, peer, run, message, sent),
             bulk_queue=bulk_queue,
         )
+        self.map_door = self._dock.map_door  # where our router lets bulk sockets in
         self.bandwidth = self._around.bandwidth  # our own
         self._neighbours = Neighbours(self._around)
 
@@ -110,19 +114,17 @@ class Network:
     async def close(self) -> None:
         """Send what is queued for control, if that is quick, and leave nothing behind."""
         self._closing = True
-        try:
+        self._dock.close()
+        with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_LIMIT):
-                while any(each.has_words_left for each in self._neighbours):
-                    await asyncio.sleep(0.01)
-        except TimeoutError:
-            pass
-        await self._tasks.close()
+                await self._neighbours.speak_out()
         for neighbour in self._neighbours:
             neighbour.close()
+        await self._tasks.close()
         await self._transport.close()
         for neighbour in self._neighbours:
             neighbour.disconnected()
-        self._dock.close()
+        await self._dock.gone()
 
     def addresses(self) -> tuple[str, ...]:
         """Where peers may reach us: multiaddrs that end in our PeerID. Those of this machine alone come last."""

@@ -33,6 +33,7 @@ from shoal.protocol.reducer import Contribute, Reducer
 from shoal.protocol.roster import Base, Offer, check_roster
 from shoal.protocol.stages import attempt_of
 from shoal.protocol.voting import VoteState
+from shoal.protocol.wanted import Wanted
 from shoal.protocol.wire import Message
 
 
@@ -62,6 +63,7 @@ class Round:
         self.base = base
         self.vote = vote
         self.attempt: Attempt | None = None
+        self._wanted = Wanted()  # of its payloads
 
     def __repr__(self) -> str:
         return f"Round({self.number}, {self.phase}, {self.vote}, {self._matching}, {self.attempt})"
@@ -103,6 +105,10 @@ class Round:
     def peer_up(self, now: float) -> list[Effect]:
         """Membership has found somebody, or has news of it."""
         return [] if self.attempt is not None else self._digest(now, self._matching.peer_changed(now))
+
+    def give_up(self) -> None:
+        """Nothing comes of it here: another state is about to be installed."""
+        self._wanted.give_up()
 
     # -- inputs ---------------------------------------------------------------------------------------------
 
@@ -229,7 +235,9 @@ class Round:
     def _begin(self, now: float, roster: wire.Roster) -> list[Effect]:
         self._matching.pause(roster.attempt)
         effects = self._matching.receive_leaves(now, roster.leaves)
-        context = Context(self._means, self.base, self.vote, self._matching.candidates.leaves)
+        self._wanted.give_up()
+        self._wanted = Wanted()
+        context = Context(self._means, self.base, self.vote, self._matching.candidates.leaves, self._wanted)
         attempt = self.attempt = Attempt(context, roster, self._reducer, self._contribution, self._fetching, now)
         self._contributed_to.append(roster.attempt)
         effects += [Tell(Begun(attempt.plan)), *attempt.start(now)]
@@ -265,6 +273,7 @@ class Round:
     def _retry(self, now: float, reason: Failure, number: int) -> list[Effect]:
         if self.attempt is None or self._outcome is not None:
             return []
+        self._wanted.give_up()
         failed, self.attempt = self.attempt.number, None
         return [Tell(Failed(failed, reason)), *self._matching.enter(now, max(number, failed + 1))]
 
@@ -282,6 +291,7 @@ class Round:
         concluded = self._outcome.conclude(self._me, self._contributed_to) if self._outcome is not None else None
         if concluded is None:
             return []
+        self._wanted.conclude()
         self._outcome = self.attempt = None
         return [Tell(concluded)]
 

@@ -149,6 +149,8 @@ class Rounds:
     def suspend(self) -> None:
         """Another state is about to be installed: nothing happens until `open`."""
         self._remember_votes()
+        if self._round is not None:
+            self._round.give_up()
         self._round = self._applying = None
 
     def leave(self, now: float) -> list[Effect]:

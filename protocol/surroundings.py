@@ -31,6 +31,7 @@ class Surroundings:
     complain: Callable[[RemoteError], None]
     count: Callable[[RunId | None, int, int, str | None], None]  # (run, bytes sent, bytes received, path if in bulk)
     takes: Callable[[RunId | None], bool]
+    is_fellow: Callable[[PeerId], bool]  # whether a peer is in a run with us
     on_message: Callable[[PeerId, RunId | None, Message], None]
     on_call: Serve
     on_left: Callable[[PeerId, RunId, Message, bool], None]

@@ -30,6 +30,7 @@ class Lap:
     seconds: float
     bytes: int | None  # on the loopback interface, from when all were ready to that result
     error: float
+    cpu: float = 0.0  # processor seconds of all peers that tell theirs
     lines: tuple[tuple[int, int], ...] = ()  # of each peer that knows its own: bytes a second up and down
 
 
@@ -73,6 +74,7 @@ class Fleet:
             slowest["held"] - max(answer["submitted"] for answer in answers),
             None if before is None else slowest["carried"] - before,
             max(float(answer["error"]) for answer in answers),
+            sum(float(answer.get("cpu", 0.0)) for answer in answers),
             tuple((up, down) for up, down in (answer["line"] for answer in answers if "line" in answer)),
         )
 

@@ -17,6 +17,7 @@ from shoal.protocol.errors import TransportError
 from shoal.protocol.wire import Payload
 
 TRIES = 4  # carriers that a payload may be lost with
+UNWANTED = TransportError("nobody wants it any more")
 
 Packed = tuple[bytes, bytes, Payload]  # prefix, head, payload
 
@@ -29,6 +30,7 @@ class Parcel:
     pack: Callable[[], Packed]
     sent: Callable[[int], None]
     lost: Callable[[TransportError], None]
+    is_wanted: Callable[[], bool] = lambda: True  # asked before it is packed, in any thread; if not, it is lost
     was_sent: bool = False  # that was said already: it goes once more, as it may not have arrived
     tries: int = 0  # carriers that broke with it
 

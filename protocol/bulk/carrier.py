@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from shoal.protocol import lane as streams
-from shoal.protocol.bulk.backlog import TRIES, Backlog, Parcel
+from shoal.protocol.bulk.backlog import TRIES, UNWANTED, Backlog, Parcel
 from shoal.protocol.bulk.dock import Dock
 from shoal.protocol.bulk.handshake import Opened
 from shoal.protocol.bulk.sender import Sender, Wrote
@@ -27,6 +27,8 @@ AHEAD = 2  # payloads that a stream is given
 FRUITLESS = 3  # attempts in a row that brought no socket that lasted
 LASTED = 10.0  # seconds
 AGAIN = (20.0, 600.0)  # seconds until a socket is tried for again, and at most after many failures
+SOON = 1.0  # the same, where the peer only has to learn yet that we are in a run with it
+REFUSED = "refused"  # the code of a TransportError: then it has to
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +46,7 @@ class Carrier:
         self._stream = stream
         self._connect, self._spawn, self._wrote, self._is_up = connect, spawn, wrote, is_up
         self._senders: list[Sender] = []
+        self._is_closed = False
         self._attempt: asyncio.Task[None] | None = None
         self._has_grace = False
         self._fruitless = 0  # attempts
@@ -71,6 +74,7 @@ class Carrier:
         )
         self._senders.append(sender)
         sender.start()
+        dock.berths.take(sender.thread)
 
     def try_anew(self) -> None:
         """The path to the peer is another now."""
@@ -87,6 +91,11 @@ class Carrier:
         self._stream.clear(reason)
         self._drop(reason)
 
+    def close(self, reason: TransportError) -> None:
+        """The same, for good: nothing is begun any more, whatever still breaks."""
+        self._is_closed = True
+        self.clear(reason)
+
     # -- inside ---------------------------------------------------------------------------------------------
 
     def _forget_failures(self) -> None:
@@ -98,13 +107,13 @@ class Carrier:
             self._forget_failures()
         if sender in self._senders:
             self._senders.remove(sender)
-        if self._is_up():
+        if self._is_up() and not self._is_closed:
             self._go_on()
         else:
             self.clear(TransportError("the connection is lost"))
 
     def _go_on(self) -> None:
-        if self._senders or not len(self._backlog):
+        if self._senders or self._is_closed or not len(self._backlog):
             return
         now = asyncio.get_running_loop().time()
         if self._attempt is None and now >= self._try_at:
@@ -116,16 +125,17 @@ class Carrier:
     async def _try(self) -> None:
         loop = asyncio.get_running_loop()
         grace = loop.call_later(GRACE, self._end_grace)
-        has_chance = False
+        has_chance, (first, longest) = False, AGAIN
         self._fruitless += 1
         try:
             has_chance = await self._connect() and self._fruitless < FRUITLESS
         except (TransportError, RemoteError) as error:
             log.debug("no bulk socket: %s", error)
+            if isinstance(error, TransportError) and error.code == REFUSED:
+                self._fruitless, first = self._fruitless - 1, SOON
         finally:
             grace.cancel()
             self._attempt = None
-            first, longest = AGAIN
             self._delay = 0.0 if has_chance else min(longest, max(first, 2 * self._delay))
             self._try_at = loop.time() + (self._delay or GRACE)
             if has_chance:  # where the peer is the one to dial, it may have been quicker with that than with its answer
@@ -145,13 +155,15 @@ class Carrier:
 
     def _as_frame(self, parcel: Parcel) -> streams.Parcel:
         def pack() -> list[bytes]:
+            if not parcel.is_wanted():
+                return []
             prefix, head, payload = parcel.pack()
             return [prefix + head, bytes(payload)]
 
         def sent(size: int) -> None:
             self._on_stream -= 1
             if not parcel.was_sent:
-                parcel.sent(size)
+                parcel.sent(size) if size else parcel.lost(UNWANTED)
             self._go_on()
 
         def lost(reason: TransportError) -> None:

@@ -3,9 +3,12 @@
 Rules:
 - Whoever wants to send asks for a token and dials; if it cannot, it gives a token, and has itself dialled. So one of
   two that can be dialled is enough, whoever sends.
-- A peer is dialled only at hosts where it is known to be; it says no more than the port.
-- Handshakes block, in a few threads of their own; of a host that has begun too many the next one is hung up on.
-- What comes of it is told in the loop: `opened(peer, flow, whether we send on it, the socket)`.
+- A peer is dialled only at hosts where it was met; it says no more than the port. Dials that fail count, for each host,
+  as all others do, and one peer has us at work on OF_PEER of its invitations at a time, for FOLLOWING seconds each.
+- Handshakes block, in a few threads of their own.
+- There are so many sockets at most. Beyond that no more come to be, and payloads take streams.
+- What comes of it is told in the loop: `opened(peer, flow, whether we send on it, the socket)`. Of one that is closed
+  nothing comes any more.
 """
 
 from __future__ import annotations
@@ -17,24 +20,31 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 
-from shoal.protocol.bulk.handshake import LIMIT, Door, Opened, admit, knock, new_door
+from shoal.protocol.allowance import Allowances
+from shoal.protocol.bulk.berths import Berths
+from shoal.protocol.bulk.handshake import LIMIT, Opened, knock
+from shoal.protocol.bulk.handshakes import Handshakes
+from shoal.protocol.bulk.porter import Porter
 from shoal.protocol.bulk.posts import Posts
 from shoal.protocol.bulk.sealing import bound
 from shoal.protocol.bulk.tokens import Ticket, Tokens
 from shoal.protocol.errors import TransportError
 from shoal.protocol.ids import PeerId
-from shoal.protocol.messages.bulk import Flow, Knock, Knocked, MayIKnock
+from shoal.protocol.messages.bulk import Flow, Knock, Knocked
 from shoal.protocol.throttle import Throttle
 
 DIAL = 2.0  # seconds to reach one host
-AT_ONCE = 16  # handshakes
-OF_HOST = 8  # of them with one host that dials us
+FOLLOWING = 12.0  # seconds for all that is tried because of one invitation
+PATIENCE = FOLLOWING + LIMIT  # seconds for a peer to follow ours, and to say so
+OF_PEER = 4  # invitations of one peer at a time: both ways, in both flows
 MAX_TRIED = 6  # places of one peer
 PORTS = range(1024, 65536)  # that a peer may have us dial: no system's services
-BREATH = 0.1  # seconds
+LOOK = 0.002  # seconds
+PARTING = 1.0  # seconds that `gone` waits for what does not end at once
 
 log = logging.getLogger(__name__)
 
@@ -42,114 +52,140 @@ OnOpened = Callable[[PeerId, Flow, bool, Opened], None]
 
 
 class Dock:
-    """Belongs to the loop that calls `open`."""
+    """Belongs to the loop that calls `open`. `failures` are those that each host may cause, see dialing.py."""
 
-    def __init__(self, me: PeerId, opened: OnOpened, throttle: Throttle) -> None:
+    def __init__(self, me: PeerId, opened: OnOpened, throttle: Throttle, failures: Allowances[str]) -> None:
         self._me = me
+        self.berths = Berths()
         self.throttle = throttle
-        self._opened = opened
+        self._opened, self._failures = opened, failures
         self._tokens = Tokens()
-        self._pool = ThreadPoolExecutor(AT_ONCE, "bulk-handshake")
-        self._begun: Counter[str] = Counter()  # handshakes, by host
-        self._counting = threading.Lock()
+        self._porter = Porter(self._tokens, lambda *guest: self.posts.post(self._admitted, *guest))
+        self._knocks = Handshakes(share=OF_PEER)
+        self._following: Counter[PeerId] = Counter()
         self._is_closed = False
-        self._listeners: list[socket.socket] = []
         self._ports: tuple[int, ...] = ()
+        self._outside: tuple[int, ...] = ()  # the same, beyond our router
 
     def open(self, listeners: Sequence[socket.socket], ports: Sequence[int]) -> None:
         """Take connections at these sockets, which listen; others reach them at `ports`."""
         self.posts = Posts()
-        self._door: Door = new_door()
-        self._listeners, self._ports = list(listeners), tuple(ports)
-        for listener in self._listeners:
-            threading.Thread(target=self._listen, args=(listener,), name="bulk-door", daemon=True).start()
+        self._ports = tuple(ports)
+        self._porter.open(listeners)
+
+    def map_door(self, port: int | None) -> None:
+        """A router lets others in at this port, too; None: it does not, or not any more."""
+        self._outside = (port,) if port is not None else ()
 
     def close(self) -> None:
-        """Take no more."""
+        """Take no more, and knock nowhere."""
         self._is_closed = True
-        for listener in self._listeners:
-            with suppress(OSError):
-                listener.shutdown(socket.SHUT_RDWR)  # which wakes whoever waits there
-            listener.close()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._porter.close()
+        self._knocks.close()
+
+    async def gone(self) -> None:
+        """Return when all threads have ended: those of the door, and of sockets, which others have closed."""
+        last = threading.Thread(target=self._join, name="bulk-end", daemon=True)  # the loop's pool would keep one
+        last.start()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PARTING):
+                while last.is_alive():
+                    await asyncio.sleep(LOOK)
+
+    def _join(self) -> None:
+        self._porter.join(PARTING)
+        self._knocks.join()
+        self.berths.join(PARTING)
 
     # -- what peers ask, and what we ask them ---------------------------------------------------------------
 
     def invitation(self, peer: PeerId, flow: Flow, sends: bool) -> Knock:
         """How `peer` is to knock here; `sends`: it is we who send then."""
+        if self.berths.are_full:
+            raise TransportError("no more bulk sockets are to be had here", "full")
         token = self._tokens.give(time.monotonic(), Ticket(peer, flow, sends))
-        return Knock(flow, self._ports, self._door.fingerprint, token)
-
-    def answer(self, peer: PeerId, question: MayIKnock) -> Knock:
-        """To somebody who wants to send."""
-        return self.invitation(peer, question.flow, sends=False)
+        ports = tuple(dict.fromkeys((*self._ports, *self._outside)))
+        return Knock(flow, ports, self._porter.fingerprint, token)
 
     async def follow(self, peer: PeerId, hosts: Sequence[str], invited: Knock, sends: bool) -> Knocked:
         """Knock as `invited`, at these hosts; whether it came to a connection."""
+        if self.berths.are_full or self._following[peer] >= OF_PEER:
+            return Knocked(False)
         places = [(host, port) for host in hosts for port in invited.ports if port in PORTS][:MAX_TRIED]
+        self._following[peer] += 1
+        try:
+            async with asyncio.timeout(FOLLOWING):
+                return Knocked(await self._knock_somewhere(peer, places, invited, sends))
+        except TimeoutError:
+            return Knocked(False)
+        finally:
+            self._following -= Counter([peer])  # which forgets those who have none left
+
+    async def _knock_somewhere(
+        self, peer: PeerId, places: Sequence[tuple[str, int]], invited: Knock, sends: bool
+    ) -> bool:
         for place in places:
             try:
-                found = await asyncio.get_running_loop().run_in_executor(self._pool, _dial, place, invited)
+                found = await self._knock(peer, place, invited)
             except TransportError as error:
                 log.debug("no bulk socket at %s: %s", place, error)
                 continue
-            except RuntimeError:  # we are closed
-                break
             key = bound(found.key, self._me, peer, invited.flow, listener_sends=not sends)
-            self._opened(peer, invited.flow, sends, Opened(found.socket, key))
-            return Knocked(True)
-        return Knocked(False)
+            self._hand_on(peer, invited.flow, sends, Opened(found.socket, key))
+            return True
+        return False
 
-    # -- at our door ----------------------------------------------------------------------------------------
+    async def _knock(self, peer: PeerId, place: tuple[str, int], invited: Knock) -> Opened:
+        allowance = self._failures.of(place[0])
+        if not allowance.take(asyncio.get_running_loop().time()):
+            raise TransportError("dialled in vain too often, wait a little", "too-often")
+        raw = await _dialled(place)
+        knocking = self._knocks.begin(peer, raw, partial(knock, raw, invited.fingerprint, invited.token))
+        if knocking is None:
+            raise TransportError("too many handshakes at a time")
+        found = await _outcome(knocking)
+        allowance.give_back()
+        return found
 
-    def _listen(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                guest, where = listener.accept()
-            except OSError as error:  # who hung up meanwhile, or no more descriptors: both pass
-                if self._is_closed:
-                    return
-                log.debug("nobody can be let in: %s", error)
-                time.sleep(BREATH)
-                continue
-            self._let_in(guest, where[0])
+    # -- what comes of it -----------------------------------------------------------------------------------
 
-    def _let_in(self, guest: socket.socket, host: str) -> None:
-        with self._counting:
-            is_welcome = self._begun[host] < OF_HOST
-            self._begun[host] += is_welcome
-        if not is_welcome:
-            guest.close()
-            return
-        try:
-            self._pool.submit(self._admit, guest, host)
-        except RuntimeError:  # we are closed
-            guest.close()
+    def _admitted(self, ticket: Ticket, opened: Opened) -> None:
+        """Somebody has come to our door with a token."""
+        key = bound(opened.key, ticket.peer, self._me, ticket.flow, listener_sends=ticket.sends)
+        self._hand_on(ticket.peer, ticket.flow, ticket.sends, Opened(opened.socket, key))
 
-    def _admit(self, guest: socket.socket, host: str) -> None:
-        try:
-            opened, ticket = admit(guest, self._door, lambda token: self._tokens.redeem(time.monotonic(), token))
-        except TransportError as error:
-            log.debug("%s is not let in: %s", host, error)
+    def _hand_on(self, peer: PeerId, flow: Flow, sends: bool, opened: Opened) -> None:
+        if self._is_closed or self.berths.are_full:
+            opened.socket.close()
         else:
-            key = bound(opened.key, ticket.peer, self._me, ticket.flow, listener_sends=ticket.sends)
-            self.posts.post(self._opened, ticket.peer, ticket.flow, ticket.sends, Opened(opened.socket, key))
-        finally:
-            self._ended(host)
-
-    def _ended(self, host: str) -> None:
-        with self._counting:
-            self._begun[host] -= 1
-            if not self._begun[host]:
-                del self._begun[host]
+            self._opened(peer, flow, sends, opened)
 
 
-def _dial(place: tuple[str, int], invited: Knock) -> Opened:
+async def _dialled(place: tuple[str, int]) -> socket.socket:
+    """In the loop: who does not answer costs no thread."""
+    raw = socket.socket(socket.AF_INET6 if ":" in place[0] else socket.AF_INET)
+    raw.setblocking(False)
     try:
-        raw = socket.create_connection(place, DIAL)
-    except OSError as error:
+        async with asyncio.timeout(DIAL):
+            await asyncio.get_running_loop().sock_connect(raw, place)
+    except OSError as error:  # in time or not
+        raw.close()
         raise TransportError(f"cannot be dialled: {error}") from error
-    return knock(raw, invited.fingerprint, invited.token)
+    except BaseException:  # cancelled
+        raw.close()
+        raise
+    return raw
 
 
-PATIENCE = DIAL * MAX_TRIED + LIMIT  # seconds for a peer to follow
+async def _outcome(knocking: Future[Opened]) -> Opened:
+    """Of a handshake; one that succeeds when nobody waits for it any more is for nobody."""
+    try:
+        return await asyncio.shield(asyncio.wrap_future(knocking))
+    except asyncio.CancelledError:
+        knocking.add_done_callback(_close)
+        raise
+
+
+def _close(knocking: Future[Opened]) -> None:
+    if knocking.exception() is None:
+        knocking.result().socket.close()

@@ -10,7 +10,7 @@ TLS: so a token is seen by nobody but who gave it. (Python's ssl cannot ask a cl
               ◄─────────────────────────────  half of a key
     from here on, one way: frames, sealed (sealing.py)
 
-All blocking: TLS for LIMIT seconds at most, and what is said in it for as long.
+All blocking, for LIMIT seconds at most.
 """
 
 from __future__ import annotations
@@ -84,19 +84,21 @@ def knock(raw: socket.socket, fingerprint: Digest, token: bytes) -> Opened:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # pinned below
+    due = time.monotonic() + LIMIT
     with _secured(raw, context) as secured:
         if content_hash(secured.getpeercert(binary_form=True) or b"") != fingerprint:
             raise TransportError("somebody else's certificate is at this address", "other-certificate")
         mine = secrets.token_bytes(SHARE)
         secured.sendall(token + mine)
-        theirs = _read(secured, SHARE)
+        theirs = _read(secured, SHARE, due)
         return Opened(_bare(secured), key_of(mine, theirs))
 
 
 def admit(raw: socket.socket, door: Door, redeem: Callable[[bytes], Ticket | None]) -> tuple[Opened, Ticket]:
     """The listener's part, on an accepted socket; TransportError for whoever has no good token."""
+    due = time.monotonic() + LIMIT
     with _secured(raw, door.context, is_server=True) as secured:
-        shown = _read(secured, tokens.SIZE + SHARE)
+        shown = _read(secured, tokens.SIZE + SHARE, due)
         ticket = redeem(shown[: tokens.SIZE])
         if ticket is None:
             raise TransportError("a token that is unknown, used or too old", "bad-token")
@@ -119,8 +121,8 @@ def _secured(raw: socket.socket, context: ssl.SSLContext, is_server: bool = Fals
         (secured or raw).close()
 
 
-def _read(secured: ssl.SSLSocket, size: int) -> bytes:
-    data, due = b"", time.monotonic() + LIMIT
+def _read(secured: ssl.SSLSocket, size: int, due: float) -> bytes:
+    data = b""
     while len(data) < size:
         secured.settimeout(max(0.0, due - time.monotonic()))  # for all: a byte now and then would last for minutes
         piece = secured.recv(size - len(data))

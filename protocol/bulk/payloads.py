@@ -15,7 +15,7 @@ from functools import partial
 from shoal.protocol import lane as streams
 from shoal.protocol.bulk import framing
 from shoal.protocol.bulk.backlog import Packed, Parcel
-from shoal.protocol.bulk.carrier import Carrier
+from shoal.protocol.bulk.carrier import REFUSED, Carrier
 from shoal.protocol.bulk.dock import PATIENCE, Dock
 from shoal.protocol.bulk.flows import HELD, PROTOCOLS, flow_of
 from shoal.protocol.bulk.handshake import Opened
@@ -27,6 +27,7 @@ from shoal.protocol.gauge import Gauge
 from shoal.protocol.ids import PeerId, RunId
 from shoal.protocol.incoming import Incoming
 from shoal.protocol.messages.bulk import Flow, Knock, Knocked, MayIKnock
+from shoal.protocol.messages.node import Refused
 from shoal.protocol.paths import DIRECT, RELAYED
 from shoal.protocol.surroundings import Surroundings
 from shoal.protocol.transport import Stream
@@ -62,6 +63,7 @@ class Payloads:
         self._carriers = {flow: self._carrier(flow) for flow in Flow}
         self._tenants = {flow: Tenant(most) for flow, most in HELD.items()}
         self._receivers: dict[Flow, list[Receiver]] = {flow: [] for flow in Flow}
+        self._is_closed = False
 
     @property
     def dropped(self) -> int:
@@ -94,11 +96,11 @@ class Payloads:
             self._around.on_left(self._side.peer, run, made, False)
 
         held = 0 if send.fill is not None else len(made.payload)  # type: ignore[attr-defined]
-        self._carriers[flow].put(Parcel(held, pack, sent, lost))
+        self._carriers[flow].put(Parcel(held, pack, sent, lost, send.is_wanted))
 
     def opened(self, flow: Flow, sends: bool, opened: Opened) -> None:
         """A socket with the peer."""
-        if not self._side.is_up() or (not sends and len(self._receivers[flow]) >= MOST_SOCKETS):
+        if self._is_closed or not self._side.is_up() or (not sends and len(self._receivers[flow]) >= MOST_SOCKETS):
             opened.socket.close()
         elif sends:
             self._carriers[flow].opened(opened, self._dock)
@@ -125,30 +127,40 @@ class Payloads:
 
     def close(self) -> None:
         """Nothing goes and nothing comes any more."""
-        self.disconnected(TransportError("the network is closed"))
+        self._is_closed = True
+        for carrier in self._carriers.values():
+            carrier.close(TransportError("the network is closed"))
+        self._close_receivers()
 
     # -- agreeing on sockets --------------------------------------------------------------------------------
 
     async def serve(self, question: MayIKnock | Knock) -> Message:
-        """The answer to the peer, who wants to send."""
+        """The answer to the peer, who wants to send: nothing is done for whoever has nothing to send to us."""
+        if not self._around.is_fellow(self._side.peer):
+            return Refused("we know of no run that we are in together")
         if isinstance(question, MayIKnock):
-            return self._dock.answer(self._side.peer, question)
+            return self._dock.invitation(self._side.peer, question.flow, sends=False)
         return await self._dock.follow(self._side.peer, self._side.hosts(), question, sends=False)
 
     async def _connect(self, flow: Flow) -> bool:
         """Dial, or be dialled; whether there is a socket, or about to be one."""
         await self._side.reach()
-        if not self._side.may_be_direct():
+        if not self._side.may_be_direct() or self._dock.berths.are_full:
             return False
-        invited = await self._side.call(MayIKnock(flow), PATIENCE)
+        invited = await self._ask(MayIKnock(flow))
         if isinstance(invited, Knock):
             invited = replace(invited, flow=flow)
             came = await self._dock.follow(self._side.peer, self._side.hosts(), invited, sends=True)
             if came.came:
                 return True
-        invitation = self._dock.invitation(self._side.peer, flow, sends=True)
-        answer = await self._side.call(invitation, PATIENCE)
+        answer = await self._ask(self._dock.invitation(self._side.peer, flow, sends=True))
         return isinstance(answer, Knocked) and answer.came
+
+    async def _ask(self, question: MayIKnock | Knock) -> Message:
+        answer = await self._side.call(question, PATIENCE)
+        if isinstance(answer, Refused):
+            raise TransportError(answer.reason, REFUSED)
+        return answer
 
     # -- in -------------------------------------------------------------------------------------------------
 
@@ -209,6 +221,7 @@ class Payloads:
         )
         receivers.append(receiver)
         receiver.start()
+        dock.berths.take(receiver.thread)
 
     def _note(self, run: RunId, size: int, path: str) -> None:
         self._side.gauge.received += size

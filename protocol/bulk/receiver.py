@@ -64,11 +64,11 @@ class Receiver:
         self._ahead = threading.Semaphore(AHEAD)
         self._is_open = True
         self._was_bad = False
-        self._thread = threading.Thread(target=self._run, name="bulk-in", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="bulk-in", daemon=True)
 
     def start(self) -> None:
         """Begin to read."""
-        self._thread.start()
+        self.thread.start()
 
     def close(self) -> None:
         """Read nothing more. `ended` follows."""

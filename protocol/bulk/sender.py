@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-from shoal.protocol.bulk.backlog import TRIES, Backlog, Packed, Parcel
+from shoal.protocol.bulk.backlog import TRIES, UNWANTED, Backlog, Packed, Parcel
 from shoal.protocol.bulk.handshake import Opened
 from shoal.protocol.bulk.posts import Posts
 from shoal.protocol.bulk.sealing import Sealer
@@ -45,13 +45,13 @@ class Sender:
         self._recent: deque[tuple[Parcel, int]] = deque()
         self._recent_size = 0
         self._is_open, self._has_broken, self._is_watched = True, False, False
-        self._thread = threading.Thread(target=self._run, name="bulk-out", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="bulk-out", daemon=True)
 
     def start(self) -> None:
         """Begin to take."""
         asyncio.get_running_loop().add_reader(self._socket, self._break)
         self._is_watched = True
-        self._thread.start()
+        self.thread.start()
 
     def close(self) -> None:
         """Take nothing more; what is being written breaks off. `ended` follows."""
@@ -94,6 +94,10 @@ class Sender:
         self._ended()
 
     def _send(self, parcel: Parcel) -> None:
+        if not parcel.is_wanted():
+            if not parcel.was_sent:
+                self._posts.post(parcel.lost, UNWANTED)
+            return
         try:
             packed = parcel.pack()
         except Exception as error:  # our own mistake with one payload; it must not cost the others

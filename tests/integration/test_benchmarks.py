@@ -32,14 +32,21 @@ def test_the_allreduce_benchmark_compares_right_results() -> None:
 
 def test_the_warm_up_must_be_right_too_and_is_not_measured() -> None:
     program = """
-from argparse import Namespace
 from allreduce import _result
 from kit.fleet import Lap
-options = Namespace(peers=2, mib=1, codec="fp32")
 laps = [Lap(9.0, 900, 1.0), Lap(1.0, 10, 0.0), Lap(3.0, 30, 0.0)]
-result = _result("shoal", options, laps)
+result = _result("shoal", 2, 1, "fp32", laps)
 assert (result.seconds, result.bytes, result.ok) == (2.0, 20, False), result
-assert _result("shoal", options, [Lap(9.0, None, 0.0), Lap(1.0, None, 0.0)]).bytes is None
+assert _result("shoal", 2, 1, "fp32", [Lap(9.0, None, 0.0), Lap(1.0, None, 0.0)]).bytes is None
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=BENCHMARKS, timeout=60)
+
+
+def test_the_table_of_allreduces_compares_with_gloo_and_leaves_out_what_is_not_there() -> None:
+    program = """
+from allreduce_table import words
+row = {"peers": 4, "mib": 256, "codec": "fp32", "shoal": 1.5, "gloo": 0.5, "shoal_by_gloo": 3.0}
+assert words([row]).splitlines()[-1] == "| 4 x 256, fp32 | 1.5 | 0.5 |  | 3 |  |", words([row])
 """
     subprocess.run([sys.executable, "-c", program], check=True, cwd=BENCHMARKS, timeout=60)
 

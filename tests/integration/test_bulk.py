@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import re
 import socket
 import sys
 import threading
@@ -19,8 +21,9 @@ from shoal.protocol.bulk.receiver import Receiver
 from shoal.protocol.bulk.sender import RECENT, Sender
 from shoal.protocol.dialing import Dialing
 from shoal.protocol.identity import Identity
-from shoal.protocol.ids import PeerId, RunId
-from shoal.protocol.messages.bulk import Flow
+from shoal.protocol.ids import Digest, PeerId, RunId
+from shoal.protocol.messages.bulk import Flow, Knock, MayIKnock
+from shoal.protocol.messages.node import Refused
 from shoal.protocol.messages.rounds import Contribution, Final
 from shoal.protocol.network import Network
 from shoal.protocol.wire import Message
@@ -144,6 +147,34 @@ async def test_payloads_go_by_streams_if_neither_can_be_dialled(monkeypatch: pyt
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("who", ["who sends", "who receives"])
+async def test_sockets_are_for_those_only_with_whom_we_share_a_run_and_come_soon_after(who: str) -> None:
+    """As when one of two knows of a run that the other is about to hear of: payloads take streams till then."""
+    a, b = Node(), Node()
+    late = a if who == "who sends" else b
+    late.network.is_fellow = lambda peer: False
+    async with two(a, b):
+        a.send(b, contribution(0))
+        b.send(a, contribution(0))
+        await eventually(lambda: a.heard.scattered[0] and b.heard.scattered[0])
+        to_late = b if late is a else a
+        assert to_late.with_peer(late).carriers["scatter"] == "stream"
+        for question in (MayIKnock(Flow.GATHER), Knock(Flow.GATHER, (4102,), Digest(bytes(32)), bytes(32))):
+            answer = await to_late.network.call(late.network.peer, question)
+            assert isinstance(answer, Refused)
+            assert "no run" in answer.reason
+        late.network.is_fellow = lambda peer: True
+        begin = asyncio.get_running_loop().time()
+        for number in range(1, 200):
+            to_late.send(late, contribution(number, 1000))
+            await asyncio.sleep(0.05)
+            if to_late.with_peer(late).carriers["scatter"] == "socket":
+                break
+        assert asyncio.get_running_loop().time() - begin < 5
+        await eventually(lambda: len(late.heard.scattered) == number + 1)
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("by_sender", [True, False], ids=["at the sender's", "at the receiver's"])
 async def test_sockets_that_are_shut_down_in_a_transfer_cost_little_more_than_their_buffers(
     monkeypatch: pytest.MonkeyPatch, by_sender: bool
@@ -230,8 +261,8 @@ async def test_a_full_share_does_not_keep_us_from_closing(monkeypatch: pytest.Mo
 
 def leftovers() -> Counter[str]:
     """The threads of bulk sockets, by name, and all sockets."""
-    names = ("bulk-in", "bulk-out", "bulk-door")
-    found = Counter(thread.name for thread in threading.enumerate() if thread.name in names)
+    names = [re.sub(r"_\d+$", "", thread.name) for thread in threading.enumerate()]
+    found = Counter(name for name in names if name.startswith("bulk-"))
     found["sockets"] = sum(is_socket(each) for each in os.listdir("/proc/self/fd"))
     return found
 
@@ -253,7 +284,7 @@ async def test_networks_that_close_leave_no_thread_and_no_socket() -> None:
             for node in (a, b):
                 await eventually(partial(lambda node: len(node.heard.scattered) == len(node.heard.gathered) == 5, node))
             assert leftovers()["bulk-in"] >= 4
-        await eventually(lambda: leftovers() <= before)
+        assert not +(leftovers() - before), "all has ended when `close` returns"
 
 
 @pytest.mark.asyncio
@@ -294,3 +325,24 @@ async def test_two_hundred_rounds_of_payloads_take_no_more_memory_than_twenty() 
         grown = resident_bytes() - before
         print(f"{grown / 1e6:+.1f} MB in 200 rounds of {4 * chunks * size / 1e6:.0f} MB")
         assert grown < 8e6
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("carrier", ["socket", "stream"])
+async def test_whoever_closes_in_a_transfer_leaves_no_task_and_no_thread(
+    monkeypatch: pytest.MonkeyPatch, carrier: str
+) -> None:
+    before, tasks = leftovers(), asyncio.all_tasks()
+    for begun in (0, 1, 5):
+        a, b = Node(), Node()
+        a.network.on_left = lambda *_: None  # what is not sent any more is lost
+        if carrier == "stream":
+            cannot_be_dialled(monkeypatch, a, b)
+        async with two(a, b):
+            a.send(b, *map(contribution, range(100)))
+            await eventually(lambda b=b, begun=begun: len(b.heard.scattered) >= begun)  # type: ignore[misc]
+            await a.network.close()
+            assert not a.with_peer(b)._carriers[Flow.SCATTER]._attempt
+            await b.network.close()
+        assert asyncio.all_tasks() == tasks
+        assert not +(leftovers() - before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -17,6 +18,11 @@ from shoal.node.exits import Exit
 from shoal.node.manifest import parse_manifest
 from shoal.node.up.processes import Children
 from shoal.protocol.errors import LocalError
+from shoal.protocol.identity import Identity
+from shoal.protocol.messages.bulk import Flow, MayIKnock
+from shoal.protocol.messages.node import Refused
+from shoal.protocol.network import Network
+from shoal.protocol.wire import Message
 from tests.integration.nodes import PATIENCE, RealNode, until
 
 MANIFEST = """
@@ -158,6 +164,23 @@ def test_bad_requests_are_refused_and_change_nothing(children: Children, tmp_pat
     with pytest.raises(LocalError, match="already"):
         node.client.create_run(MANIFEST, False)
     assert "Traceback" not in node.words()
+
+
+def test_a_stranger_is_invited_to_no_socket(children: Children, tmp_path: Path) -> None:
+    node = RealNode(tmp_path / "node").start(children)
+    node.client.create_run(MANIFEST, False)
+
+    async def ask() -> Message:
+        network = Network(Identity.generate(), host="127.0.0.1", port=0)
+        await network.start()
+        try:
+            return await network.call(await network.connect(node.address), MayIKnock(Flow.SCATTER))
+        finally:
+            await network.close()
+
+    answer = asyncio.run(ask())
+    assert isinstance(answer, Refused)
+    assert "no run" in answer.reason
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")

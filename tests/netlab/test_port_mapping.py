@@ -30,7 +30,7 @@ def test_a_node_is_public_by_its_mapping_which_ends_with_it(
     server = LabNode(lab.internet.host("server"), tmp_path / "server").start(children)
     laptop = LabNode(router.host("laptop"), tmp_path / "laptop").start(children, bootstrap=(server.door,))
     until(lambda: is_public(laptop), "the node to be public", words(server, laptop))
-    assert mapper.mappings() == {4101: f"{laptop.host.address}:4101"}
+    until(lambda: mapper.mappings() == both(laptop), "both ports to be mapped", words(laptop))
     assert mapping(laptop) == {
         "protocol": protocol,
         "external": f"{router.address}:4101",
@@ -136,7 +136,7 @@ def test_a_node_that_was_told_not_to_asks_nobody(lab: Lab, children: Children, t
         node.start(children, bootstrap=(server.door,), port_mapping=node is home[0])
     until(lambda: is_public(home[0]), "the one", words(server, *home))
     until(lambda: home[1].status().get("reachability") == "nat", "the other", words(server, *home))
-    assert mapper.mappings() == {4101: f"{home[0].host.address}:4101"}
+    until(lambda: mapper.mappings() == both(home[0]), "both ports to be mapped", words(home[0]))
     assert home[1].status()["port_mapping"] is None
 
 
@@ -150,6 +150,11 @@ def test_in_such_a_place_a_node_is_public(lab: Lab, children: Children, tmp_path
 
 def is_public(node: LabNode) -> bool:
     return node.status().get("reachability") == "public"
+
+
+def both(node: LabNode) -> dict[int, str]:
+    """The pair of a node's ports."""
+    return {port: f"{node.host.address}:{port}" for port in (4101, 4102)}
 
 
 def mapping(node: LabNode) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from shoal.protocol.ids import PeerId
-from shoal.protocol.wire import Message
 from tests.simulation.links import Network
 from tests.simulation.node import Node
 from tests.simulation.process import Process
@@ -25,9 +24,10 @@ class Post(Generic[N]):
         self._later = later
         self.unreachable: list[PeerId] = []  # behind a NAT: they dial out, and only others like them can dial them
 
-    def send(self, now: float, sender: Process[N], to: PeerId, message: Message, data: bytes) -> None:
+    def send(self, now: float, sender: Process[N], parcel: Parcel) -> None:
         """Send a message: words and, without an uplink, payloads leave at once."""
-        parcel = Parcel(to, message, data)
+        to, message, data = parcel.to, parcel.message, parcel.data
+        assert to is not None
         if not message.bulk:
             self._travel(sender, to, parcel)
         elif (detour := self._network.detour(sender.peer, to)) is not None:
@@ -41,10 +41,13 @@ class Post(Generic[N]):
     def shift(self, now: float, sender: Process[N]) -> None:
         """The first payload in the queue of `sender` has left."""
         assert sender.uplink is not None
-        parcel, seconds = sender.uplink.shift()
+        parcel, unwanted, seconds = sender.uplink.shift()
         if seconds is not None:
             self._later(seconds, sender, ("left",))
         self._leave(now, sender, parcel)
+        for each in unwanted:
+            if each.to is not None:
+                sender.node.on_left(now + sender.origin, each.to, each.message, sent=False)
 
     def disconnect(self, now: float, survivor: Process[N], gone: PeerId) -> None:
         """A connection is lost, and with it what waits for it."""

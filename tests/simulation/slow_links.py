@@ -10,6 +10,7 @@ from typing import Any
 from shoal.protocol.effects import Send
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.rounds import Contribution, Fetched, Final
+from shoal.protocol.wire import Message
 from tests.simulation.links import Link
 from tests.simulation.oracle import Oracle
 from tests.simulation.process import Process
@@ -44,6 +45,12 @@ class HomeWorld(World[Peer]):
         uplink = self._processes[peer].uplink
         assert uplink is not None
         uplink.rate = rate
+
+    def to_leave(self, peer: PeerId) -> list[Message]:
+        """The payloads that wait for the uplink of `peer`, or are on it."""
+        uplink = self._processes[peer].uplink
+        assert uplink is not None
+        return [parcel.message for parcel in uplink.waiting]
 
     def again(self, round: int) -> dict[str, int]:
         """Payloads that were sent more than once."""

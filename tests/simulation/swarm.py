@@ -91,7 +91,7 @@ class Versions:
         return LAYOUT, tuple(content_hash(chunk) for chunk in self.states[round])
 
     def chunk(self, round: int, index: int) -> bytes:
-        return self.states[round][index]
+        return self.states[round][index] if round in self.states else b""
 
     def pin(self, rounds: Sequence[int]) -> None:
         self.pinned = tuple(rounds)

@@ -150,3 +150,17 @@ def test_a_path_that_swallows_payloads_costs_one_contribution(seed: int, rate: f
     world.run_until(lambda: oracle.newest >= round, within=HOUR / 6)
     assert_at_once(world, oracle, round)
     assert left_out(oracle, round) <= {sender}
+
+
+def test_what_a_failed_attempt_had_yet_to_send_is_sent_no_more() -> None:
+    world, oracle = home_swarm(13, [MBIT] * 5, CHUNKS)
+    run_to(world, 1, HOUR)
+    attempt = wait_for_group(world, share=0.0)
+    alone = next(peer for peer in attempt.plan.members if peer != attempt.leader)
+    world.network.partition([alone], [peer for peer in world.living() if peer != alone])
+    world.run_until(lambda: world.node(alone).member.rounds.attempt is None, within=HOUR / 6)
+    assert len(world.to_leave(alone)) > 4
+    world.run(2 * PAYLOAD / MBIT)
+    assert not world.to_leave(alone), "but for what was on the wire"
+    world.network.heal()
+    world.run_until(lambda: oracle.newest >= 3, within=HOUR)

@@ -8,6 +8,7 @@ long here, so that a round weighs as much as a real one and costs the simulation
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from shoal.protocol.ids import PeerId
@@ -23,6 +24,7 @@ class Parcel:
     to: PeerId | None
     message: Message
     data: bytes
+    is_wanted: Callable[[], bool] = lambda: True
 
 
 class Uplink:
@@ -32,15 +34,23 @@ class Uplink:
         self.rate = rate  # bytes per second; a change counts from the next parcel on
         self._queue: deque[Parcel] = deque()
 
+    @property
+    def waiting(self) -> list[Parcel]:
+        """All that has not left yet."""
+        return list(self._queue)
+
     def put(self, parcel: Parcel) -> float | None:
         """Queue a parcel; how long it takes, if it is the first."""
         self._queue.append(parcel)
         return self._seconds() if len(self._queue) == 1 else None
 
-    def shift(self) -> tuple[Parcel, float | None]:
-        """The first parcel has left; and how long the next one takes, if there is one."""
-        first = self._queue.popleft()
-        return first, self._seconds() if self._queue else None
+    def shift(self) -> tuple[Parcel, list[Parcel], float | None]:
+        """The first parcel has left; those that are dropped, as nobody wants them any more when their turn comes;
+        and how long the next one takes, if there is one."""
+        first, unwanted = self._queue.popleft(), list[Parcel]()
+        while self._queue and not self._queue[0].is_wanted():
+            unwanted.append(self._queue.popleft())
+        return first, unwanted, self._seconds() if self._queue else None
 
     def drop(self, to: PeerId) -> list[Message]:
         """The connection with `to` is lost, and with it all that waits for it here."""

@@ -26,6 +26,7 @@ from tests.simulation.links import Link, Network
 from tests.simulation.node import Node
 from tests.simulation.post import Post
 from tests.simulation.process import Process, Trace, through_codec
+from tests.simulation.uplink import Parcel
 
 N = TypeVar("N", bound=Node)
 Disk = dict[str, Message]
@@ -287,7 +288,7 @@ class World(Generic[N]):
         data, copy = known
         self.sent[type(message).__name__] += 1
         self.sent_bytes += len(data)
-        self.post.send(self.now, process, effect.to, copy, data)
+        self.post.send(self.now, process, Parcel(effect.to, copy, data, effect.is_wanted))
 
     def _burn(self, process: Process[N]) -> bool:
         """One effect less until death; whether it has come."""

@@ -11,6 +11,7 @@ from shoal.protocol.effects import Effect, Send
 from shoal.protocol.ids import PeerId, result_hash
 from shoal.protocol.messages.rounds import Assignment, Ballot, Contribution, Final, Have, Want
 from shoal.protocol.shelf import Shelf
+from shoal.protocol.wanted import Wanted
 from tests.simulation.swarm import POISON, FactReducer
 from tests.unit.rounds_kit import CHUNKS, ROUND, STRANGER, plan, refused, sent, told
 
@@ -23,7 +24,7 @@ MASK = mask_of(plan().members, plan().members)
 def _core(me: PeerId = ME) -> AllReduce:
     shelf = Shelf()
     shelf.open(FactReducer())
-    return AllReduce(me, plan(), FactReducer(), lambda chunk: _fact(me, chunk), shelf)
+    return AllReduce(me, plan(), FactReducer(), lambda chunk: _fact(me, chunk), shelf, Wanted())
 
 
 def _fact(peer: PeerId, chunk: int) -> bytes:
@@ -166,6 +167,18 @@ def test_bytes_of_a_later_epoch_wait_for_their_move_and_are_bounded() -> None:
     assert core.results[THEIRS] is not None
 
 
+def test_bytes_of_a_later_epoch_that_are_no_mean_of_their_chunk_are_not_kept() -> None:
+    core = _core()
+    core.start()
+    with refused(core, LAST, "bad result"):
+        core.receive_final(LAST, _final(epoch=(0, 1), payload=POISON))
+    with refused(core, LAST, "mask"):
+        core.receive_final(LAST, _final(epoch=(0, 1), mask=b""))
+    core.receive_final(NEXT, _final())
+    core.receive_final(LAST, _final(epoch=(0, 1)))
+    assert not core._early, "it is here already"
+
+
 def test_an_early_lie_is_blamed_on_its_sender_when_the_move_comes() -> None:
     core = _core()
     core.start()
@@ -180,3 +193,20 @@ def test_a_request_is_answered_with_what_there_is_once() -> None:
     assert core.receive_want(NEXT, Want(ROUND, 0, 1, (), (OWN,))) == []
     again = core.receive_want(NEXT, Want(ROUND, 0, 1, (THEIRS,) * 50, ()))
     assert len(sent(again, Contribution)) == 1
+
+
+def test_contributions_are_wanted_until_the_round_is_over_and_means_until_the_attempt_has_failed() -> None:
+    wanted = Wanted()
+    shelf = Shelf()
+    shelf.open(FactReducer())
+    core = AllReduce(ME, plan(), FactReducer(), lambda chunk: _fact(ME, chunk), shelf, wanted)
+    contributions = sent(core.start(), Contribution)
+    effects = [core.receive_contribution(peer, _contribution(peer=peer)) for peer in (NEXT, LAST)]
+    means = sent(effects[-1], Final) + sent(core.receive_want(NEXT, Want(ROUND, 0, 1, (), (OWN,))), Final)
+    assert len(means) == len(plan().members)
+    assert all(each.is_wanted() for each in [*contributions, *means])
+    wanted.conclude()
+    assert not any(each.is_wanted() for each in contributions)
+    assert all(each.is_wanted() for each in means)
+    wanted.give_up()
+    assert not any(each.is_wanted() for each in means)

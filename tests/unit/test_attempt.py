@@ -17,6 +17,7 @@ from shoal.protocol.messages.rounds import Contribution, Final
 from shoal.protocol.outbox import Outbox
 from shoal.protocol.shelf import Shelf
 from shoal.protocol.voting import VoteState
+from shoal.protocol.wanted import Wanted
 from shoal.protocol.wire import Message
 from tests.simulation.signing import FakeSigner
 from tests.simulation.swarm import FactReducer
@@ -33,7 +34,7 @@ def attempt(me: PeerId) -> Attempt:
     shelf.open(FactReducer())
     spread, pace = Estimate(2.0, 0.5, 10.0), Estimate(2.0, 0.5, 10.0)
     means = Means(me, 0, FakeSigner(me), NOBODY, POLICY, shelf, Outbox(), spread, pace)
-    context = Context(means, BASE, VoteState(ROUND, 0), tuple)
+    context = Context(means, BASE, VoteState(ROUND, 0), tuple, Wanted())
     made = Attempt(context, roster(), FactReducer(), lambda chunk: fact(me, chunk), Fetching(means, ROUND), 0.0)
     made.start(0.0)
     return made

@@ -11,6 +11,7 @@ from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.rounds import Ballot
 from shoal.protocol.reduction import MeanReducer
 from shoal.protocol.shelf import Shelf
+from shoal.protocol.wanted import Wanted
 from tests.unit.rounds_kit import CHUNKS, plan
 from tests.unit.test_allreduce import _exchange
 from tests.unit.test_compression import normal
@@ -26,7 +27,7 @@ def change(peer: PeerId, chunk: int) -> Tensor:
 def member(me: PeerId, codec: Codec) -> AllReduce:
     reducer, shelf = MeanReducer([SIZE] * CHUNKS, codec, codec), Shelf()
     shelf.open(reducer)
-    return AllReduce(me, plan(), reducer, lambda chunk: bytes(codec.encode(change(me, chunk))), shelf)
+    return AllReduce(me, plan(), reducer, lambda chunk: bytes(codec.encode(change(me, chunk))), shelf, Wanted())
 
 
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)

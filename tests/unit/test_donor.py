@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from shoal.protocol.donor import LEASE, MAX_LEASES, MAX_VERSIONS, SLOWEST, Donor
+from shoal.protocol.donor import LEASE, MAX_LEASES, MAX_VERSIONS, MAX_WAITING, SLOWEST, Donor
 from shoal.protocol.effects import Send
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.transfer import GetState, GetStateChunk, StateChunk
 from tests.simulation.swarm import Versions
 from tests.unit.rounds_kit import C, refused
-from tests.unit.transfer_kit import ROOT, STATE, VERSION, chunk_of, earlier_link, history_of, make_donor, make_offer
+from tests.unit.transfer_kit import (
+    ROOT,
+    STATE,
+    VERSION,
+    chunk_of,
+    earlier_link,
+    history_of,
+    make_donor,
+    make_offer,
+    served,
+)
 
 
 def test_a_donor_offers_only_what_is_certified_and_right() -> None:
@@ -26,7 +36,7 @@ def test_a_donor_pins_for_a_bounded_number_and_a_bounded_time() -> None:
         make_offer(donor, PeerId(f"joiner {number}"))
     assert donor.offer(1.0, C, GetState(0, 0, 0)) == []
     assert donor.oldest_lease() == VERSION
-    donor.serve(LEASE - 1, PeerId("joiner 3"), GetStateChunk(0, VERSION, 0))
+    served(donor, LEASE - 1, PeerId("joiner 3"))
     donor.expire(LEASE + 1)
     assert list(donor._leases) == ["joiner 3"]
     donor.expire(3 * LEASE)
@@ -39,14 +49,13 @@ def test_a_lease_ends_however_it_is_used_and_others_come_first_then() -> None:
     assert donor.offer(0.0, greedy, GetState(0, 0, 0))
     now = 0.0
     while now < ends:
-        (answer,) = donor.serve(now, greedy, GetStateChunk(0, VERSION, 0))
-        assert answer == Send(greedy, chunk_of(0))
+        assert served(donor, now, greedy) == [chunk_of(0)]
         assert donor.offer(now, greedy, GetState(0, 0, 0))
         now += LEASE / 2
     donor.expire(ends)
     assert not donor.has_leases
     assert donor.offer(ends, greedy, GetState(0, 0, 0)) == []
-    assert donor.serve(ends, greedy, GetStateChunk(0, VERSION, 0)) == [Send(greedy, StateChunk(0, VERSION, 0, b""))]
+    assert served(donor, ends, greedy) == [StateChunk(0, VERSION, 0, b"")]
     assert donor.offer(ends, C, GetState(0, 0, 0))
     assert donor.offer(ends + LEASE, greedy, GetState(0, 0, 0))
 
@@ -61,7 +70,7 @@ def test_who_asks_again_keeps_its_version_while_that_is_of_use() -> None:
     for round in (VERSION + 1, VERSION + 2):
         versions.put(round, STATE)
     assert make_offer(donor).round == VERSION
-    assert donor.serve(1.0, C, GetStateChunk(0, VERSION, 0)) == [Send(C, chunk_of(0))]
+    assert served(donor, 1.0, C) == [chunk_of(0)]
     (passed,) = donor.offer(1.0, C, GetState(0, 0, VERSION + 1))
     assert passed.message.round == VERSION + 1  # type: ignore[union-attr]
     assert donor.oldest_lease() == VERSION + 1
@@ -71,9 +80,9 @@ def test_who_is_one_too_many_is_not_served() -> None:
     donor = make_donor()
     for number in range(MAX_LEASES):
         make_offer(donor, PeerId(f"joiner {number}"))
-    assert donor.serve(0.0, C, GetStateChunk(0, VERSION, 0)) == [Send(C, StateChunk(0, VERSION, 0, b""))]
+    assert served(donor, 0.0, C) == [StateChunk(0, VERSION, 0, b"")]
     donor.expire(LEASE)
-    assert donor.serve(LEASE, C, GetStateChunk(0, VERSION, 0)) == [Send(C, chunk_of(0))]
+    assert served(donor, LEASE, C) == [chunk_of(0)]
 
 
 def test_a_donor_pins_a_bounded_number_of_versions() -> None:
@@ -94,5 +103,26 @@ def test_a_donor_refuses_a_chunk_that_there_is_not() -> None:
     donor = make_donor()
     with refused(donor, C, "chunk 10 of 10"):
         donor.serve(0.0, C, GetStateChunk(0, VERSION, 10))
-    (gone,) = donor.serve(0.0, C, GetStateChunk(0, VERSION + 1, 0))
-    assert gone == Send(C, StateChunk(0, VERSION + 1, 0, b""))
+    assert served(donor, 0.0, C, version=VERSION + 1) == [StateChunk(0, VERSION + 1, 0, b"")]
+
+
+def test_of_what_waits_to_be_sent_there_is_little_for_each_and_nothing_twice() -> None:
+    donor, other = make_donor(), PeerId("other")
+    make_offer(donor, C)
+    first = [donor.serve(0.0, C, GetStateChunk(0, VERSION, index)) for index in range(10)]
+    assert all(first)
+    assert not any(donor.serve(0.0, C, GetStateChunk(0, VERSION, index)) for index in range(10)), "it waits already"
+    others = [donor.serve(0.0, C, GetStateChunk(0, VERSION + number, 0)) for number in range(1, 100)]
+    assert sum(map(len, others)) == MAX_WAITING - 10
+    assert served(donor, 0.0, other) == [chunk_of(0)]
+    assert list(donor._waiting) == [C]
+
+
+def test_a_version_that_goes_while_its_chunk_waits_leaves_it_empty() -> None:
+    versions = Versions({VERSION: STATE})
+    donor = Donor(0, history_of(1), versions)
+    make_offer(donor)
+    (send,) = donor.serve(0.0, C, GetStateChunk(0, VERSION, 0))
+    versions.states.clear()
+    assert isinstance(send, Send)
+    assert send.filled() == StateChunk(0, VERSION, 0, b"")

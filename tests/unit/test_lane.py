@@ -282,3 +282,14 @@ async def test_who_finds_no_better_way_stays() -> None:
     sender.put(b"b")
     await sender.idle()
     assert (wire.data, wire.is_finished) == (b"ab", False)
+
+
+@pytest.mark.asyncio
+async def test_for_what_turns_out_to_be_nothing_nothing_is_written() -> None:
+    sender, wire = await ready()
+    told = list[str]()
+    for words in ([], [b"b"], []):
+        sender.lane.put(Parcel(LIMIT // 4, lambda words=words: words, lambda size: told.append(f"sent {size}")))  # type: ignore[misc]
+    await sender.idle()
+    assert told == ["sent 0", "sent 1", "sent 0"]
+    assert wire.data == b"ab"

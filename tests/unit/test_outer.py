@@ -94,6 +94,7 @@ def test_a_pinned_version_outlives_later_commits() -> None:
     store.pin([])
     state.apply(mean_of(state, [np.ones(state.elements, np.float32)], [1]))
     assert store.versions() == [4, 5]
+    assert store.chunk(0, 0) == b"", "it is gone"
 
 
 def test_a_contribution_that_is_not_finite_never_leaves() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,6 +46,7 @@ class Node:
     async def after(self, used: int) -> dict[str, Any]:
         self.wire.total = used
         await self.pausing.look()
+        await asyncio.sleep(0)  # what is begun and not waited for
         return self.pausing.as_json()
 
 
@@ -96,8 +98,29 @@ async def test_who_is_started_again_on_the_same_day_pauses_from_the_beginning(tm
     await node.pausing.look()
     assert node.did == []
     node.wire.now += DAY
-    await node.pausing.look()
+    await node.after(0)
     assert node.did == [f"restore by {[ANNA]}"]
+
+
+@pytest.mark.asyncio
+async def test_the_volume_is_looked_at_while_the_runs_are_entered_again(tmp_path: Path) -> None:
+    """Which may take hours, where a run's data are to be fetched first."""
+    node = Node(tmp_path)
+    await node.after(GB)
+    entered = asyncio.Event()
+
+    async def restore(seeds: list[PeerId]) -> None:
+        node.did.append("begins to enter")
+        await entered.wait()
+
+    node.runs.restore = restore
+    node.wire.now += DAY
+    await node.after(GB)
+    assert node.did == ["pause", "begins to enter"]
+    await node.after(3 * GB)
+    assert node.did == ["pause", "begins to enter", "pause"]
+    assert node.throttle.is_shut
+    entered.set()
 
 
 def test_a_pause_is_told_as_what_it_is() -> None:

@@ -67,6 +67,10 @@ class Around:
         self.verdict = Verdict()
         self.seen_hosts: frozenset[str] = frozenset()
         self.moves = 0
+        self.door: int | None = None
+
+    def map_door(self, port: int | None) -> None:
+        self.door = port
 
     def own_addresses(self) -> tuple[str, ...]:
         return ("/ip4/192.168.1.2/tcp/4101", "/ip4/127.0.0.1/tcp/4101")
@@ -122,7 +126,8 @@ def test_a_mapped_address_is_named_to_others_and_removed_at_the_end(
         async with mapping(around, tmp_path, lambda: router) as us:
             await until(lambda: around.mapped_addresses == (PLACE,))
             assert us.outside(4101) == (OUTSIDE, 4101)
-            assert us.outside(4102) is None
+            await until(lambda: around.door == 4102)
+            assert us.outside(4103) is None
             assert us.as_json() == MAPPED
             around.verdict = Verdict((PLACE,), "public")
             assert us.as_json() == MAPPED | {"behind_another_nat": False}
@@ -190,7 +195,7 @@ def test_nonsense_in_answer_to_a_wish_for_a_port_is_no_reason_to_hurry(tmp_path:
             await until(lambda: shown(us)["error"] == "the router answers with HTTP 401")
             for _ in range(100):
                 await asyncio.sleep(0)
-            assert (len(searches), router.wishes) == (1, 1)
+            assert (len(searches), router.wishes) == (1, 2), "one for each port"
 
     asyncio.run(main())
 
@@ -290,3 +295,44 @@ def test_where_nobody_is_asked_nothing_is_shown(tmp_path: Path) -> None:
 )
 def test_it_is_on_where_a_router_could_help(tmp_path: Path, host: str, wanted: bool, expected: bool) -> None:
     assert may_map(NodeSettings(tmp_path, listen_host=host, port_mapping=wanted)) is expected
+
+
+def test_the_door_of_bulk_sockets_is_named_by_its_port_outside_whatever_that_is(tmp_path: Path) -> None:
+    class Odd(Router):
+        async def map(self, port: int, external: int, lifetime: int) -> Lease:
+            return await super().map(port, external + (20_000 if port == 4102 else 0), lifetime)
+
+    async def main() -> None:
+        around, router = Around(), Odd()
+        async with mapping(around, tmp_path, lambda: router) as us:
+            await until(lambda: around.door == 24102)
+            assert around.mapped_addresses == (PLACE,)
+            router.host = "100.64.0.9"  # behind another NAT now
+            us._upkeep._look_at = 0.0
+            await until(lambda: around.door is None)
+        assert not router.held
+
+    asyncio.run(main())
+
+
+def test_a_door_that_is_not_to_be_had_keeps_nobody_from_the_first_port(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Mean(Router):
+        async def map(self, port: int, external: int, lifetime: int) -> Lease:
+            if port == 4102:
+                self.wishes += 1
+                raise Declined("one is enough")
+            return await super().map(port, external, lifetime)
+
+    async def main() -> None:
+        around, router = Around(), Mean()
+        async with mapping(around, tmp_path, lambda: router) as us:
+            await until(lambda: router.wishes == 2)
+            await until(lambda: around.mapped_addresses == (PLACE,))
+            assert us.as_json() == MAPPED
+            assert around.door is None
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(main())
+    assert codes(caplog) == ["port-mapped"]

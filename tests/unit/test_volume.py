@@ -66,6 +66,23 @@ def test_a_restart_goes_on_counting_on_the_same_day_only(tmp_path: Path) -> None
     assert again.volume(tmp_path).used == 0
 
 
+def test_a_clock_that_is_set_back_wins_no_new_day_and_loses_none(tmp_path: Path) -> None:
+    wire = Wire()
+    volume = wire.volume(tmp_path)
+    wire.total = GB
+    wire.now -= 400 * DAY  # it had been ahead
+    assert volume.is_used_up
+    saved(volume)
+    wire.now -= DAY
+    assert volume.used == GB
+    again = Wire()
+    again.now = wire.now
+    restarted = again.volume(tmp_path)
+    assert restarted.used == GB
+    again.now = wire.now = restarted.goes_on_at
+    assert restarted.used == volume.used == 0
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"day": "2024-10-04", "bytes": "many"}', "\xff"])
 def test_a_damaged_file_is_said_and_begun_anew(tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "volume.json").write_text(text)

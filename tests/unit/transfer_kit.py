@@ -9,8 +9,9 @@ from shoal.protocol.effects import Send
 from shoal.protocol.history import History
 from shoal.protocol.ids import Digest, PeerId, content_hash
 from shoal.protocol.messages.rounds import Certificate
-from shoal.protocol.messages.transfer import GetState, StateChunk, StateIs
+from shoal.protocol.messages.transfer import GetState, GetStateChunk, StateChunk, StateIs
 from shoal.protocol.roster import Base
+from shoal.protocol.wire import Message
 from tests.simulation.swarm import Versions
 from tests.unit.rounds_kit import BASE, SIGNER, A, C, certificate, value
 
@@ -52,6 +53,19 @@ def make_offer(donor: Donor, peer: PeerId = C, round: int = 0) -> StateIs:
     assert isinstance(effect, Send)
     assert isinstance(effect.message, StateIs)
     return effect.message
+
+
+def served(donor: Donor, now: float, peer: PeerId, index: int = 0, version: int = VERSION) -> list[Message]:
+    """What it sends `peer`, which asks for a chunk; it has left."""
+    effects = donor.serve(now, peer, GetStateChunk(0, version, index))
+    sends = [each for each in effects if isinstance(each, Send)]
+    assert sends == effects
+    assert all(each.to == peer for each in sends)
+    for each in sends:
+        assert isinstance(each.message, StateChunk)
+        assert not each.message.payload, "it is read when its turn comes"
+        donor.left(peer, each.message)
+    return [each.filled() for each in sends]
 
 
 def chunk_of(index: int) -> StateChunk:

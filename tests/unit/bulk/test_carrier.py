@@ -14,7 +14,8 @@ import pytest
 from shoal.protocol import lane as streams
 from shoal.protocol.bulk import carrier
 from shoal.protocol.bulk.backlog import Packed, Parcel
-from shoal.protocol.bulk.carrier import AHEAD, Carrier
+from shoal.protocol.bulk.berths import Berths
+from shoal.protocol.bulk.carrier import AHEAD, REFUSED, Carrier
 from shoal.protocol.bulk.handshake import Opened
 from shoal.protocol.bulk.posts import Posts
 from shoal.protocol.errors import RemoteError, TransportError
@@ -55,6 +56,7 @@ class Stream:
 class Dock:
     posts: Posts
     throttle: Throttle
+    berths: Berths
 
 
 @dataclass
@@ -77,7 +79,7 @@ class World:
             return await self.connect()
 
         lane: Any = self.stream
-        self.dock: Any = Dock(Posts(), Throttle())
+        self.dock: Any = Dock(Posts(), Throttle(), Berths())
         self.tasks = set[asyncio.Task[None]]()
         self.carrier = Carrier(self.limit, lane, connect, self.spawn, lambda *_: None, lambda: self.is_up)
 
@@ -312,3 +314,57 @@ async def test_too_much_is_dropped() -> None:
         it.put(1, 2, size=600)
         assert it.lost == [2]
         assert it.carrier.dropped == 1
+
+
+@pytest.mark.asyncio
+async def test_who_only_has_to_learn_yet_that_we_belong_together_is_asked_again_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(carrier, "AGAIN", (600.0, 600.0))
+    monkeypatch.setattr(carrier, "SOON", SHORT)
+    async with world() as it:
+        refusals = [TransportError("we know of no run", REFUSED)] * 3
+        it.connect = answering(*refusals, True)  # type: ignore[method-assign]
+        it.put(1)
+        await eventually(lambda: it.stream.parcels)
+        assert len(it.attempts) == 1, "meanwhile payloads go by the stream"
+        it.put(*range(2, 9))
+        await eventually(lambda: len(it.attempts) == 4)
+        pauses = [late - early for early, late in zip(it.attempts, it.attempts[1:], strict=False)]
+        assert all(pause >= 0.9 * least for pause, least in zip(pauses, (SHORT, 2 * SHORT, 4 * SHORT), strict=True))
+        it.open()
+        await eventually(lambda: len(it.sent) >= 6)
+
+
+@pytest.mark.asyncio
+async def test_a_carrier_that_is_closed_begins_nothing_whatever_still_breaks() -> None:
+    async with world() as it:
+        it.connect = answering(True)  # type: ignore[method-assign]
+        peer = it.open()
+        it.put(1)
+        await eventually(lambda: it.sent == [1])
+        peer.close()  # which the carrier hears of only when it is closed
+        it.carrier.close(TransportError("the end"))
+        it.put(2)
+        await eventually(lambda: it.own[0].fileno() == -1)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not it.attempts
+        assert not it.tasks
+        assert it.lost == [2]
+
+
+@pytest.mark.asyncio
+async def test_a_stream_is_not_given_what_nobody_wants_any_more() -> None:
+    async with world() as it:
+        wanted = True
+        parcels = [it.parcel(number, 0) for number in range(2)]
+        for each in parcels:
+            each.is_wanted = lambda: wanted
+            it.carrier.put(each)
+        await eventually(lambda: len(it.stream.parcels) == 2)
+        it.stream.take()
+        wanted = False
+        it.stream.take()
+        assert (it.sent, it.lost, it.carrier.dropped) == ([0], [1], 0)
+        assert it.stream.taken[1] == b""

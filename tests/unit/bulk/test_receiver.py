@@ -74,8 +74,8 @@ async def receiving(tenant: Tenant | None = None) -> AsyncIterator[tuple[End, Re
         finally:
             made.close()
             await eventually(lambda: end.ends)
-            made._thread.join(LIMIT)
-            assert not made._thread.is_alive()
+            made.thread.join(LIMIT)
+            assert not made.thread.is_alive()
             assert theirs.socket.fileno() == -1
 
 
@@ -202,7 +202,7 @@ async def test_no_more_than_a_few_payloads_wait_for_the_loop() -> None:
     tenant = Tenant(None)
     async with receiving(tenant) as (end, made):
         in_thread(lambda: end.send(*(load(number, bytes(MIB)) for number in range(20))))
-        made._thread.join(1.0)  # the loop is busy with something else
+        made.thread.join(1.0)  # the loop is busy with something else
         assert tenant.held <= (AHEAD + 1) * MIB
         await eventually(lambda: len(end.came) == 20)
 
@@ -213,8 +213,8 @@ async def test_to_close_ends_the_thread_wherever_it_waits() -> None:
     async with receiving(held) as (end, made):
         in_thread(partial(end.send, load(1, bytes(MIB)), load(2, bytes(MIB))))
         await eventually(lambda: len(end.came) == 1)
-        made._thread.join(0.1)
-        assert made._thread.is_alive(), "it waits for room"
+        made.thread.join(0.1)
+        assert made.thread.is_alive(), "it waits for room"
         made.close()
         await eventually(lambda: end.ends)
         assert numbers(end.came) == [1]
@@ -223,6 +223,6 @@ async def test_to_close_ends_the_thread_wherever_it_waits() -> None:
         await eventually(lambda: end.ends)
     async with receiving() as (end, made):
         in_thread(lambda: end.send(*(load(number) for number in range(3 * AHEAD))))
-        made._thread.join(0.1)
+        made.thread.join(0.1)
         made.close()  # it waits for the loop
         await eventually(lambda: end.ends)

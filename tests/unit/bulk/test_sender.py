@@ -54,8 +54,8 @@ async def sending(backlog: Backlog) -> AsyncIterator[tuple[Outcome, Sender, sock
         finally:
             made.close()
             await eventually(lambda: outcome.ends)
-            made._thread.join(LIMIT)
-            assert not made._thread.is_alive()
+            made.thread.join(LIMIT)
+            assert not made.thread.is_alive()
             assert mine.socket.fileno() == -1
             assert len(outcome.ends) == 1
 
@@ -86,6 +86,21 @@ async def test_what_cannot_be_encoded_costs_no_other(caplog: pytest.LogCaptureFi
         await eventually(lambda: outcome.sent == [2])
     assert outcome.lost == [1]
     assert "cannot be encoded" in caplog.text
+
+
+@pytest.mark.asyncio
+async def test_what_is_not_wanted_any_more_when_its_turn_comes_is_not_even_encoded() -> None:
+    backlog, packed = Backlog(MIB), list[int]()
+    async with sending(backlog) as (outcome, _, _):
+        void, again = outcome.parcel(1), outcome.parcel(2)
+        void.is_wanted = again.is_wanted = lambda: False
+        void.pack = again.pack = lambda: packed.append(1)  # type: ignore[assignment, return-value]
+        again.was_sent = True
+        for each in (void, again, outcome.parcel(3)):
+            backlog.put(each)
+        await eventually(lambda: outcome.sent == [3])
+    assert outcome.lost == [1], "what was sent before is not told of twice"
+    assert not packed
 
 
 @pytest.mark.asyncio
@@ -150,7 +165,7 @@ async def test_a_payload_that_sockets_break_with_again_and_again_is_lost() -> No
         async with sending(backlog) as (_, made, wire):
             await asyncio.to_thread(wire.recv, 1000)
             wire.close()
-            made._thread.join(LIMIT)
+            made.thread.join(LIMIT)
         assert parcel.tries == tries
     await eventually(lambda: reasons)
     assert len(backlog) == 0

@@ -1,0 +1,33 @@
+"""The sockets by which payloads go and come, of one node: so many at most, and a thread for each.
+
+A berth is taken for as long as its thread runs: so nobody has to give it back. Belongs to the loop.
+"""
+
+from __future__ import annotations
+
+from threading import Thread
+
+MOST = 256  # of all peers together: both ways, in both flows, with 64 of them
+
+
+class Berths:
+    """Who lies in them."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._threads: list[Thread] = []
+
+    @property
+    def are_full(self) -> bool:
+        """Whether there is none left."""
+        self._threads = [each for each in self._threads if each.is_alive()]
+        return len(self._threads) >= self._most
+
+    def take(self, thread: Thread) -> None:
+        """For a thread that runs."""
+        self._threads.append(thread)
+
+    def join(self, limit: float) -> None:
+        """Wait until all threads have ended; each for so many seconds."""
+        for each in self._threads:
+            each.join(limit)

@@ -1,0 +1,77 @@
+"""Handshakes that block, each in a thread: so many at a time, so many waiting, and of nobody more than its share.
+
+Rules:
+- Who has begun too many, or comes when too many wait, is turned away at once.
+- Whoever closes this need not wait for a silent peer: what hangs at a socket breaks off.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import TypeVar
+
+T = TypeVar("T")
+
+AT_ONCE = 16
+WAITING = 48  # beyond those
+SHARE = 8  # of one other end: half of those at work
+
+
+class Handshakes:
+    """At work, and waiting for a thread."""
+
+    def __init__(self, at_once: int = AT_ONCE, waiting: int = WAITING, share: int = SHARE) -> None:
+        self._most, self._share = at_once + waiting, share
+        self._pool = ThreadPoolExecutor(at_once, "bulk-handshake")
+        self._lock = threading.Lock()
+        self._of: Counter[str] = Counter()  # by other end
+        self._handles: set[socket.socket] = set()  # second ones: TLS takes the first, and we could end nothing by it
+        self._is_closed = False
+
+    def begin(self, other: str, raw: socket.socket, work: Callable[[], T]) -> Future[T] | None:
+        """Have `work` done, which ends or hands on `raw`; None if there is no room for it, and then `raw` is closed."""
+        with self._lock:
+            has_room = self._of.total() < self._most and self._of[other] < self._share and not self._is_closed
+            handle = _second(raw) if has_room else None
+            if handle is not None:
+                self._of[other] += 1
+                self._handles.add(handle)
+                return self._pool.submit(self._do, other, handle, work)
+        raw.close()
+        return None
+
+    def close(self) -> None:
+        """Take no more, and break off what is at work."""
+        with self._lock:
+            self._is_closed = True
+            for handle in self._handles:
+                with suppress(OSError):  # the other end has gone
+                    handle.shutdown(socket.SHUT_RDWR)
+        self._pool.shutdown(wait=False)
+
+    def join(self) -> None:
+        """Wait until all threads have ended."""
+        self._pool.shutdown()
+
+    def _do(self, other: str, handle: socket.socket, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        finally:
+            with self._lock:
+                self._handles.discard(handle)
+                handle.close()
+                self._of[other] -= 1
+                if not self._of[other]:
+                    del self._of[other]
+
+
+def _second(raw: socket.socket) -> socket.socket | None:
+    try:
+        return raw.dup()
+    except OSError:  # no more descriptors
+        return None
