@@ -33,7 +33,7 @@ WORKER_BASE = 360 * MIB  # a worker with torch, and the text
 NODE_VECTORS = 9  # of the model's size: two versions of two, those shared with the worker, this round's chunks
 WORKER_VECTORS = 9  # parameters, gradients, two moments, what is shared, a copy to start from
 DATA_COPIES = 3  # of a run's text, while a worker reads it: one by one, joined, and as numbers
-KEPT_ROUNDS = 3  # whose bytes a daemon keeps, for those who catch up
+KEPT_ROUNDS = 1  # whose bytes a daemon keeps, for those who catch up
 
 
 @dataclass(frozen=True, slots=True)

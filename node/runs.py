@@ -13,7 +13,6 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -34,6 +33,7 @@ from shoal.node.service import Answer, find_run
 from shoal.protocol.errors import LocalError, ShoalError
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId, RunId
+from shoal.protocol.memory import sweep
 from shoal.protocol.network import Network
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class Runs:
                 await self.open[key].close(for_good=True)
                 await self._forget_data(self.open.pop(key))
             await forget_rest(self._home.run_folder(key))
-        asyncio.get_running_loop().call_later(10.0, gc.collect)  # seconds: then nothing of it goes on; all circles
+        asyncio.get_running_loop().call_later(10.0, sweep)  # seconds: then nothing of it goes on
         return {"run": key, "name": names[key]}
 
     async def close(self) -> None:

@@ -5,8 +5,8 @@ Fresh memory costs more than to fill it: the system clears it page by page, when
 Rules:
 - Room is free when the last view of it is gone: nobody gives it back by hand, and so nobody can forget to.
 - Rooms of one size are cut from arenas, of which the system is asked to make huge pages: 512 times fewer faults.
-- What is free stays here, up to SPARE bytes or half of what is lent, as a round needs what the last one has left;
-  beyond that, arenas of which nothing is lent go back to the system.
+- As a round needs what the last one has left, what is free stays here: as many bytes as were lent at the most since
+  `trim`, or KEPT, with those that are lent. Beyond that, arenas of which nothing is lent go back to the system.
 - A view may go anywhere, also by the garbage collector in the midst of our own lines: nobody waits for a lock then.
 
 For any thread.
@@ -14,6 +14,7 @@ For any thread.
 
 from __future__ import annotations
 
+import gc
 import mmap
 import threading
 import weakref
@@ -26,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 ARENA = 16 << 20  # bytes of an arena, or a room's, if that is more; what is never touched costs nothing
-SPARE = 64 << 20  # bytes that are kept free
+KEPT = 64 << 20  # bytes, lent or free
 ROUND = 1 << 16  # bytes: sizes are rounded up to this, so that one room serves another codec, too
 
 Room = npt.NDArray[np.uint8]
@@ -35,9 +36,9 @@ Room = npt.NDArray[np.uint8]
 class Memory:
     """Arenas, by the size of the rooms in them."""
 
-    def __init__(self, spare: int = SPARE) -> None:
-        self._most_spare = spare
-        self._spare, self._lent = 0, 0
+    def __init__(self, kept: int = KEPT) -> None:
+        self._kept = kept
+        self._spare, self._lent, self._most_lent = 0, 0, 0
         self._with_room: dict[int, list[_Arena]] = defaultdict(list)  # arenas that have something free
         self._unused: dict[_Arena, None] = {}  # those of them of which nothing is lent, the longest unused first
         self._returned: SimpleQueue[tuple[_Arena, Room]] = SimpleQueue()
@@ -57,6 +58,13 @@ class Memory:
         view = room[:]  # it goes when all that looks at the room has gone
         weakref.finalize(view, self._free, arena, room, gave_back).atexit = False
         return view.data[:size]
+
+    def trim(self) -> None:
+        """Who needed much needs it no more."""
+        with self._lock:
+            self._take_back()
+            self._most_lent = self._lent
+            self._give_up(max(self._kept, self._lent))
 
     def _free(self, arena: _Arena, room: Room, gave_back: Callable[[], None]) -> None:
         self._returned.put((arena, room))
@@ -83,6 +91,7 @@ class Memory:
         if not arena.free:
             arenas.pop()
         self._spare, self._lent = self._spare - size, self._lent + size
+        self._most_lent = max(self._most_lent, self._lent)
         return arena, room
 
     def _put(self, arena: _Arena, room: Room) -> None:
@@ -92,10 +101,13 @@ class Memory:
         self._spare, self._lent = self._spare + len(room), self._lent - len(room)
         if arena.is_unused:
             self._unused[arena] = None
-        while self._unused and self._spare > max(self._most_spare, self._lent // 2):
-            self._give_up(next(iter(self._unused)))
+        self._give_up(max(self._kept, self._most_lent))
 
-    def _give_up(self, arena: _Arena) -> None:
+    def _give_up(self, kept: int) -> None:
+        while self._unused and self._spare + self._lent > kept:
+            self._drop(next(iter(self._unused)))
+
+    def _drop(self, arena: _Arena) -> None:
         del self._unused[arena]
         self._with_room[len(arena.free[0])].remove(arena)
         self._spare -= arena.size
@@ -118,3 +130,9 @@ class _Arena:
 
 
 MEMORY = Memory()  # of the process, as malloc's is
+
+
+def sweep() -> None:
+    """Find what is held by nothing but itself, and give back what nobody needs."""
+    gc.collect()
+    MEMORY.trim()

@@ -1,9 +1,10 @@
 """The bytes of rounds: what this round's chunks may turn out to be, and what the last rounds were.
 
 Bytes are taken only if their sender was asked for them by hash, or they came from a chunk's owner, and only if they
-are a mean at all: what every member is going to apply must be readable. Decided rounds are kept for a while, and for as
-long as somebody who is catching up needs them. The oldest goes when the first mean of the next one is here, so that its
-memory serves again, and never more than is kept is held.
+are a mean at all: what every member is going to apply must be readable.
+
+A decided round goes when the first mean of the next one is here, whose memory it may be: a round is a whole vector. If
+somebody has fetched of it, it stays for KEPT_ROUNDS; and for as long as somebody who is catching up leases it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from shoal.protocol.messages.rounds import Ask, Certificate, ChunkRef, Commit, F
 from shoal.protocol.reducer import Reducer
 from shoal.protocol.wire import Payload
 
-KEPT_ROUNDS, MOST_ROUNDS = 3, 32  # decided rounds that are kept; and at most, for somebody who catches up slowly
+KEPT_ROUNDS, MOST_ROUNDS = 3, 32  # decided rounds that are kept for whoever fetches of them; and under a lease
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class Shelf:
         self._bytes: dict[tuple[int, Digest], tuple[bytes, Payload]] = {}  # (mask, payload)
         self._asked: dict[tuple[int, Digest], set[PeerId]] = {}  # who was
         self._decisions: dict[int, Decision] = {}
+        self._sought: set[int] = set()  # decided rounds of which somebody has fetched
         self._reducer: Reducer | None = None
         self.keep_after: int | None = None  # rounds above this one are leased by somebody who catches up
 
@@ -65,7 +67,7 @@ class Shelf:
     def put(self, chunk: int, hash: Digest, mask: bytes, payload: Payload) -> None:
         """Bytes that we made ourselves or got from the chunk's owner; the first make room for the rest of them."""
         if not self._bytes and self._decisions:
-            self._forget(max(self._decisions) - (KEPT_ROUNDS - 1))
+            self._forget(max(self._decisions))
         self._bytes[chunk, hash] = (mask, payload)
 
     def missing(self, chunks: Sequence[ChunkRef]) -> list[int]:
@@ -96,7 +98,7 @@ class Shelf:
     def decide(self, decision: Decision) -> None:
         """Keep a decided round for those who missed it."""
         self._decisions[decision.round] = decision
-        self._forget(decision.round - KEPT_ROUNDS)
+        self._forget(decision.round - 1)
 
     def decision(self, round: int) -> Decision | None:
         """A decided round, if it is still kept."""
@@ -111,14 +113,17 @@ class Shelf:
         if decision is not None and message.chunk < len(decision.chunks):
             ref = decision.chunks[message.chunk]
             if ref.hash == message.hash:
+                self._sought.add(message.round)
                 found = (ref.mask, decision.payloads[message.chunk])
         if found is None:
             return []
         return [Send(sender, Fetched(message.round, message.part, message.chunk, *found))]
 
-    def _forget(self, oldest: int) -> None:
-        """Keep no round up to `oldest`, but for those that are leased."""
-        if self.keep_after is not None:
-            oldest = max(min(oldest, self.keep_after), max(self._decisions) - MOST_ROUNDS)
-        for round in [round for round in self._decisions if round <= oldest]:
-            del self._decisions[round]
+    def _forget(self, last: int) -> None:
+        """Keep no round up to `last`, but for those that somebody fetches of, or leases."""
+        newest = max(self._decisions)
+        leased = newest if self.keep_after is None else max(self.keep_after, newest - MOST_ROUNDS)
+        for round in [round for round in self._decisions if round <= min(last, leased)]:
+            if round not in self._sought or round <= newest - KEPT_ROUNDS:
+                del self._decisions[round]
+                self._sought.discard(round)

@@ -43,31 +43,38 @@ def test_rooms_do_not_overlap() -> None:
     assert all(start + size <= after for (start, size), (after, _) in pairwise(places))
 
 
-def test_no_more_is_kept_than_is_to_be() -> None:
-    memory = Memory(spare=2 * ARENA)
+def test_what_a_round_leaves_is_kept_for_the_next_one_and_no_more() -> None:
+    memory = Memory(kept=0)
+    held = [memory.lend(MIB) for _ in range(3 * ARENA // MIB)]
+    held.clear()
+    assert memory.spare == 3 * ARENA
+    held = [memory.lend(2 * MIB) for _ in range(2 * ARENA // (2 * MIB))]
+    assert memory.spare == 3 * ARENA, "rooms of another size come from arenas of their own"
+    held.clear()
+    assert memory.spare == 3 * ARENA
+
+
+def test_who_needs_no_more_leaves_as_much_as_is_to_be_kept() -> None:
+    memory = Memory(kept=2 * ARENA)
     held = [memory.lend(MIB) for _ in range(5 * ARENA // MIB)]
+    memory.trim()
     assert memory.spare == 0
     held.clear()
+    assert memory.spare == 5 * ARENA
+    memory.trim()
     assert memory.spare == 2 * ARENA
 
 
-def test_what_a_round_leaves_is_kept_for_the_next_one() -> None:
-    memory = Memory(spare=0)
-    rounds = [[memory.lend(MIB) for _ in range(ARENA // MIB)] for _ in range(4)]
-    del rounds[0]
-    assert memory.spare == ARENA
-    rounds.clear()
-    assert memory.spare == 0
-
-
 def test_an_arena_of_which_something_is_lent_stays_whole() -> None:
-    memory = Memory(spare=0)
+    memory = Memory(kept=0)
     held = [memory.lend(MIB) for _ in range(ARENA // MIB)]
     del held[1:]
+    memory.trim()
     assert memory.spare == ARENA - MIB
     held += [memory.lend(MIB) for _ in range(ARENA // MIB - 1)]
     assert memory.spare == 0
     held.clear()
+    memory.trim()
     assert memory.spare == 0
 
 

@@ -51,13 +51,20 @@ def test_bytes_that_cannot_be_applied_are_refused_even_under_their_hash(shelf: S
         shelf.take(B, Fetched(5, 0, 0, MASK, POISON))
 
 
-def test_decided_rounds_are_served_and_then_forgotten(shelf: Shelf) -> None:
-    payloads = (b"mean 0", b"mean 1", b"mean 2")
-    for round in range(5, 10):
+def decide(shelf: Shelf, rounds: range) -> None:
+    for round in rounds:
         proof = certificate()
         proof = dataclasses.replace(proof, proposal=dataclasses.replace(proof.proposal, round=round))
-        shelf.decide(Decision(proof, value().chunks, payloads))
-    assert [round for round in range(5, 10) if shelf.decision(round)] == list(range(10 - KEPT_ROUNDS, 10))
+        shelf.decide(Decision(proof, value().chunks, (b"mean 0", b"mean 1", b"mean 2")))
+
+
+def kept(shelf: Shelf) -> list[int]:
+    return [round for round in range(200) if shelf.decision(round)]
+
+
+def test_a_decided_round_is_served(shelf: Shelf) -> None:
+    decide(shelf, range(5, 10))
+    assert kept(shelf) == [9]
     (commit,) = shelf.answer(A, Ask(9, 0, 0))
     assert isinstance(commit.message, Commit)  # type: ignore[union-attr]
     (fetched,) = shelf.answer(A, Fetch(9, 0, 1, refs()[1].hash))
@@ -65,34 +72,33 @@ def test_decided_rounds_are_served_and_then_forgotten(shelf: Shelf) -> None:
     assert shelf.answer(A, Fetch(9, 0, 1, refs()[0].hash)) == []
 
 
-def test_the_oldest_round_makes_room_for_the_next_one(shelf: Shelf) -> None:
-    for round in range(5, 10):
-        proof = certificate()
-        proof = dataclasses.replace(proof, proposal=dataclasses.replace(proof.proposal, round=round))
-        shelf.decide(Decision(proof, value().chunks, (b"", b"", b"")))
+def test_a_round_makes_room_for_the_next_one(shelf: Shelf) -> None:
+    decide(shelf, range(5, 10))
     shelf.put(0, refs()[0].hash, MASK, b"mean 0")
-    kept = list(range(11 - KEPT_ROUNDS, 10))
-    assert [round for round in range(5, 10) if shelf.decision(round)] == kept
-    shelf.put(1, refs()[1].hash, MASK, b"mean 1")
-    assert [round for round in range(5, 10) if shelf.decision(round)] == kept
+    assert kept(shelf) == []
+    assert shelf.answer(A, Ask(9, 0, 0)) == []
+
+
+def test_a_round_of_which_somebody_fetches_stays_for_a_while(shelf: Shelf) -> None:
+    decide(shelf, range(5, 6))
+    assert shelf.answer(A, Fetch(5, 0, 1, refs()[1].hash))
+    shelf.put(0, refs()[0].hash, MASK, b"mean 0")
+    assert kept(shelf) == [5]
+    decide(shelf, range(6, 5 + KEPT_ROUNDS))
+    assert kept(shelf) == [5, 4 + KEPT_ROUNDS]
+    decide(shelf, range(5 + KEPT_ROUNDS, 6 + KEPT_ROUNDS))
+    assert kept(shelf) == [5 + KEPT_ROUNDS]
 
 
 def test_rounds_are_kept_for_whoever_catches_up(shelf: Shelf) -> None:
     shelf.keep_after = 4
-    for round in range(5, 15):
-        proof = certificate()
-        proof = dataclasses.replace(proof, proposal=dataclasses.replace(proof.proposal, round=round))
-        shelf.decide(Decision(proof, value().chunks, (b"", b"", b"")))
+    decide(shelf, range(5, 15))
     shelf.put(0, refs()[0].hash, MASK, b"mean 0")
-    assert all(shelf.decision(round) for round in range(5, 15))
+    assert kept(shelf) == list(range(5, 15))
 
 
 def test_nobody_makes_us_keep_rounds_for_ever(shelf: Shelf) -> None:
     shelf.keep_after = 4
     last = 5 + 2 * MOST_ROUNDS
-    for round in range(5, last + 1):
-        proof = certificate()
-        proof = dataclasses.replace(proof, proposal=dataclasses.replace(proof.proposal, round=round))
-        shelf.decide(Decision(proof, value().chunks, (b"", b"", b"")))
-    kept = [round for round in range(5, last + 1) if shelf.decision(round)]
-    assert kept == list(range(last - MOST_ROUNDS + 1, last + 1))
+    decide(shelf, range(5, last + 1))
+    assert kept(shelf) == list(range(last - MOST_ROUNDS + 1, last + 1))
