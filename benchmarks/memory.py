@@ -1,4 +1,4 @@
-"""What a daemon holds in the rounds of a large model: at most 3 times the vector, beside its state.
+"""What a daemon holds in the rounds of a large model: at most 3 times the vector, beside what it has to keep.
 
     benchmarks/memory.py [--mib 256] [--nodes 3] [--rounds 4] [--checkpoint-every 0] [--json]
 
@@ -7,8 +7,9 @@ Real nodes with the built-in workers, over loopback, one step a round, codec fp3
     idle        resident in a run of next to no parameters
     committed   the state: two versions, each of parameters and outer momentum; with checkpoints three, as the one that
                 is being written is leased
+    kept        the means of the last round, without which voters that were stopped could not go on
     peak        the most that was ever resident in `--rounds` rounds, after the first ones
-    beside      peak - idle - committed; the limit is on this, divided by the vector
+    beside      peak - idle - committed - kept; the limit is on this, divided by the vector
 
 `own` and `shared` are of the fullest moment that was seen (20 looks a second; `peak` misses none): shared with the
 worker are parameters and contribution, of which all is counted here. Linux: /proc. Exit 1 if the limit is missed.
@@ -69,6 +70,7 @@ class Result:
     vector: int
     idle: int
     committed: int
+    kept: int
     peak: int
     own: int
     shared: int
@@ -151,12 +153,13 @@ def _ask(node: Node, *words: str) -> Any:
 
 
 def _result(vector: int, committed: int, idle: Memory, peak: int, fullest: Memory) -> Result:
-    beside = (peak - idle.resident - committed) / vector
-    return Result(vector, idle.resident, committed, peak, fullest.own, fullest.shared, round(beside, 2))
+    kept = vector
+    beside = (peak - idle.resident - committed - kept) / vector
+    return Result(vector, idle.resident, committed, kept, peak, fullest.own, fullest.shared, round(beside, 2))
 
 
 def _table(results: Sequence[Result]) -> list[str]:
-    columns = ("idle", "committed", "peak", "own", "shared")
+    columns = ("idle", "committed", "kept", "peak", "own", "shared")
     rows = [[str(getattr(result, column) // MIB) for column in columns] for result in results]
     lines = [["daemon", *columns, "beside / vector"]]
     lines += [[str(n), *row, f"{result.beside:.2f}"] for n, (row, result) in enumerate(zip(rows, results, strict=True))]

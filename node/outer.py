@@ -20,7 +20,6 @@ from shoal.protocol.chunks import chunk_bounds, fitting_bytes
 from shoal.protocol.compression import codec
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import Digest
-from shoal.protocol.memory import MEMORY
 from shoal.protocol.reduction.mean import MeanReducer
 from shoal.protocol.roster import Base
 from shoal.protocol.wire import Payload
@@ -57,7 +56,7 @@ class OuterState:
         return MeanReducer([stop - start for start, stop in self._bounds], self._scatter, self._gather)
 
     def encoder(self, vector: FloatArray) -> Callable[[int], Payload]:
-        """Encodes a chunk of a contribution when it is asked for; `vector` must not change meanwhile."""
+        """Encodes a chunk of a contribution when it is asked for; `vector` is finite, and must not change meanwhile."""
         flat, bounds, scatter = torch.from_numpy(vector), self._bounds, self._scatter
 
         def encode(chunk: int) -> Payload:  # it may outlive us, in what was sent last
@@ -68,7 +67,6 @@ class OuterState:
     def apply(self, payloads: Sequence[Payload]) -> Snapshot:
         """The outer step on the mean that a round has committed."""
         method = self._manifest.method
-        MEMORY.trim()  # to what this round holds, which the next one will need
         return self.committed.apply(self._decoded(payloads), lr=method.outer_lr, momentum=method.outer_momentum)
 
     def install(self, base: Base, payloads: Sequence[Payload]) -> Snapshot:
@@ -133,7 +131,4 @@ class StateStore:
 
     def _held(self) -> dict[int, Snapshot]:
         held = {round: lease.snapshot for round, lease in self._leases.copy().items()}
-        for snapshot in (self._committed.previous, self._committed.current):
-            if snapshot is not None:
-                held[snapshot.round] = snapshot
-        return held
+        return held | {snapshot.round: snapshot for snapshot in self._committed.versions()}

@@ -12,6 +12,7 @@ import mmap
 import os
 import sys
 import tempfile
+from contextlib import suppress
 from types import TracebackType
 
 import numpy as np
@@ -68,18 +69,20 @@ class SharedVector:
     def clear(self) -> None:
         """Give the memory back to the system, for all who have the vector: it is zeros now, until it is written again.
 
-        Only Linux can; elsewhere, nothing happens.
+        Only Linux can, and not everywhere; else, nothing happens.
         """
         mapping = self._mapping  # it may be closed while we work in a thread
         if mapping is not None and sys.platform == "linux":
-            mapping.madvise(mmap.MADV_REMOVE)
+            with suppress(OSError):
+                mapping.madvise(mmap.MADV_REMOVE)
 
     def copied(self) -> FloatArray:
         """A copy of the numbers, for which nothing of the vector is mapped; LocalError if it is closed."""
         copy = np.empty(self.elements, dtype=np.float32)
         rest, at = copy.data.cast("B"), 0
         while rest:
-            count = os.preadv(self.fd, [rest[:MOST_READ]], at)
+            if not (count := os.preadv(self.fd, [rest[:MOST_READ]], at)):
+                raise LocalError("the shared vector is shorter than it was made")
             rest, at = rest[count:], at + count
         return copy
 

@@ -108,6 +108,11 @@ class CommittedState:
             raise RemoteError(f"the state's root is {short(snapshot.root)}, not {short(expected_root)}")
         return self._publish(snapshot)
 
+    def versions(self) -> list[Snapshot]:
+        """The previous one, if it is here, and the current one."""
+        with self._lock:
+            return [each for each in (self.previous, self.current) if each is not None]
+
     def lease(self, root: Digest | None = None) -> Lease:
         """Pin the version with `root`, by default the current one; LocalError if it is not here any more."""
         with self._lock:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 FLOAT_BYTES = 4
 PARTS = 32  # chunks that keep all busy: an owner adds one, while others come and go
-LEAST_PAYLOAD, MOST_PAYLOAD = 256 << 10, 4 << 20  # bytes
-MOST_BYTES = 8 << 20  # of fp32
+LEAST_BYTES, MOST_BYTES = 256 << 10, 8 << 20  # of fp32
+MOST_PAYLOAD = 4 << 20  # bytes
 SAMPLE = 1 << 20  # values
 
 
@@ -28,5 +28,5 @@ def fitting_bytes(size: int, bytes_for: Callable[[int], int]) -> int:
     sent again as a whole.
     """
     ratio = bytes_for(SAMPLE) / (FLOAT_BYTES * SAMPLE)
-    wanted = min(max(FLOAT_BYTES * size / PARTS, LEAST_PAYLOAD / ratio), MOST_PAYLOAD / ratio, MOST_BYTES)
+    wanted = min(max(FLOAT_BYTES * size / PARTS, LEAST_BYTES), MOST_PAYLOAD / ratio, MOST_BYTES)
     return 1 << (int(wanted).bit_length() - 1)

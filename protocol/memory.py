@@ -33,6 +33,11 @@ ROUND = 1 << 16  # bytes: sizes are rounded up to this, so that one room serves 
 Room = npt.NDArray[np.uint8]
 
 
+def rounded(size: int) -> int:
+    """How many bytes the room for so many takes."""
+    return max(1, -(-size // ROUND)) * ROUND
+
+
 class Memory:
     """Arenas, by the size of the rooms in them."""
 
@@ -51,11 +56,10 @@ class Memory:
 
     def lend(self, size: int, gave_back: Callable[[], None] = lambda: None) -> memoryview:
         """Room for so many bytes, with anything in it. Once it is free, `gave_back` is called, which never waits."""
-        rounded = max(1, -(-size // ROUND)) * ROUND
         with self._lock:
             self._take_back()
-            arena, room = self._take(rounded)
-        view = room[:]  # it goes when all that looks at the room has gone
+            arena, room = self._take(rounded(size))
+        view = np.frombuffer(room.data, np.uint8)  # goes when all that looks at the room has: none looks past it
         weakref.finalize(view, self._free, arena, room, gave_back).atexit = False
         return view.data[:size]
 
@@ -118,7 +122,7 @@ class _Arena:
         number = max(1, ARENA // room)
         self.size = number * room
         memory = mmap.mmap(-1, self.size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(AttributeError, OSError):  # a system without them
             memory.madvise(mmap.MADV_HUGEPAGE)
         whole = np.frombuffer(memory, np.uint8)
         self.free = [whole[start : start + room] for start in range(0, self.size, room)]

@@ -107,7 +107,7 @@ class Round:
         return [] if self.attempt is not None else self._digest(now, self._matching.peer_changed(now))
 
     def give_up(self) -> None:
-        """Nothing comes of it here: another state is about to be installed."""
+        """Nothing comes of it here: another state is about to be installed, or we leave."""
         self._wanted.give_up()
 
     # -- inputs ---------------------------------------------------------------------------------------------

@@ -159,6 +159,8 @@ class Rounds:
             return []
         self._has_left = True
         self._remember_votes()
+        if self._round is not None:
+            self._round.give_up()
         leaves = self.departure.last_words()
         if self._voted is None or not leaves:
             return []

@@ -3,7 +3,7 @@
 Bytes are taken only if their sender was asked for them by hash, or they came from a chunk's owner, and only if they
 are a mean at all: what every member is going to apply must be readable.
 
-A decided round goes when the first mean of the next one is here, whose memory it may be: a round is a whole vector. If
+A decided round stays until the next one is decided: till then, voters that have stopped may need it to go on. If
 somebody has fetched of it, it stays for KEPT_ROUNDS; and for as long as somebody who is catching up leases it.
 """
 
@@ -65,9 +65,7 @@ class Shelf:
             raise PayloadError(f"sent a bad result of chunk {chunk}: {error.reason}", sender) from error
 
     def put(self, chunk: int, hash: Digest, mask: bytes, payload: Payload) -> None:
-        """Bytes that we made ourselves or got from the chunk's owner; the first make room for the rest of them."""
-        if not self._bytes and self._decisions:
-            self._forget(max(self._decisions))
+        """Bytes that we made ourselves or got from the chunk's owner."""
         self._bytes[chunk, hash] = (mask, payload)
 
     def missing(self, chunks: Sequence[ChunkRef]) -> list[int]:

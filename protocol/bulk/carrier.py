@@ -27,7 +27,7 @@ AHEAD = 2  # payloads that a stream is given
 FRUITLESS = 3  # attempts in a row that brought no socket that lasted
 LASTED = 10.0  # seconds
 AGAIN = (20.0, 600.0)  # seconds until a socket is tried for again, and at most after many failures
-SOON = 1.0  # the same, where the peer only has to learn yet that we are in a run with it
+SOON = (1.0, 20.0)  # the same, where the peer only has to learn yet that we are in a run with it
 REFUSED = "refused"  # the code of a TransportError: then it has to
 
 log = logging.getLogger(__name__)
@@ -132,7 +132,7 @@ class Carrier:
         except (TransportError, RemoteError) as error:
             log.debug("no bulk socket: %s", error)
             if isinstance(error, TransportError) and error.code == REFUSED:
-                self._fruitless, first = self._fruitless - 1, SOON
+                self._fruitless, (first, longest) = self._fruitless - 1, SOON
         finally:
             grace.cancel()
             self._attempt = None

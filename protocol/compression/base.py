@@ -49,7 +49,10 @@ class Codec(Protocol):
         ...
 
     def lend(self, values: Tensor) -> Payload:
-        """The same, but it may be the very memory of `values`, which must not change as long as the payload lives."""
+        """The same, but it may be the very memory of `values`, which must not change as long as the payload lives.
+
+        Then nobody looks whether they are finite: whoever lends them has done so.
+        """
         ...
 
     def peak(self, payload: Payload, n: int) -> float:

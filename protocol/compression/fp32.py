@@ -29,14 +29,14 @@ class Fp32(Dense):
 
     def encode(self, values: Tensor) -> Payload:
         """The values as they are."""
+        if not is_finite(values):
+            raise diverged()
         copy = MEMORY.lend(self.bytes_for(len(values)))
         copy[:] = self.lend(values)
         return copy.toreadonly()
 
     def lend(self, values: Tensor) -> Payload:
         """The values themselves."""
-        if not is_finite(values):
-            raise diverged()
         return values.cpu().numpy().astype(WIRE, copy=False).view(np.uint8).data.toreadonly()
 
     def peak(self, payload: Payload, n: int) -> float:

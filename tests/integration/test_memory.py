@@ -78,7 +78,7 @@ def test_two_hundred_rounds_leave_nothing_in_a_daemon(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("checkpoint_every", [0, 2])
-def test_a_daemon_in_a_round_holds_at_most_three_vectors_beside_its_state(checkpoint_every: int) -> None:
+def test_a_daemon_in_a_round_holds_at_most_three_vectors_beside_what_it_keeps(checkpoint_every: int) -> None:
     words = ["--mib", str(MIB), "--nodes", str(NODES), "--checkpoint-every", str(checkpoint_every), "--json"]
     done = subprocess.run([sys.executable, str(BENCHMARK), *words], capture_output=True, text=True, timeout=600)
     assert done.stdout, done.stderr

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import threading
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pytest
+import torch
 
 from shoal.protocol.memory import ARENA, ROUND, Memory
 
@@ -29,6 +33,37 @@ def test_room_is_used_again_when_the_last_view_of_it_is_gone() -> None:
     again = memory.lend(MIB - ROUND + 1)
     assert place(again) == first
     assert len(again) == MIB - ROUND + 1
+
+
+WAYS: dict[str, Callable[[memoryview], Any]] = {
+    "a part": lambda view: view[10:20],
+    "frombuffer": lambda view: np.frombuffer(view, np.uint8)[5:],
+    "asarray": lambda view: np.asarray(view)[5:],
+    "ndarray": lambda view: np.ndarray((7,), np.uint8, buffer=view)[1:],
+    "its own array": lambda view: np.asarray(view.obj)[1:],
+    "torch": lambda view: torch.frombuffer(view, dtype=torch.uint8)[3:],
+    "torch and back": lambda view: torch.frombuffer(view, dtype=torch.uint8)[3:].numpy()[2:],
+    "read only": lambda view: view.toreadonly()[1:],
+    "other numbers": lambda view: view.cast("f"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_room_is_not_lent_again_while_anybody_looks_at_it(way: str) -> None:
+    memory = Memory()
+    view = memory.lend(MIB)
+    look, first = WAYS[way](view), place(view)
+    del view
+    gc.collect()
+    assert place(memory.lend(MIB)) != first
+    del look
+    gc.collect()
+    assert place(memory.lend(MIB)) == first
+
+
+def test_a_system_without_huge_pages_has_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mmap, "MADV_HUGEPAGE", 9999, raising=False)
+    assert len(Memory().lend(MIB)) == MIB
 
 
 def test_a_thousand_rooms_one_after_the_other_are_one() -> None:

@@ -95,10 +95,3 @@ def test_a_pinned_version_outlives_later_commits() -> None:
     state.apply(mean_of(state, [np.ones(state.elements, np.float32)], [1]))
     assert store.versions() == [4, 5]
     assert store.chunk(0, 0) == b"", "it is gone"
-
-
-def test_a_contribution_that_is_not_finite_never_leaves() -> None:
-    state = OuterState(manifest())
-    vector = torch.full((state.elements,), float("nan")).numpy()
-    with pytest.raises(Exception, match="NaN"):
-        state.encoder(vector)(0)

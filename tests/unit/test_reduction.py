@@ -128,7 +128,15 @@ def test_chunks_cover_the_vector_in_whole_blocks(size: int, chunk_bytes: int, bl
 
 @pytest.mark.parametrize(
     ("mib", "name", "chunk"),
-    [(1, "fp32", 0.25), (16, "fp32", 0.5), (64, "fp32", 2), (256, "fp32", 4), (16, "int8", 0.5), (256, "int8", 8)],
+    [
+        (1, "fp32", 0.25),
+        (16, "fp32", 0.5),
+        (64, "fp32", 2),
+        (256, "fp32", 4),
+        (16, "int8", 0.5),
+        (256, "int8", 8),
+        (16, "topk", 0.5),
+    ],
 )
 def test_chunks_fit_the_vector_and_the_codec(mib: int, name: str, chunk: float) -> None:
     """Enough of them to keep all busy, none so long that others wait for it, none so short that it costs more."""

@@ -72,11 +72,13 @@ def test_a_decided_round_is_served(shelf: Shelf) -> None:
     assert shelf.answer(A, Fetch(9, 0, 1, refs()[0].hash)) == []
 
 
-def test_a_round_makes_room_for_the_next_one(shelf: Shelf) -> None:
-    decide(shelf, range(5, 10))
+def test_a_round_stays_until_the_next_one_is_decided(shelf: Shelf) -> None:
+    decide(shelf, range(5, 6))
     shelf.put(0, refs()[0].hash, MASK, b"mean 0")
-    assert kept(shelf) == []
-    assert shelf.answer(A, Ask(9, 0, 0)) == []
+    assert kept(shelf) == [5]
+    decide(shelf, range(6, 7))
+    assert kept(shelf) == [6]
+    assert shelf.answer(A, Ask(5, 0, 0)) == []
 
 
 def test_a_round_of_which_somebody_fetches_stays_for_a_while(shelf: Shelf) -> None:

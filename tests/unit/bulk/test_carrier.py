@@ -321,7 +321,7 @@ async def test_who_only_has_to_learn_yet_that_we_belong_together_is_asked_again_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(carrier, "AGAIN", (600.0, 600.0))
-    monkeypatch.setattr(carrier, "SOON", SHORT)
+    monkeypatch.setattr(carrier, "SOON", (SHORT, 600.0))
     async with world() as it:
         refusals = [TransportError("we know of no run", REFUSED)] * 3
         it.connect = answering(*refusals, True)  # type: ignore[method-assign]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 from typing import Any
 
+import pytest
 import torch
 
 from shoal.protocol.bulk.tenants import Tenant
+from shoal.protocol.memory import MEMORY, ROUND
 from tests.unit.bulk.kit import in_thread
 
 MIB = 1 << 20
@@ -71,13 +73,65 @@ def test_who_waits_goes_away_without_when_nothing_is_wanted_any_more() -> None:
     tenant, got, wanted = Tenant(MIB), list[memoryview | None](), [True]
     held = tenant.lend(MIB)
     thread = in_thread(lambda: got.append(tenant.take(MIB, lambda: wanted[0])))
-    while not tenant._takers:
+    while not tenant._waiting:
         pass
     wanted[0] = False
     tenant.wake()
     thread.join(20)
     assert got == [None]
     assert tenant.held == len(held)
+
+
+def test_who_only_looks_takes_nobodys_turn() -> None:
+    """Whoever asks how much is held settles what was given back, and who waits for it hears of it all the same."""
+    for _ in range(40):
+        tenant, got = Tenant(MIB), list[memoryview | None]()
+        held = [tenant.lend(MIB)]
+        thread = in_thread(lambda tenant=tenant, got=got: got.append(tenant.take(MIB, always)))  # type: ignore[misc]
+        while not tenant._waiting:
+            pass
+        held.clear()
+        assert tenant.held in (0, MIB)
+        thread.join(20)
+        assert len(got) == 1
+
+
+def test_what_one_cannot_use_another_can() -> None:
+    tenant, got = Tenant(2 * MIB), list[memoryview | None]()
+    held = [tenant.lend(MIB), tenant.lend(MIB // 2), tenant.lend(MIB // 2)]
+    wanted = [True]
+    large = in_thread(lambda: got.append(tenant.take(2 * MIB, lambda: wanted[0])))
+    while len(tenant._waiting) < 1:
+        pass
+    small = in_thread(lambda: got.append(tenant.take(MIB // 2, always)))
+    while len(tenant._waiting) < 2:
+        pass
+    held.pop()
+    small.join(20)
+    assert [len(each) for each in got if each is not None] == [MIB // 2]
+    wanted[0] = False
+    tenant.wake()
+    large.join(20)
+    assert None in got
+
+
+def test_room_that_is_not_to_be_had_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(size: int, gave_back: object) -> memoryview:
+        raise MemoryError
+
+    monkeypatch.setattr(MEMORY, "lend", none)
+    tenant = Tenant(MIB)
+    with pytest.raises(MemoryError):
+        tenant.take(MIB, always)
+    assert tenant.held == 0
+
+
+def test_small_payloads_count_as_the_room_they_take() -> None:
+    tenant = Tenant(MIB)
+    held = [tenant.lend(1) for _ in range(16)]
+    assert (tenant.held, tenant.is_full) == (16 * ROUND, True)
+    held.clear()
+    assert tenant.held == 0
 
 
 def test_one_payload_everybody_gets_room_for_however_large() -> None:
