@@ -7,7 +7,6 @@ import weakref
 
 import numpy as np
 import pytest
-import torch
 
 from shoal.node.manifest import CodecSpec, Manifest, MethodSpec, ModelSpec, RoundSpec
 from shoal.node.outer import OuterState, StateStore, parameters
