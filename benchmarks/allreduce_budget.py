@@ -127,7 +127,7 @@ def main() -> None:
     sealed = 2 * away  # of a peer: contributions to other owners, and the means of its own chunks to all others
     bytes_of = {
         "sealing": sealed,
-        "checks for NaN": 3 * whole,  # what is encoded, what is added, and the means
+        "checks for NaN": whole + away,  # what is added, and the means of others
         "additions": away,
         "hashes": whole,
         "copies": whole + (whole - away),  # into the result, and of the first contribution to each chunk

@@ -20,6 +20,7 @@ from shoal.protocol.chunks import chunk_bounds, fitting_bytes
 from shoal.protocol.compression import codec
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import Digest
+from shoal.protocol.memory import MEMORY
 from shoal.protocol.reduction.mean import MeanReducer
 from shoal.protocol.roster import Base
 from shoal.protocol.wire import Payload
@@ -67,6 +68,7 @@ class OuterState:
     def apply(self, payloads: Sequence[Payload]) -> Snapshot:
         """The outer step on the mean that a round has committed."""
         method = self._manifest.method
+        MEMORY.trim()  # what only averaging needs is the worker's meanwhile
         return self.committed.apply(self._decoded(payloads), lr=method.outer_lr, momentum=method.outer_momentum)
 
     def install(self, base: Base, payloads: Sequence[Payload]) -> Snapshot:
