@@ -8,12 +8,12 @@
     {"round": n}             ->                           once per round; the vector is made before it is answered
                              <-   {"armed": true}
     {"go": true}             ->
-                             <-   {"submitted": t, "held": t, "carried": bytes, "error": e, "line": [up, down]}
+                             <-   {"submitted": t, "held": t, "carried": bytes, "error": e}     "cpu": s, "line": [up, down]
     end of input             ->   the child ends
 
 Times are of `time.monotonic`, one clock for all processes of a machine; `carried` is what the loopback interface had
-carried when the mean was held; `line` is what the peer knows of its own, if it
-measures it. Whatever else is printed goes to stderr.
+carried when the mean was held. Who knows them adds `cpu`, its processor seconds until then, and
+`line`, what it knows of its own, up and down. Whatever else is printed goes to stderr.
 """
 
 from __future__ import annotations
