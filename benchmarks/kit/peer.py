@@ -8,7 +8,7 @@
     {"round": n}             ->                           once per round; the vector is made before it is answered
                              <-   {"armed": true}
     {"go": true}             ->
-                             <-   {"submitted": t, "held": t, "carried": bytes, "error": e}     "cpu": s, "line": [up, down]
+                             <-   {"submitted": t, "held": t, "carried": bytes, "error": e}
     end of input             ->   the child ends
 
 Times are of `time.monotonic`, one clock for all processes of a machine; `carried` is what the loopback interface had
