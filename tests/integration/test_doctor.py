@@ -78,6 +78,7 @@ def test_what_is_wrong_is_said_with_the_steps_that_show_it(children: Children, t
     _, report = examine(b, door)
     assert report["path"] == "direct"
     os.kill(c.pid, signal.SIGKILL)
+    until(lambda: not c.is_running, "the end of the process, whose door closes after its connections", c.words)
     until(lambda: names[c] not in {row["peer"] for row in b.client.peers()}, "the loss", b.words)
     steps, report = examine(b, door)
     assert (report["path"], report["verdict"]["code"], report["verdict"]["side"]) == (None, "refused", "theirs")

@@ -39,7 +39,7 @@ model    llama with 820,352 parameters: 4 layers of 128, 256 tokens, context 128
 data     the sources of Python's standard library, which are here
 method   diloco: 20 steps of 8 sequences alone, then an average; changes are sent in full
 rounds   14 done, and no last one; 4 members; about one every 12 s
-memory   about 890 MiB: 450 MiB for the node, 450 MiB to train, partly on a GPU if used
+memory   about 890 MiB: 440 MiB for the node, 450 MiB to train, partly on a GPU if used
 traffic  about 5.0 MiB a round, 35 GiB a day, each way; 6.3 MiB to begin with
 """
 
