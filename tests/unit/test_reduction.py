@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from shoal.protocol.chunks import chunk_bounds, fitting_bytes
-from shoal.protocol.compression import CODECS, codec
+from shoal.protocol.compression import CODECS, Payload, codec
+from shoal.protocol.compression.fp32 import Fp32
 from shoal.protocol.errors import PayloadError
 from shoal.protocol.reduction import MeanReducer
 from shoal.protocol.wire import MAX_BULK_FRAME
@@ -114,6 +115,33 @@ def test_chunks_are_apart_and_what_one_leaves_behind_is_not_in_the_next() -> Non
     fourth.add(1, fp32.encode(torch.ones(3)))
     assert second.finish() == bytes(12)
     assert fourth.finish() == fp32.encode(torch.ones(3))
+
+
+class Wary(Fp32):
+    """It takes only what was looked at."""
+
+    def __init__(self) -> None:
+        self.looked_at: set[bytes] = set()
+
+    def peak(self, payload: Payload, n: int) -> float:
+        found = super().peak(payload, n)
+        self.looked_at.add(bytes(payload))
+        return found
+
+    def decode(self, payload: Payload, n: int, out: Tensor | None = None) -> Tensor:
+        assert bytes(payload) in self.looked_at
+        return super().decode(payload, n, out)
+
+    def add(self, total: Tensor, payload: Payload, weight: float = 1.0) -> None:
+        assert bytes(payload) in self.looked_at
+        super().add(total, payload, weight)
+
+
+def test_nothing_is_added_that_was_not_looked_at() -> None:
+    total = MeanReducer([3], Wary(), fp32).open(0)
+    for value in (1.0, 2.0, 6.0):
+        total.add(1, fp32.encode(torch.full((3,), value)))
+    assert total.finish() == fp32.encode(torch.full((3,), 3.0))
 
 
 @given(st.integers(0, 10_000), st.integers(4, 4096), st.sampled_from([1, 3, 1024]))
