@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from typing import Any
 
 import pytest
@@ -17,6 +18,12 @@ MIB = 1 << 20
 
 def always() -> bool:
     return True
+
+
+def someone_waits(tenant: Tenant, number: int = 1) -> None:
+    deadline = time.monotonic() + 20
+    while len(tenant._waiting) < number:
+        assert time.monotonic() < deadline
 
 
 def test_what_is_held_in_a_tensor_is_held() -> None:
@@ -73,8 +80,7 @@ def test_who_waits_goes_away_without_when_nothing_is_wanted_any_more() -> None:
     tenant, got, wanted = Tenant(MIB), list[memoryview | None](), [True]
     held = tenant.lend(MIB)
     thread = in_thread(lambda: got.append(tenant.take(MIB, lambda: wanted[0])))
-    while not tenant._waiting:
-        pass
+    someone_waits(tenant)
     wanted[0] = False
     tenant.wake()
     thread.join(20)
@@ -88,8 +94,7 @@ def test_who_only_looks_takes_nobodys_turn() -> None:
         tenant, got = Tenant(MIB), list[memoryview | None]()
         held = [tenant.lend(MIB)]
         thread = in_thread(lambda tenant=tenant, got=got: got.append(tenant.take(MIB, always)))  # type: ignore[misc]
-        while not tenant._waiting:
-            pass
+        someone_waits(tenant)
         held.clear()
         assert tenant.held in (0, MIB)
         thread.join(20)
@@ -101,11 +106,9 @@ def test_what_one_cannot_use_another_can() -> None:
     held = [tenant.lend(MIB), tenant.lend(MIB // 2), tenant.lend(MIB // 2)]
     wanted = [True]
     large = in_thread(lambda: got.append(tenant.take(2 * MIB, lambda: wanted[0])))
-    while len(tenant._waiting) < 1:
-        pass
+    someone_waits(tenant)
     small = in_thread(lambda: got.append(tenant.take(MIB // 2, always)))
-    while len(tenant._waiting) < 2:
-        pass
+    someone_waits(tenant, 2)
     held.pop()
     small.join(20)
     assert [len(each) for each in got if each is not None] == [MIB // 2]
