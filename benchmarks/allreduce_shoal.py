@@ -59,7 +59,7 @@ class Peer:
         for name, address in zip(names, addresses, strict=True):
             if name != self.network.peer:
                 self.network.remember(name, [address])
-        policy = Policy(2, len(names), len(names), 1, len(self._bounds))
+        policy = Policy(2, len(names), len(names), 1, (len(self._bounds),))
         member = Member(
             self.network.peer,
             self.network.addresses(),

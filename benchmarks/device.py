@@ -20,7 +20,8 @@ from torch.profiler import ProfilerActivity, profile
 from shoal.node.corpus import Corpus, stdlib_corpus
 from shoal.node.device import device_bytes, device_name, pin
 from shoal.node.inner import InnerTrainer
-from shoal.node.manifest import Manifest, MethodSpec, ModelSpec
+from shoal.node.manifest import Manifest, ModelSpec
+from shoal.node.method_spec import MethodSpec
 from shoal.node.moments import moments_size
 from shoal.node.shm import SharedVector
 
@@ -87,11 +88,12 @@ def transfers(trainer: InnerTrainer) -> str:
         pin(each, trainer.device)
     trainer.layout.read(trainer.model, theta)
     into = seconds(lambda: trainer.load(theta), trainer)
-    out = seconds(lambda: trainer.contribute(theta, change), trainer) + seconds(lambda: trainer.store(moments), trainer)
+    out = seconds(lambda: torch.sub(theta, trainer.read(change), out=change), trainer)
+    out += seconds(lambda: trainer.store(moments), trainer)
     return f"in {into * 1e3:.1f} ms, out {out * 1e3:.1f} ms for {4 * trainer.layout.size / 2**20:.1f} MiB"
 
 
-def seconds(what: Callable[[], None], trainer: InnerTrainer) -> float:
+def seconds(what: Callable[[], object], trainer: InnerTrainer) -> float:
     """The median of five."""
     times = []
     for _ in range(5):

@@ -17,11 +17,12 @@ from shoal.node.corpus import Corpus
 from shoal.node.device import mixed_precision
 from shoal.node.lanes import lane_batch
 from shoal.node.layout import Layout
-from shoal.node.manifest import Manifest, MethodSpec
-from shoal.node.methods.diloco import pseudo_gradient
+from shoal.node.manifest import Manifest
+from shoal.node.method_spec import MethodSpec
+from shoal.node.methods.registry import timetable_of
 from shoal.node.model import Llama, build
 from shoal.node.recorded_step import RecordedStep
-from shoal.node.schedule import inner_lr
+from shoal.node.schedule import rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,15 @@ class InnerRound:
     tokens: int
     loss: float  # mean over the steps
 
+    def __add__(self, other: InnerRound) -> InnerRound:
+        """Both, one after the other."""
+        steps = self.steps + other.steps
+        total = self.loss * self.steps + other.loss * other.steps
+        return InnerRound(steps, self.tokens + other.tokens, total / max(1, steps))
+
+
+NOTHING = InnerRound(steps=0, tokens=0, loss=0.0)
+
 
 class InnerTrainer:
     """The model, its AdamW and the text, on one device."""
@@ -51,33 +61,47 @@ class InnerTrainer:
         self.device = torch.device(device)
         self.model: Llama = build(manifest.model, manifest.seed).to(self.device)
         self.layout = Layout.of(self.model)
+        self.timetable = timetable_of(manifest, self.layout)
         self.optimizer = adamw(self.model, manifest.method, self.device)
         self._run = self._runner()
 
     def load(self, theta: Tensor) -> None:
-        """Start from the committed parameters, a flat fp32 vector."""
+        """Go on from these weights, a flat fp32 vector."""
         self.layout.load(theta, self.model)
 
-    def train(
-        self, round: int, lanes: Sequence[int], keep_going: Callable[[InnerStep], bool] = lambda _: True
-    ) -> InnerRound:
-        """Up to H inner steps on the batches of `lanes`, joined; stops early when `keep_going` says no.
+    def read(self, out: Tensor | None = None) -> Tensor:
+        """A copy of the weights as a flat vector on the CPU, in `out` if given."""
+        return self.layout.read(self.model, out)
 
-        It is asked after each step but the last, so at least one step is made.
+    def train(
+        self,
+        round: int,
+        lanes: Sequence[int],
+        keep_going: Callable[[InnerStep], bool] = lambda _: True,
+        first: int = 0,
+        steps: int | None = None,
+    ) -> InnerRound:
+        """So many inner steps of the round on the batches of `lanes`, joined, from its step `first` (from 0) on.
+
+        Without `steps`, all that the round has. It stops early when `keep_going` says no, which is asked after each
+        step, so at least one is made.
         """
-        total, tokens, step = 0.0, 0, 0
-        for step in range(self.manifest.method.inner_steps):
+        total, tokens, made = 0.0, 0, 0
+        for step in range(first, first + (self.timetable.steps(round) - first if steps is None else steps)):
             loss, seen = self._step(round, step, lanes)
-            total, tokens = total + loss, tokens + seen
+            total, tokens, made = total + loss, tokens + seen, made + 1
             if not keep_going(InnerStep(step + 1, loss, tokens)):
                 break
-        return InnerRound(step + 1, tokens, total / (step + 1))
+        return InnerRound(made, tokens, total / made)
 
-    def contribute(self, theta: Tensor, out: Tensor) -> None:
-        """Write the pseudo-gradient since `theta`, which was loaded, to the flat vector `out`."""
-        starts, outs = self.layout.views(theta), self.layout.views(out)
-        for name, weight in self.model.named_parameters():
-            outs[name].copy_(pseudo_gradient(starts[name].to(self.device), weight.detach()))
+    def gradient(self, round: int, lanes: Sequence[int], first: int, out: Tensor) -> InnerStep:
+        """Write to `out`, (d,), the gradient at the weights on the batch of inner step `first`; none is made."""
+        tokens = self._batch(round, first, lanes)
+        self.optimizer.zero_grad()
+        loss = self._backward(tokens.to(self.device))
+        gradients = {name: weight.grad for name, weight in self.model.named_parameters() if weight.grad is not None}
+        self.layout.pack(gradients, out)
+        return InnerStep(first + 1, loss.item(), tokens.shape[0] * (tokens.shape[1] - 1))
 
     def store(self, out: Tensor) -> None:
         """Write AdamW's state to a vector of `moments_size` numbers."""
@@ -90,11 +114,16 @@ class InnerTrainer:
 
     def _step(self, round: int, step: int, lanes: Sequence[int]) -> tuple[float, int]:
         """One optimizer step; its loss and its tokens."""
+        tokens, last = self._batch(round, step, lanes), self.manifest.rounds.last
+        total = None if last is None else self.timetable.launch(last)
+        set_rate(self.optimizer, rate(self.manifest, self.timetable.launch(round - 1) + step, total))
+        return self._run(tokens).item(), tokens.shape[0] * (tokens.shape[1] - 1)
+
+    def _batch(self, round: int, step: int, lanes: Sequence[int]) -> Tensor:
+        """Tokens (lanes * batch, context + 1) of the round's inner step `step`, from 0."""
         spec, context = self.manifest.method, self.manifest.model.context
         parts = [lane_batch(self.text, self.manifest.seed, lane, round, step, spec.batch, context) for lane in lanes]
-        tokens = torch.cat(parts)  # (lanes * batch, context + 1)
-        set_rate(self.optimizer, inner_lr(self.manifest, round, step))
-        return self._run(tokens).item(), tokens.shape[0] * context
+        return torch.cat(parts)
 
     def _runner(self) -> Callable[[Tensor], Tensor]:
         """What makes a step with tokens from the CPU."""
@@ -104,12 +133,17 @@ class InnerTrainer:
 
     def _update(self, tokens: Tensor) -> Tensor:
         """The device's part of a step: nothing in it waits for the CPU. The loss."""
-        with mixed_precision(self.device):
-            loss = self.model.loss(tokens)
         self.optimizer.zero_grad()
-        torch.autograd.backward(loss)
+        loss = self._backward(tokens)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.manifest.method.clip)
         self.optimizer.step()
+        return loss
+
+    def _backward(self, tokens: Tensor) -> Tensor:
+        """Gradients, added to those that there are; the loss."""
+        with mixed_precision(self.device):
+            loss = self.model.loss(tokens)
+        torch.autograd.backward(loss)
         return loss.detach()
 
 
@@ -125,10 +159,10 @@ def adamw(model: Llama, spec: MethodSpec, device: torch.device) -> torch.optim.A
     return torch.optim.AdamW(groups, lr=lr, betas=spec.betas, fused=True, capturable=recorded)
 
 
-def set_rate(optimizer: torch.optim.AdamW, rate: float) -> None:
+def set_rate(optimizer: torch.optim.AdamW, lr: float) -> None:
     """The learning rate of the next step."""
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)
+            group["lr"].fill_(lr)
         else:
-            group["lr"] = rate
+            group["lr"] = lr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -10,19 +12,25 @@ from shoal.node.layout import Layout
 FIRST, SECOND = "exp_avg", "exp_avg_sq"  # torch's names
 
 
-def halves(vector: Tensor) -> dict[str, Tensor]:
+def halves(vector: Tensor, elements: int) -> dict[str, Tensor]:
     """The moments (d,) by name, sharing the vector's memory."""
-    first, second = vector[1:].chunk(2)
-    return {FIRST: first, SECOND: second}
+    return {FIRST: vector[1 : 1 + elements], SECOND: vector[1 + elements : 1 + 2 * elements]}
+
+
+def private_views(vector: Tensor, elements: int, names: Sequence[str]) -> dict[str, Tensor]:
+    """The private vectors (d,) by name, sharing the vector's memory."""
+    return {
+        name: vector[1 + place * elements : 1 + (place + 1) * elements] for place, name in enumerate(names, start=2)
+    }
 
 
 def store(optimizer: torch.optim.AdamW, model: nn.Module, layout: Layout, out: Tensor) -> None:
-    """Write the optimizer's state to `out`, (1 + 2 d,) on the CPU."""
+    """Write the optimizer's state to `out`, (1 + 2 d,) or longer, on the CPU."""
     out[0] = 0
     states = {name: optimizer.state[each] for name, each in model.named_parameters() if each in optimizer.state}
     if not states:
         return
-    for key, half in halves(out).items():
+    for key, half in halves(out, layout.size).items():
         layout.pack({name: state[key] for name, state in states.items()}, half)
     out[0] = float(next(iter(states.values()))["step"])
 
@@ -31,7 +39,7 @@ def restore(optimizer: torch.optim.AdamW, model: nn.Module, layout: Layout, vect
     """Go on from a state that was stored; one of 0 steps leaves the optimizer as it is."""
     if not vector[0]:
         return
-    views = {key: layout.views(half) for key, half in halves(vector).items()}
+    views = {key: layout.views(half) for key, half in halves(vector, layout.size).items()}
     for name, weight in model.named_parameters():
         optimizer.state[weight] = {
             "step": vector[0].to(weight.device, copy=True),

@@ -12,6 +12,7 @@ windows of T tokens in a text of n bytes is a share of about 2 L T / n.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -28,6 +29,11 @@ DRAWS = "shoal v1 lane windows"
 def newcomer_lane(peer: PeerId) -> int:
     """The lane of a peer that was not in the last roster."""
     return ROSTER_LANES + int.from_bytes(digest("newcomer lane", peer.encode())[:7], "little")
+
+
+def lane_after(members: Sequence[str], peer: PeerId) -> int:
+    """The lane of a peer in the round after one of these members."""
+    return members.index(peer) if peer in members else newcomer_lane(peer)
 
 
 def lane_starts(span: int, seed: int, lane: int, round: int, step: int, batch: int) -> Tensor:

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import msgpack
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from shoal.node.explain import explain
+from shoal.node.method_spec import MethodSpec
+from shoal.node.spec import Count, HexDigest, Named, Spec
 from shoal.protocol.errors import LocalError, RemoteError
 from shoal.protocol.ids import PeerId, RunId
 from shoal.protocol.signing import Signer
@@ -25,24 +27,16 @@ from shoal.protocol.signing import Signer
 PROTOCOL: Final = 1
 MAX_MANIFEST = 64 << 10
 MAX_DEPTH = 8
+OWN_CODEC = {"sparseloco": "topk", "streaming-diloco": "fp4"}  # of a method's contributions
+EXACT_AGAIN = ("topk", "fp32")  # codecs that take their own values for what they are: the method has encoded already
 SIGNED_AS = b"shoal manifest v1\0"
 """What a manifest's signature covers, before its bytes: no other signed thing begins like that."""
 
-Beta = Annotated[float, Field(ge=0, lt=1)]
-Count = Annotated[int, Field(ge=0, le=2**53)]
-HexDigest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 CodecName = Literal["fp32", "fp16", "bf16", "int8", "uint8", "fp4", "sign", "topk", "fedzip"]
-Named = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class NewerProtocol(LocalError):
     """The run speaks a later protocol than this program: nobody's mistake, and nothing to do but to upgrade."""
-
-
-class Spec(BaseModel):
-    """Base of the manifest's tables: frozen, strict about types, closed to unknown keys."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
 
 class ModelSpec(Spec):
@@ -84,22 +78,6 @@ class DataSpec(Spec):
         if self.size and not self.pieces:
             raise ValueError("size comes with pieces")
         return self
-
-
-class MethodSpec(Spec):
-    """DiLoCo (arXiv 2311.08105): inner AdamW with warm-up, stable, decay; outer Nesterov SGD."""
-
-    name: Literal["diloco"] = "diloco"
-    inner_steps: Annotated[int, Field(ge=1, le=100_000)] = 20
-    batch: Annotated[int, Field(ge=1, le=65_536)] = 16
-    inner_lr: Annotated[float, Field(gt=0, le=10)] = 2e-3
-    betas: tuple[Beta, Beta] = (0.9, 0.95)
-    weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.1
-    clip: Annotated[float, Field(gt=0)] = 1.0
-    warmup_steps: Count = 20
-    decay_share: Annotated[float, Field(ge=0, le=1)] = 0.3  # of the run, where it has a last round
-    outer_lr: Annotated[float, Field(gt=0, le=10)] = 0.7
-    outer_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
 
 
 class RoundSpec(Spec):
@@ -162,6 +140,29 @@ class Manifest(Spec):
     origin: OriginSpec | None = None
     public: bool = False  # announced by its members, for all to find with `shoal run discover`
 
+    @model_validator(mode="before")
+    @classmethod
+    def _codec_of_the_method(cls, table: Any) -> Any:
+        """Where no codec of contributions is named, the method's own."""
+        if not isinstance(table, dict) or not isinstance(codec := table.get("codec", {}), dict):
+            return table
+        method = table.get("method", {})
+        name = method.name if isinstance(method, MethodSpec) else method.get("name") if isinstance(method, dict) else ""
+        if name not in OWN_CODEC or "scatter" in codec:
+            return table
+        return {**table, "codec": {**codec, "scatter": OWN_CODEC[name]}}
+
+    @model_validator(mode="after")
+    def _method_fits(self) -> Manifest:
+        """The model has the layers that a method wants to part, and no codec loses for good what a method keeps."""
+        if (self.method.strides or 0) > self.model.layers:
+            raise ValueError(f"method.strides is {self.method.strides}, but the model has {self.model.layers} layers")
+        if self.method.name == "sparseloco" and self.codec.scatter not in EXACT_AGAIN:
+            raise ValueError(f"codec.scatter of sparseloco must be one of {', '.join(EXACT_AGAIN)}")
+        if self.method.name == "sparseloco" and self.codec.gather == "topk":
+            raise ValueError("codec.gather of sparseloco must not be topk: what it leaves out of a mean is lost")
+        return self
+
     @field_validator("protocol", mode="before")
     @classmethod
     def _same_protocol(cls, value: object) -> object:
@@ -172,6 +173,7 @@ class Manifest(Spec):
     def canonical(self) -> bytes:
         """The bytes that are hashed, signed and sent."""
         table = self.model_dump(mode="json")
+        table["method"] = self.method.canonical(table["method"])
         if self.origin is None:
             del table["origin"]
         if not self.public:

@@ -1,6 +1,10 @@
-"""The inner optimizer's state as one flat fp32 vector, so that it can lie in shared memory and outlive the worker.
+"""What only one member has, as one flat fp32 vector, so that it can lie in shared memory and outlive the worker.
 
-    [steps, first moments (d), second moments (d)]          d numbers in the order of the model's layout
+    [steps, first moments (d), second moments (d), private vectors of the method (d each)]
+
+The moments are the inner optimizer's; d numbers are in the order of the model's layout. The private vectors are those
+that the method keeps (methods/method.py), as the last contribution leaves them if it is counted: should it not be, who
+goes on from here has lost what it held.
 
 `steps` is the count of AdamW's steps. It is 0 while the rest is being written and where there is nothing yet, so a
 worker that dies while it writes leaves nothing that could be taken for moments; and as it only ever grows, a reader
@@ -12,9 +16,9 @@ from __future__ import annotations
 from shoal.node.shm import FloatArray, SharedVector
 
 
-def moments_size(elements: int) -> int:
-    """Numbers in the vector of a model with so many parameters."""
-    return 1 + 2 * elements
+def moments_size(elements: int, private: int = 0) -> int:
+    """Numbers in the vector of a model with so many parameters, and a method with so many private vectors."""
+    return 1 + (2 + private) * elements
 
 
 def copy_whole(shared: SharedVector) -> FloatArray | None:

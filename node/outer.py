@@ -6,25 +6,38 @@ All of it runs on the CPU in fp32, so that every member computes the same bits f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from shoal.node.layout import Layout
 from shoal.node.manifest import Manifest
-from shoal.node.methods.method import PARAMETERS
+from shoal.node.methods.method import PARAMETERS, Answer, Vectors
+from shoal.node.methods.registry import method_of, shape_of
+from shoal.node.methods.timetable import Timetable
 from shoal.node.model import build
 from shoal.node.shm import FloatArray
 from shoal.node.state import CommittedState, Lease, Snapshot
-from shoal.node.state_shape import StateShape
+from shoal.node.worker_messages import Range
+from shoal.node.worker_vectors import Sizes
 from shoal.protocol.chunks import chunk_bounds, fitting_bytes
 from shoal.protocol.compression import codec
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import Digest
 from shoal.protocol.memory import MEMORY
+from shoal.protocol.milestones import Committed
 from shoal.protocol.reduction.mean import MeanReducer
 from shoal.protocol.roster import Base
 from shoal.protocol.wire import Payload
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a worker is told of a round that was committed."""
+
+    members: int  # whose contributions are in it
+    missed: tuple[Range, ...]  # what of our own is not: numbers of the round's part
 
 
 class OuterState:
@@ -35,31 +48,47 @@ class OuterState:
         torch.set_num_threads(1)  # the worker has the cores
         committed = saved or _initial(manifest)
         layout = committed.shape.layout
-        self._manifest = manifest
-        self._scatter, self._gather = codec(manifest.codec.scatter), codec(manifest.codec.gather)
-        block = max(self._scatter.block, self._gather.block)
-        chunk_bytes = manifest.rounds.chunk_bytes or fitting_bytes(layout.size, self._scatter.bytes_for)
-        self._bounds = chunk_bounds(layout.size, chunk_bytes, block)
+        self.method = method_of(manifest, layout)
+        self.timetable = Timetable(self.method)
         self.committed = committed
         self.elements = layout.size
+        self.answer: FloatArray | None = None  # the mean of the last round, where a worker wants to see it
+        self._scatter, self._gather = codec(manifest.codec.scatter), codec(manifest.codec.gather)
+        self._bounds = {part: self._cut(manifest, self._size(part)) for part in self.timetable.parts}
 
     @property
-    def chunks(self) -> int:
-        """How many chunks a reduction has."""
-        return len(self._bounds)
+    def chunks(self) -> tuple[int, ...]:
+        """How many chunks a reduction has: in the first round and those after it, until they come again."""
+        return tuple(len(self._bounds[part]) for part in self.timetable.parts)
 
     @property
     def root(self) -> Digest:
         """The state root, as read back."""
         return self.committed.current.root
 
-    def reducer(self) -> MeanReducer:
-        """How the owner of a chunk averages it."""
-        return MeanReducer([stop - start for start, stop in self._bounds], self._scatter, self._gather)
+    @property
+    def sizes(self) -> Sizes:
+        """Of the vectors that a worker shares with us."""
+        method = self.method
+        return Sizes(self.elements, len(method.reads), len(method.keeps), int(method.merges_answers))
 
-    def encoder(self, vector: FloatArray) -> Callable[[int], Payload]:
+    def outcome(self, event: Committed) -> Outcome:
+        """What a worker is told of a round."""
+        proposal = event.decision.certificate.proposal
+        chunks = zip(self.bounds(proposal.round), event.counted, strict=True)
+        return Outcome(sum(map(bool, proposal.weights)), tuple(Range(*bound) for bound, was in chunks if not was))
+
+    def bounds(self, round: int) -> Sequence[tuple[int, int]]:
+        """Where the chunks of a round's contributions begin and end."""
+        return self._bounds[self.timetable.part(round)]
+
+    def reducer(self, round: int) -> MeanReducer:
+        """How the owner of a chunk averages it."""
+        return MeanReducer([stop - start for start, stop in self.bounds(round)], self._scatter, self._gather)
+
+    def encoder(self, vector: FloatArray, round: int) -> Callable[[int], Payload]:
         """Encodes a chunk of a contribution when it is asked for; `vector` is finite, and must not change meanwhile."""
-        flat, bounds, scatter = torch.from_numpy(vector), self._bounds, self._scatter
+        flat, bounds, scatter = torch.from_numpy(vector), self.bounds(round), self._scatter
 
         def encode(chunk: int) -> Payload:  # it may outlive us, in what was sent last
             return scatter.lend(flat[slice(*bounds[chunk])])
@@ -67,32 +96,59 @@ class OuterState:
         return encode
 
     def apply(self, payloads: Sequence[Payload]) -> Snapshot:
-        """The outer step on the mean that a round has committed."""
-        method = self._manifest.method
+        """What the method makes of the mean that a round has committed."""
+        round = self.committed.current.round + 1
+        part = self.timetable.part(round)
         MEMORY.trim()  # what only averaging needs is the worker's meanwhile
-        return self.committed.apply(self._decoded(payloads), lr=method.outer_lr, momentum=method.outer_momentum)
+
+        def rule(agreed: Vectors, mean: Tensor) -> Vectors:
+            return self.method.apply(part, agreed, Answer(mean, 1, number=round))
+
+        mean = self._decoded(payloads, round)
+        if self.method.merges_answers:
+            mean = self._kept(mean)
+        return self.committed.apply(mean, rule, self.method.fragment(part))
 
     def install(self, base: Base, payloads: Sequence[Payload]) -> Snapshot:
         """Take over a version from others; RemoteError if it is not the one that `base` names."""
         return self.committed.install(base.round, payloads, base.root)
 
-    def _decoded(self, payloads: Sequence[Payload]) -> Iterator[Tensor]:
+    def _size(self, part: int) -> int:
+        fragment = self.method.fragment(part)
+        return self.elements if fragment is None else fragment.size
+
+    def _cut(self, manifest: Manifest, size: int) -> Sequence[tuple[int, int]]:
+        block = max(self._scatter.block, self._gather.block)
+        chunk_bytes = manifest.rounds.chunk_bytes or fitting_bytes(size, self._scatter.bytes_for)
+        return chunk_bounds(size, chunk_bytes, block)
+
+    def _decoded(self, payloads: Sequence[Payload], round: int) -> Iterator[Tensor]:
         """A mean, chunk by chunk, each of which is good until the next: nobody holds the whole of it."""
-        sizes = [stop - start for start, stop in self._bounds]
+        sizes = [stop - start for start, stop in self.bounds(round)]
         room = torch.empty(max(sizes))
         for size, payload in zip(sizes, payloads, strict=True):
             yield self._gather.decode(payload, size, room[:size])
+
+    def _kept(self, mean: Iterator[Tensor]) -> Iterator[Tensor]:
+        """The same, and all of it in `answer` at the end."""
+        answer, done = torch.empty(self.elements), 0
+        for piece in mean:
+            answer[done : done + len(piece)] = piece
+            done += len(piece)
+            yield piece
+        self.answer = answer.numpy()
 
 
 def _initial(manifest: Manifest) -> CommittedState:
     model = build(manifest.model, manifest.seed)
     layout = Layout.of(model)
-    return CommittedState(StateShape(layout, manifest.rounds.state_chunk_bytes), layout.read(model))
+    agreed, _ = method_of(manifest, layout).begin(layout.read(model))
+    return CommittedState(shape_of(manifest, layout), agreed)
 
 
-def parameters(snapshot: Snapshot) -> FloatArray:
-    """A version's parameters as the worker takes them; not to be changed."""
-    array: FloatArray = snapshot.vectors[PARAMETERS].numpy()
+def numbers(snapshot: Snapshot, vector: str = PARAMETERS) -> FloatArray:
+    """One of a version's vectors as the worker takes it; not to be changed."""
+    array: FloatArray = snapshot.vectors[vector].numpy()
     return array
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from shoal.node.checkpoint.read import Checkpoint
 from shoal.node.detours import Detours
 from shoal.node.disk import Disk
 from shoal.node.driver import Driver
-from shoal.node.lanes import newcomer_lane
+from shoal.node.lanes import lane_after
 from shoal.node.logs import warn
 from shoal.node.manifest import Manifest
 from shoal.node.meters import Meters
@@ -98,12 +97,11 @@ class Run:
         self.obstacle = ""  # why we, as leader, cannot close a group
         self.voted_before = 0  # the last round that we have voted in, in an earlier life
         self.failure = ""  # why this run has ended on this node
-        self._me = signer.peer
-        self._signer = signer
+        self._me, self._signer = signer.peer, signer
         self._network = network
         self._settings = settings
         self._moments = checkpoint.moments if checkpoint is not None else None  # until the worker has them
-        self._lane = self._lane_in(checkpoint.about.members if checkpoint is not None else ())
+        self._lane = lane_after(checkpoint.about.members if checkpoint is not None else (), self._me)
         self._open_round = 0  # the round that we have begun
         self._busy = asyncio.Lock()  # one long piece of work at a time
         self._parted = asyncio.Event()  # we have said good-bye, or cannot
@@ -123,7 +121,7 @@ class Run:
             self._network.addresses(),
             facts,
             self._signer,
-            lambda _: self.outer.reducer(),
+            self.outer.reducer,
             StateStore(self.outer.committed),
             random.Random(),
             records,
@@ -135,8 +133,8 @@ class Run:
         self.driver.timelines.links = self._network.links
         self.member = member
         if self._settings.trains:
-            worker = self._settings.worker(self.manifest, self.outer.elements)
-            self.training = Training(worker, self.outer.committed, self._submit, self._tasks.spawn, self._moments)
+            worker, last = self._settings.worker(self.manifest, self.outer.sizes), self.manifest.rounds.last
+            self.training = Training(worker, self.outer, self._submit, self._tasks.spawn, self._moments, last)
             self._moments = None
             self.training.start()
         self._tasks.spawn(self._report())
@@ -206,7 +204,9 @@ class Run:
             snapshot: Snapshot = await asyncio.to_thread(self.outer.apply, event.decision.payloads)
             proposal = event.decision.certificate.proposal
             self.samples += proposal.samples
-            self._lane = self._lane_in(proposal.members)
+            self._lane = lane_after(proposal.members, self._me)
+            if self.training is not None:
+                self.training.note(proposal.round, self.outer.outcome(event))
             self.driver.command(lambda now: self.member.applied(now, snapshot.root))
             driver, resent = self.driver, self.outgoing.resent
             record = self.commits.add(event.decision, self._me, driver.now(), resent, driver.phases, self.samples)
@@ -214,7 +214,7 @@ class Run:
             log.info("round %d committed: history %s, state %s", record.round, record.digest[:8], short(snapshot.root))
             await self.saving.checkpoint(proposal, snapshot.root, self.samples, self.training)
             self.rest = await unless_outgrown(self.rest, proposal.round, self._settings.folder)
-        self._begin_round()
+        self._begin_round(has_committed=True)
 
     async def _install(self, event: StateReceived) -> None:
         """A state that others have sent us, and that is certified: if it does not fit, this run is not for us."""
@@ -226,30 +226,30 @@ class Run:
         self.driver.command(lambda now: self.member.opened(now, event.base))
         self._begin_round()
 
-    def _lane_in(self, members: Sequence[str]) -> int:
-        """Whose data we read in the round after one of these members."""
-        return members.index(self._me) if self._me in members else newcomer_lane(self._me)
-
     # -- what the member is told ----------------------------------------------------------------------------
 
-    def _begin_round(self) -> None:
+    def _begin_round(self, has_committed: bool = False) -> None:
         """Train, if there is a round to train for that we have not begun."""
         base = self.member.rounds.base
         if base is None or self.is_finished or self._open_round == base.round + 1:
             return
         self._open_round, self.obstacle = base.round + 1, ""
         if self.training is None:
-            self._submit(0, None)
+            self._submit(self._open_round, 0, None)
+        elif has_committed:
+            self.training.committed(base.round, self._lane)
         else:
-            self.training.begin(self._open_round, self._lane)
+            self.training.begin(base.round, self._lane)
 
-    def _submit(self, tokens: int, vector: FloatArray | None) -> None:
-        """We are ready for the round: `vector` is our pseudo-gradient, and stays as it is until the next one."""
+    def _submit(self, round: int, tokens: int, vector: FloatArray | None) -> None:
+        """We are ready for the round: `vector` is our contribution, and stays as it is until the next one."""
+        if (base := self.member.rounds.base) is None or base.round + 1 != round:  # it was committed without us
+            return
         loss = self.training.last_loss if self.training is not None else None
         self.commits.submitted(self.driver.now(), tokens, loss if tokens else None)
         reached = own_standing(self._network, self.member.membership)
         offer = Offer(min(tokens, self.manifest.rounds.max_weight), *self._network.bandwidth.claim(), reached)
-        contribution = self.outer.encoder(vector) if vector is not None else None
+        contribution = self.outer.encoder(vector, round) if vector is not None else None
         self.driver.command(lambda now: self.member.submit(now, offer, contribution))
 
     def left(self, to: PeerId, message: Message, sent: bool) -> None:
@@ -285,7 +285,7 @@ class Run:
         return last is not None and self.outer.committed.current.round >= last
 
     async def save(self, path: Path) -> Snapshot:
-        """Write the committed state to a file, as this node holds it; a checkpoint that is under way comes first."""
+        """Write the committed state to a file; a checkpoint that is under way comes first."""
         async with self._busy:
             lease = self.outer.committed.lease()
         await self.saving.written()

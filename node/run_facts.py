@@ -21,7 +21,9 @@ WEIGHED = 1 << 16  # values, whose sizes say how much the one codec's payloads w
 SLACK = 60.0  # seconds at the pace of steps: for a worker on a busy machine, or one that is started again
 
 
-def run_facts(manifest: Manifest, author: PeerId, *, seeded: Digest, chunks: int, holds_origin: bool) -> RunFacts:
+def run_facts(
+    manifest: Manifest, author: PeerId, *, seeded: Digest, chunks: tuple[int, ...], holds_origin: bool
+) -> RunFacts:
     """The facts of a run; `seeded` is the root of the state that the manifest's seed gives."""
     rounds = manifest.rounds
     policy = Policy(

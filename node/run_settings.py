@@ -10,6 +10,7 @@ from shoal.node.faults import FaultTrigger
 from shoal.node.manifest import Manifest
 from shoal.node.options import AUTO
 from shoal.node.worker_process import WorkerSettings
+from shoal.node.worker_vectors import Sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +25,13 @@ class RunSettings:
     fault: FaultTrigger | None = None
     device: str = AUTO  # on which the worker trains
 
-    def worker(self, manifest: Manifest, elements: int) -> WorkerSettings:
-        """What the run's worker is started with, for a vector of so many parameters."""
+    def worker(self, manifest: Manifest, sizes: Sizes) -> WorkerSettings:
+        """What the run's worker is started with."""
         return WorkerSettings(
             folder=self.folder,
             log=self.folder / "worker.log",
             manifest=manifest.canonical(),
-            elements=elements,
+            sizes=sizes,
             threads=self.threads,
             device=self.device,
             data=self.data,

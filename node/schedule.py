@@ -9,11 +9,6 @@ from __future__ import annotations
 from shoal.node.manifest import Manifest
 
 
-def global_step(round: int, step: int, inner_steps: int) -> int:
-    """The index, from 0, of inner step `step` (from 0) of round `round` (from 1)."""
-    return (round - 1) * inner_steps + step
-
-
 def lr_factor(step: int, *, warmup: int, total: int | None, decay_share: float) -> float:
     """What the peak learning rate is multiplied by at global inner step `step`.
 
@@ -26,13 +21,7 @@ def lr_factor(step: int, *, warmup: int, total: int | None, decay_share: float) 
     return min(rise, fall)
 
 
-def inner_lr(manifest: Manifest, round: int, step: int) -> float:
-    """The learning rate of inner step `step` (from 0) of round `round` (from 1)."""
-    method, last = manifest.method, manifest.rounds.last
-    factor = lr_factor(
-        global_step(round, step, method.inner_steps),
-        warmup=method.warmup_steps,
-        total=None if last is None else last * method.inner_steps,
-        decay_share=method.decay_share,
-    )
-    return method.inner_lr * factor
+def rate(manifest: Manifest, step: int, total: int | None) -> float:
+    """The learning rate of a run's inner step `step` (from 0), of `total`, if the run has an end."""
+    method = manifest.method
+    return method.inner_lr * lr_factor(step, warmup=method.warmup_steps, total=total, decay_share=method.decay_share)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
@@ -19,14 +19,15 @@ from types import TracebackType
 import torch
 from torch import Tensor
 
-from shoal.node.methods.diloco import outer_step
-from shoal.node.methods.method import MOMENTUM, PARAMETERS
-from shoal.node.state_shape import VECTORS, StateShape
+from shoal.node.methods.fragments import Fragment
+from shoal.node.state_shape import StateShape
 from shoal.protocol.errors import LocalError, RemoteError
 from shoal.protocol.ids import Digest, content_hash, short
 from shoal.protocol.wire import Payload
 
 Vectors = Mapping[str, Tensor]
+Rule = Callable[[Vectors, Tensor], Vectors]
+"""What becomes of some numbers of all vectors by the mean of what was contributed to them; elementwise."""
 HASH_THREADS = min(4, os.cpu_count() or 1)  # BLAKE3 is at the speed of memory with a few
 BLOCK = 1 << 16  # numbers: an outer step has seven such pieces in hand, and is five times slower outside of the cache
 HASH_ALONE_BELOW = 8 << 20  # bytes: below this, threads cost more than they gain
@@ -70,27 +71,34 @@ class Lease:
 class CommittedState:
     """Holds `current` and `previous`; makes the next version from what a round committed."""
 
-    def __init__(self, shape: StateShape, parameters: Tensor, momentum: Tensor | None = None, round: int = 0) -> None:
-        """Copies the vectors; without `momentum` it starts as zeros."""
+    def __init__(self, shape: StateShape, given: Vectors, round: int = 0) -> None:
+        """Copies the vectors; LocalError if they are not those of `shape`."""
         self.shape = shape
         vectors = _empty_vectors(shape)
-        vectors[PARAMETERS].copy_(_checked(shape, parameters))
-        vectors[MOMENTUM].zero_() if momentum is None else vectors[MOMENTUM].copy_(_checked(shape, momentum))
+        if given.keys() != vectors.keys():
+            raise LocalError(f"expected the vectors {', '.join(vectors)}, got {', '.join(given)}")
+        for name, vector in vectors.items():
+            vector.copy_(_checked(shape, given[name]))
         self.current = read_back(shape, round, vectors)
         self.previous: Snapshot | None = None
         self._leases: list[Lease] = []
         self._lock = threading.Lock()  # leases are taken while a thread applies
 
-    def apply(self, deltas: Iterable[Tensor], *, lr: float, momentum: float) -> Snapshot:
-        """The outer step on the mean of the next round, which comes in pieces: that round's version is now current.
+    def apply(self, mean: Iterable[Tensor], rule: Rule, fragment: Fragment | None = None) -> Snapshot:
+        """What `rule` makes of the mean of the next round, which comes in pieces: that round's version is now current.
 
-        Each piece is used before the next is asked for. LocalError, and `current` stays, if they are not one vector.
+        With a `fragment` the mean is of its numbers, and the others stay. Each piece is used before the next is asked
+        for. LocalError, and `current` stays, if together they are not one vector.
         """
         old, new = self.current.vectors, self._spare_vectors()
-        for block, delta in _blocks(self.shape, deltas):
-            new[PARAMETERS][block], new[MOMENTUM][block] = outer_step(
-                old[PARAMETERS][block], old[MOMENTUM][block], delta, lr=lr, momentum_factor=momentum
-            )
+        if fragment is not None:
+            for name, vector in new.items():
+                vector.copy_(old[name])
+        ranges = fragment.ranges if fragment is not None else ((0, self.shape.layout.size),)
+        for block, piece in _blocks(ranges, mean):
+            made = rule({name: vector[block] for name, vector in old.items()}, piece)
+            for name, vector in new.items():
+                vector[block] = made[name]
         return self._publish(read_back(self.shape, self.current.round + 1, new))
 
     def install(self, round: int, chunks: Iterable[Payload], expected_root: Digest) -> Snapshot:
@@ -168,20 +176,25 @@ def _hash_all(payloads: Sequence[memoryview]) -> tuple[Digest, ...]:
 
 
 def _empty_vectors(shape: StateShape) -> dict[str, Tensor]:
-    return {name: torch.empty(shape.layout.size) for name in VECTORS}
+    return {name: torch.empty(shape.layout.size) for name in shape.vectors}
 
 
-def _blocks(shape: StateShape, pieces: Iterable[Tensor]) -> Iterator[tuple[slice, Tensor]]:
-    """What `pieces` are of a whole vector, in blocks so small that an outer step's temporaries stay in the cache."""
-    done = 0
-    for part in (part for piece in pieces for part in torch.split(piece, BLOCK)):
-        block = slice(done, done + len(part))
-        if part.dtype != torch.float32 or block.stop > shape.layout.size:
-            raise LocalError(f"expected {shape.layout.size} fp32 numbers, got more, or {part.dtype}")
-        yield block, part
-        done = block.stop
-    if done != shape.layout.size:
-        raise LocalError(f"expected {shape.layout.size} fp32 numbers, got {done}")
+def _blocks(ranges: Sequence[tuple[int, int]], pieces: Iterable[Tensor]) -> Iterator[tuple[slice, Tensor]]:
+    """What `pieces` are of the numbers in `ranges`, in blocks so small that a rule's temporaries stay in the cache."""
+    size, done, left = sum(stop - start for start, stop in ranges), 0, list(reversed(ranges))
+    for piece in pieces:
+        done += len(piece)
+        if piece.dtype != torch.float32 or done > size:
+            raise LocalError(f"expected {size} fp32 numbers, got more, or {piece.dtype}")
+        while len(piece):
+            start, stop = left.pop()
+            end = min(stop, start + len(piece), start + BLOCK)
+            yield slice(start, end), piece[: end - start]
+            piece = piece[end - start :]
+            if end < stop:
+                left.append((end, stop))
+    if done != size:
+        raise LocalError(f"expected {size} fp32 numbers, got {done}")
 
 
 def _checked(shape: StateShape, vector: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """The committed state as a file: safetensors, with the parameters under their Hugging Face names.
 
-The outer optimizer's momentum has the same names behind a prefix; round and root are JSON in the header. The
-bytes are a function of the state alone, so peers that agree write equal files. A crash at any instant leaves
+The other vectors of the state have the same names behind prefixes of their own; round and root are JSON in the header.
+The bytes are a function of the state alone, so peers that agree write equal files. A crash at any instant leaves
 the old file or the new one: it is written under another name, forced to disk, and renamed.
 """
 
@@ -13,14 +13,15 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 
 from shoal.node.disk import force
-from shoal.node.methods.method import MOMENTUM, PARAMETERS
+from shoal.node.methods.method import PARAMETERS
 from shoal.node.state import CommittedState, Snapshot
 from shoal.node.state_shape import FORMAT, StateShape
 from shoal.protocol.errors import LocalError
 
-MOMENTUM_PREFIX = "outer.momentum."
+PREFIX = "outer."  # "outer.momentum.model.norm.weight"
 METADATA = "shoal"  # the only key, since the order of several is the library's choice
 
 
@@ -28,8 +29,10 @@ def save_state(snapshot: Snapshot, path: Path) -> None:
     """Write `snapshot`, which must be current or leased, to `path`."""
     layout = snapshot.shape.layout
     tensors = layout.views(snapshot.vectors[PARAMETERS])
-    for name, tensor in layout.views(snapshot.vectors[MOMENTUM]).items():
-        tensors[MOMENTUM_PREFIX + name] = tensor
+    for vector in snapshot.shape.vectors:
+        if vector != PARAMETERS:
+            views = layout.views(snapshot.vectors[vector])
+            tensors |= {f"{PREFIX}{vector}.{name}": tensor for name, tensor in views.items()}
     about = {"format": FORMAT, "root": snapshot.root.hex(), "round": snapshot.round}
     fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
@@ -53,12 +56,14 @@ def load_state(path: Path, shape: StateShape) -> CommittedState:
         round, root = int(about["round"]), bytes.fromhex(about["root"])
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise LocalError(f"{path} is not a state file: {error}") from error
-    momentum = {
-        name.removeprefix(MOMENTUM_PREFIX): tensors.pop(name)
-        for name in list(tensors)
-        if name.startswith(MOMENTUM_PREFIX)
-    }
-    state = CommittedState(shape, layout.pack(tensors), layout.pack(momentum), round)
+    vectors = {vector: layout.pack(_taken(tensors, f"{PREFIX}{vector}.")) for vector in shape.vectors[1:]}
+    state = CommittedState(shape, {PARAMETERS: layout.pack(tensors), **vectors}, round)
     if state.current.root != root:
         raise LocalError(f"{path} is damaged: its numbers are not those that were saved")
     return state
+
+
+def _taken(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Those whose names begin with `prefix`, without it; they are gone from `tensors` then."""
+    names = [name for name in tensors if name.startswith(prefix)]
+    return {name.removeprefix(prefix): tensors.pop(name) for name in names}

@@ -1,6 +1,6 @@
-"""What a run's committed state is made of: two fp32 vectors, cut in chunks, named by one root.
+"""What a run's committed state is made of: the fp32 vectors that its method agrees on, in chunks, named by one root.
 
-The chunks of `parameters` come first, then those of `momentum`, each cut as a reduction's are. The root hashes
+The chunks of `parameters` come first, then those of the other vectors, all cut alike. The root hashes
 a header, which says what the numbers mean, and the chunks' hashes in order: who knows the root can check the
 list of hashes, and with that list each chunk. The round is not part of it: equal state has an equal root.
 """
@@ -18,7 +18,6 @@ from shoal.protocol.chunks import FLOAT_BYTES, chunk_bounds
 from shoal.protocol.donor import state_root
 from shoal.protocol.ids import Digest
 
-VECTORS = (PARAMETERS, MOMENTUM)
 FORMAT = 1
 
 
@@ -37,14 +36,14 @@ class Chunk:
 
 
 class StateShape:
-    """The chunks and the header of the state of a model with `layout`."""
+    """The chunks and the header of the state of a model with `layout`; `vectors` are named as the method names them."""
 
-    def __init__(self, layout: Layout, chunk_bytes: int) -> None:
-        self.layout = layout
+    def __init__(self, layout: Layout, chunk_bytes: int, vectors: Sequence[str] = (PARAMETERS, MOMENTUM)) -> None:
+        self.layout, self.vectors = layout, tuple(vectors)
         self.bounds = chunk_bounds(layout.size, chunk_bytes)
-        self.chunks = tuple(Chunk(vector, *bound) for vector in VECTORS for bound in self.bounds)
+        self.chunks = tuple(Chunk(vector, *bound) for vector in vectors for bound in self.bounds)
         tensors = [[place.name, list(place.shape)] for place in layout]
-        self.header: bytes = msgpack.packb([FORMAT, chunk_bytes, list(VECTORS), tensors])
+        self.header: bytes = msgpack.packb([FORMAT, chunk_bytes, list(vectors), tensors])
 
     def root(self, hashes: Sequence[Digest]) -> Digest:
         """The state root of chunks with these hashes."""

@@ -1,6 +1,7 @@
-"""A run's worker as the run sees it: a round is begun, and some time later a contribution comes out.
+"""A run's worker as the run sees it: rounds are begun and committed, and some time later contributions come out.
 
 Rules:
+- What it is to do, and when, its agenda says.
 - When the others wait, the worker is asked for what it has, but only after a first step: little is worth waiting for
   a moment, nothing is not.
 - What was trained from a state that we have left is never submitted, even if the round has the same number again.
@@ -16,18 +17,18 @@ from typing import Any
 
 import numpy as np
 
+from shoal.node.agenda import Agenda, Stint
 from shoal.node.logs import warn
-from shoal.node.outer import parameters
+from shoal.node.outer import Outcome, OuterState, numbers
 from shoal.node.shm import FloatArray
-from shoal.node.state import CommittedState
-from shoal.node.worker_messages import Contribution, Progress
+from shoal.node.worker_messages import Contribution, Landing, Progress, Train
 from shoal.node.worker_process import WorkerSettings
 from shoal.node.workers import Worker
 
 log = logging.getLogger("shoal.run")
 
-Submit = Callable[[int, FloatArray | None], None]
-"""Takes a weight in tokens and the pseudo-gradient behind it, None for weight 0."""
+Submit = Callable[[int, int, FloatArray | None], None]
+"""Takes a round, a weight in tokens and the contribution behind it, None for weight 0."""
 
 
 class Training:
@@ -36,22 +37,30 @@ class Training:
     def __init__(
         self,
         settings: WorkerSettings,
-        state: CommittedState,
+        outer: OuterState,
         submit: Submit,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         moments: FloatArray | None = None,
+        last: int | None = None,
     ) -> None:
-        """`moments` are what the inner optimizer goes on with, from a checkpoint."""
+        """`moments` are what the worker goes on with, from a checkpoint; `last` is the run's last round."""
         self.progress: Progress | None = None  # in the current round
         self.last_loss: float | None = None  # mean over the steps of the last contribution
         self.trouble = ""  # why the worker was lost, until the next one makes a step
-        self._state = state
+        self._outer = outer
+        self._agenda = Agenda(outer.timetable, last)
+        self._lane = 0
+        self._outcomes: dict[int, Outcome] = {}  # of rounds that were committed since we began anew
         self._submit = submit
         self._spawn = spawn
-        self._begun = 0  # rounds, counted again when one is done again
+        self._begun = 0  # how often we began anew
         self._called_for = 0  # the round that the others wait for us to hand in
         self._worker = Worker(
-            settings, on_progress=self._on_progress, on_contribution=self._on_contribution, on_lost=self._on_lost
+            settings,
+            on_progress=self._on_progress,
+            on_contribution=self._on_contribution,
+            on_trained=self._on_trained,
+            on_lost=self._on_lost,
         )
         if moments is not None:
             np.copyto(self._worker.moments, moments)
@@ -64,12 +73,22 @@ class Training:
         """End the worker."""
         await self._worker.stop()
 
-    def begin(self, round: int, lane: int) -> None:
-        """Train `round` on `lane`'s data, from the committed state; whatever was begun before is forgotten."""
+    def begin(self, base: int, lane: int) -> None:
+        """Train from the state of round `base`, which came from elsewhere; whatever was begun before is forgotten."""
         self._begun += 1
-        self.progress = None
+        self._lane = lane
+        self._outcomes.clear()
         self._worker.forget()
-        self._spawn(self._train(round, lane))
+        self._start(self._agenda.begin(base))
+
+    def note(self, round: int, outcome: Outcome) -> None:
+        """A round is applied here."""
+        self._outcomes[round] = outcome
+
+    def committed(self, base: int, lane: int) -> None:
+        """Round `base` is the newest that is applied; `lane` is whose data we read in the next."""
+        self._lane = lane
+        self._start(self._agenda.committed(base))
 
     def call(self, round: int) -> None:
         """The others wait for our contribution to `round`."""
@@ -95,9 +114,40 @@ class Training:
         """A copy of the inner optimizer's state as of the last hand-in; None if there is none."""
         return None if self._worker.is_over else await asyncio.to_thread(self._worker.copied_moments)
 
-    async def _train(self, round: int, lane: int) -> None:
-        with self._state.lease() as snapshot:
-            await self._worker.train(round, lane, parameters(snapshot))
+    def _start(self, stint: Stint | None) -> None:
+        if stint is None:
+            return
+        if self.progress is not None and self.progress.round != stint.round:
+            self.progress = None
+        self._worker.forget()
+        self._spawn(self._train(stint, self._lane))
+
+    async def _train(self, stint: Stint, lane: int) -> None:
+        with self._outer.committed.lease() as snapshot:
+            newest = snapshot.round
+            landings = tuple(self._landing(round, newest) for round in stint.landings)
+            order = Train(
+                order=0,  # the worker counts
+                round=stint.round,
+                lane=lane,
+                version=newest,
+                first=stint.first,
+                steps=stint.steps,
+                hand_in=stint.hand_in,
+                is_fresh=stint.is_fresh,
+                landings=landings,
+            )
+            agreed = [numbers(snapshot, name) for name in self._outer.method.reads]
+            await self._worker.train(order, agreed, self._outer.answer)
+
+    def _landing(self, round: int, newest: int) -> Landing:
+        outcome = self._outcomes.get(round)
+        if outcome is None:  # it was in the state that we began with
+            return Landing(round, False, False, 1, ())
+        return Landing(round, True, round == newest, outcome.members, outcome.missed)
+
+    def _on_trained(self) -> None:
+        self._start(self._agenda.done())
 
     def _on_lost(self, reason: str) -> None:
         self.trouble = reason
@@ -114,6 +164,7 @@ class Training:
 
     def _on_contribution(self, contribution: Contribution) -> None:
         self._spawn(self._contribute(contribution, self._begun))
+        self._start(self._agenda.done())
 
     async def _contribute(self, contribution: Contribution, begun: int) -> None:
         vector, weight = self._worker.contribution, contribution.tokens
@@ -122,7 +173,7 @@ class Training:
             weight = 0
         if begun == self._begun:
             self.last_loss = contribution.loss
-            self._submit(weight, vector if weight else None)
+            self._submit(contribution.round, weight, vector if weight else None)
         await self._worker.unload()
 
 

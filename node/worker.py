@@ -24,36 +24,35 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from shoal.node.corpus import load_corpus
 from shoal.node.device import choose_device, device_bytes, device_name, pin
-from shoal.node.inner import InnerRound, InnerStep, InnerTrainer
+from shoal.node.inner import NOTHING, InnerRound, InnerStep, InnerTrainer
 from shoal.node.manifest import decode_manifest
-from shoal.node.shm import FloatArray, SharedVector
+from shoal.node.methods.registry import method_of
+from shoal.node.replica import Model, Replica
+from shoal.node.shm import FloatArray
+from shoal.node.utilisation import Utilisation
 from shoal.node.worker_link import WorkerLink
-from shoal.node.worker_messages import Contribution, Failed, HandIn, Progress, Ready, Stop, Train, Welcome
+from shoal.node.worker_messages import Contribution, Failed, HandIn, Progress, Ready, Stop, Train, Trained, Welcome
 from shoal.protocol.errors import ShoalError, TransportError
 from shoal.protocol.ids import RunId
 from shoal.protocol.wire import Message
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 MAX_REASON = 500
-NOTHING = InnerRound(steps=0, tokens=0, loss=0.0)
 
 
-class Trainer(Protocol):
+class Trainer(Model, Protocol):
     """What the loop needs of InnerTrainer."""
 
-    device: torch.device
+    def train(
+        self, round: int, lanes: Sequence[int], keep_going: Callable[[InnerStep], bool], first: int, steps: int
+    ) -> InnerRound: ...
 
-    def load(self, theta: Tensor) -> None: ...
-
-    def train(self, round: int, lanes: Sequence[int], keep_going: Callable[[InnerStep], bool]) -> InnerRound: ...
-
-    def contribute(self, theta: Tensor, out: Tensor) -> None: ...
+    def gradient(self, round: int, lanes: Sequence[int], first: int, out: Tensor) -> InnerStep: ...
 
     def store(self, out: Tensor) -> None: ...
 
@@ -92,26 +91,27 @@ class Orders:
 
 
 class TrainingLoop:
-    """Carries out orders with `trainer`, between the shared vectors; `send` speaks to the daemon."""
+    """Carries out orders with `trainer` and `replica`, between the shared vectors; `send` speaks to the daemon."""
 
     def __init__(
         self,
         trainer: Trainer,
+        replica: Replica,
         orders: Orders,
-        parameters: FloatArray,
         contribution: FloatArray,
         moments: FloatArray,
         send: Callable[[Message], None],
+        *,
+        wants_gradients: bool = False,
     ) -> None:
-        self._trainer = trainer
-        self._orders = orders
-        self._parameters = parameters
-        with SharedVector.create(len(parameters)) as ours:  # the daemon may load the next round before we end
-            self._theta = torch.from_numpy(ours.array)
+        self._trainer, self._replica, self._orders, self._send = trainer, replica, orders, send
         self._contribution = torch.from_numpy(contribution)
         self._moments = torch.from_numpy(moments)
-        self._send = send
-        for vector in (self._theta, self._contribution, self._moments):
+        self._wants_gradients = wants_gradients
+        self._round = 0
+        self._done = NOTHING  # in this round
+        self._utilisation = Utilisation()
+        for vector in (self._contribution, self._moments):
             pin(vector, trainer.device)
 
     def run(self) -> None:
@@ -131,38 +131,56 @@ class TrainingLoop:
             done = order.order
 
     def carry_out(self, order: Train) -> None:
-        """One order, from the committed parameters to the pseudo-gradient."""
-        np.copyto(self._theta.numpy(), self._parameters)
-        self._trainer.load(self._theta)
-        done = NOTHING
-        if not self._orders.is_due(order):
-            done = self._trainer.train(order.round, [order.lane], self._watch(order))
+        """One order, from what has landed to the contribution."""
+        self._replica.take(order)
+        if order.is_fresh or order.round != self._round:
+            self._round, self._done = order.round, NOTHING
+        if order.steps and not self._orders.is_due(order):
+            with self._utilisation.working(time.monotonic):
+                self._done += self._train(order)
         if self._orders.is_replaced(order):
             return
-        self._trainer.contribute(self._theta, self._contribution)
-        if not torch.stack(torch.aminmax(self._contribution)).isfinite().all():  # in one pass, without a copy
-            raise ArithmeticError("the pseudo-gradient has NaN or Inf")
+        if order.hand_in:
+            self._hand_in(order)
+        else:
+            self._send(Trained(order.order, order.round))
+
+    def _train(self, order: Train) -> InnerRound:
+        watch = self._watch(order)
+        if not self._wants_gradients:
+            return self._trainer.train(order.round, [order.lane], watch, order.first, order.steps)
+        step = self._trainer.gradient(order.round, [order.lane], order.first, self._contribution)
+        watch(step)
+        return InnerRound(1, step.tokens, step.loss)
+
+    def _hand_in(self, order: Train) -> None:
+        done, out = self._done, self._contribution
+        source = out if self._wants_gradients else self._trainer.read(out)
+        if not done.steps and self._wants_gradients:
+            out.zero_()
+        payload = self._replica.contribute(order.round, source, out)
+        if not torch.stack(torch.aminmax(payload)).isfinite().all():  # in one pass, without a copy
+            raise ArithmeticError("the contribution has NaN or Inf")
+        self._moments[0] = 0  # until the rest is written (moments.py)
+        self._replica.keep()
         self._trainer.store(self._moments)
-        self._send(_contribution(order, done))
+        self._send(Contribution(order.order, order.round, done.steps, done.tokens, done.loss if done.steps else None))
 
     def _watch(self, order: Train) -> Callable[[InnerStep], bool]:
         """A function to call after each inner step: it reports, and says whether to go on."""
-        start = time.monotonic()
+        start, before = time.monotonic(), self._done.tokens
 
         def keep_going(step: InnerStep) -> bool:
             if not math.isfinite(step.loss):
                 raise ArithmeticError(f"the loss of inner step {step.step} is {step.loss}")
-            speed = step.tokens / max(time.monotonic() - start, 1e-9)
-            held = device_bytes(self._trainer.device)
-            self._send(Progress(order.order, order.round, step.step, step.loss, step.tokens, speed, held))
+            now = time.monotonic()
+            speed = step.tokens / max(now - start, 1e-9)
+            held, used = device_bytes(self._trainer.device), self._utilisation.share(now)
+            tokens = before + step.tokens
+            self._send(Progress(order.order, order.round, step.step, step.loss, tokens, speed, held, used))
             return not self._orders.is_due(order)
 
         return keep_going
-
-
-def _contribution(order: Train, done: InnerRound) -> Contribution:
-    loss = done.loss if done.steps else None
-    return Contribution(order.order, order.round, done.steps, done.tokens, loss)
 
 
 def listen(link: WorkerLink, orders: Orders) -> NoReturn:
@@ -202,10 +220,21 @@ def main() -> None:
     threading.Thread(target=listen, args=(link, orders), name="listen", daemon=True).start()
     torch.set_num_threads(link.welcome.threads)
     trainer = build_trainer(link.welcome)
-    moments = link.moments.array
+    vectors = link.vectors
+    moments, answer = vectors.moments.array, vectors.answer.array if vectors.answer is not None else None
     trainer.restore(torch.from_numpy(moments))
+    method = method_of(trainer.manifest, trainer.layout)
+    replica = Replica(method, trainer, vectors.agreed.array, moments, answer)
     link.send(Ready(device_name(trainer.device)))
-    TrainingLoop(trainer, orders, link.parameters.array, link.contribution.array, moments, link.send).run()
+    TrainingLoop(
+        trainer,
+        replica,
+        orders,
+        vectors.contribution.array,
+        moments,
+        link.send,
+        wants_gradients=method.wants_gradients,
+    ).run()
 
 
 if __name__ == "__main__":

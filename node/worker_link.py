@@ -11,14 +11,13 @@ import socket
 from contextlib import ExitStack
 from pathlib import Path
 
-from shoal.node.moments import moments_size
-from shoal.node.shm import SharedVector
 from shoal.node.worker_messages import MAX_FRAME, WORKER_PROTOCOL, Hello, Unwelcome, Welcome
+from shoal.node.worker_vectors import SharedVectors
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.wire import Message, decode, encode
 
 PREFIX = 4  # bytes of a frame's length
-VECTORS = 3
+MOST_VECTORS = 4
 
 
 def frame(message: Message) -> bytes:
@@ -38,19 +37,10 @@ def body_size(prefix: bytes) -> int:
 class WorkerLink:
     """A connection to the daemon: its Welcome, the shared vectors, and the frames after that."""
 
-    def __init__(
-        self,
-        connection: socket.socket,
-        welcome: Welcome,
-        parameters: SharedVector,
-        contribution: SharedVector,
-        moments: SharedVector,
-    ) -> None:
+    def __init__(self, connection: socket.socket, welcome: Welcome, vectors: SharedVectors) -> None:
         self._connection = connection
         self.welcome = welcome
-        self.parameters = parameters  # read only
-        self.contribution = contribution
-        self.moments = moments
+        self.vectors = vectors
 
     @classmethod
     def connect(cls, path: Path) -> WorkerLink:
@@ -60,20 +50,18 @@ class WorkerLink:
             try:
                 connection.connect(str(path))
                 connection.sendall(frame(Hello(WORKER_PROTOCOL, os.getpid())))
-                prefix, descriptors, _, _ = socket.recv_fds(connection, PREFIX, VECTORS)
+                prefix, descriptors, _, _ = socket.recv_fds(connection, PREFIX, MOST_VECTORS)
                 for descriptor in descriptors:
                     undo.callback(os.close, descriptor)
                     os.set_inheritable(descriptor, False)
                 answer = _receive(connection, prefix)
             except OSError as error:
                 raise TransportError(f"no daemon at {path}: {error}") from error
-            if not isinstance(answer, Welcome) or len(descriptors) != VECTORS:
+            if not isinstance(answer, Welcome):
                 raise LocalError(answer.reason if isinstance(answer, Unwelcome) else "the daemon gave no welcome")
-            parameters = SharedVector(descriptors[0], answer.elements, writable=False)
-            contribution = SharedVector(descriptors[1], answer.elements)
-            moments = SharedVector(descriptors[2], moments_size(answer.elements))
+            vectors = SharedVectors.attach(descriptors, answer.sizes)
             undo.pop_all()
-        return cls(connection, answer, parameters, contribution, moments)
+        return cls(connection, answer, vectors)
 
     def send(self, message: Message) -> None:
         """Send one frame; TransportError if the daemon is gone."""
@@ -92,9 +80,7 @@ class WorkerLink:
     def close(self) -> None:
         """Close the socket and let go of the vectors."""
         self._connection.close()
-        self.parameters.close()
-        self.contribution.close()
-        self.moments.close()
+        self.vectors.close()
 
 
 def _receive(connection: socket.socket, prefix: bytes = b"") -> Message:

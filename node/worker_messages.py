@@ -1,17 +1,19 @@
 """What a daemon and its worker say to each other, over a Unix socket of the run's folder.
 
-    worker  Hello  ->            who I am; the daemon answers Welcome, with three shared vectors, or Unwelcome
+    worker  Hello  ->            who I am; the daemon answers Welcome, with the shared vectors, or Unwelcome
     worker  Ready  ->            the model is built, on this device
-    daemon  Train  ->  Progress* ->  Contribution
-    daemon  HandIn ->  Contribution with the steps done so far
+    daemon  Train  ->  Progress* ->  Contribution, or Trained if none was asked for
+    daemon  HandIn ->  the same, with the steps done so far
     daemon  Stop   ->  the worker ends; a closed socket means the same
     worker  Failed ->  this order cannot be carried out; the worker ends
 
 Rules:
-- `parameters` is the daemon's to write and the worker's to read, once, when Train arrives.
-- `contribution` is the worker's from Train to Contribution, and the daemon's from then to the next Train.
+- `agreed` and `answer` (worker_vectors.py) are the daemon's to write and the worker's to read, when Train arrives.
+- `contribution` is the worker's from a Train that asks for one to Contribution, then the daemon's until the next such.
 - `moments` (moments.py) is the same, but what the daemon or an earlier worker left there is the worker's to begin with:
   it is written at each hand-in, is kept in checkpoints, and survives the worker. Whoever has no use for it leaves it.
+- What a worker trains on is its own, and goes on from order to order: `landings` say what to make of the rounds that
+  were committed meanwhile. A worker that has no weights yet, or is told to begin afresh, takes those of `agreed`.
 - A new Train replaces the one before. Orders are numbered, so that an answer to an old one is recognised and
   ignored; so is a HandIn for an order that was already handed in.
 
@@ -20,9 +22,10 @@ Any program may be the worker: the built-in trainer knows nothing that is not sa
 
 from __future__ import annotations
 
-from shoal.protocol.wire import Message, message
+from shoal.node.worker_vectors import Sizes
+from shoal.protocol.wire import Message, message, value
 
-WORKER_PROTOCOL = 2
+WORKER_PROTOCOL = 3
 MAX_FRAME = 256 << 10  # a Welcome carries a manifest of at most 64 KiB
 
 
@@ -36,10 +39,10 @@ class Hello(Message):
 
 @message(201)
 class Welcome(Message):
-    """The daemon's answer; the descriptors of `parameters`, `contribution` and `moments` ride on its first bytes."""
+    """The daemon's answer; the descriptors of the shared vectors ride on its first bytes."""
 
     manifest: bytes  # canonical
-    elements: int  # of `parameters` and of `contribution`
+    sizes: Sizes
     threads: int
     device: str  # "auto", "cpu", "cuda", "cuda:1", "mps"
     data: tuple[str, ...]  # local files and folders of this node
@@ -52,13 +55,38 @@ class Unwelcome(Message):
     reason: str
 
 
+@value
+class Range:
+    """Half-open, of the numbers of a round's part."""
+
+    start: int
+    stop: int
+
+
+@value
+class Landing:
+    """A committed round whose answer is due."""
+
+    round: int
+    is_there: bool  # its mean is new to the worker, and not in the weights that it began with
+    is_newest: bool  # `agreed`, and `answer`, are as it has left them
+    members: int  # whose contributions made it
+    missed: tuple[Range, ...]  # what of the worker's own contribution is not in it
+
+
 @message(203)
 class Train(Message):
-    """Load `parameters`, do the inner steps of `round` on `lane`'s data, and hand in."""
+    """Take what has landed, make so many inner steps of `round` on `lane`'s data, and hand in, or not yet."""
 
     order: int
     round: int
     lane: int
+    version: int  # the round that made `agreed`
+    first: int = 0  # steps of the round that came before these
+    steps: int = 1
+    hand_in: bool = True
+    is_fresh: bool = False  # begin with the weights of `agreed`
+    landings: tuple[Landing, ...] = ()  # those that the worker knows already are to be passed over
 
 
 @message(204)
@@ -84,16 +112,17 @@ class Progress(Message):
     tokens: int  # trained on in this round
     tokens_per_second: float
     device_bytes: int  # of the device's own memory, held by the worker
+    utilisation: float  # share of the last rounds' time in which steps were made
 
 
 @message(207)
 class Contribution(Message):
-    """The vector `contribution` holds the pseudo-gradient of `steps` inner steps on `tokens` tokens."""
+    """The vector `contribution` holds what came of `steps` inner steps of the round on `tokens` tokens."""
 
     order: int
     round: int
     steps: int
-    tokens: int  # 0: nothing was trained and the vector is zero
+    tokens: int  # 0: nothing was trained and the vector says nothing
     loss: float | None  # mean over the steps
 
 
@@ -111,3 +140,11 @@ class Ready(Message):
     """The worker has built the model."""
 
     device: str  # for people: "cpu", "cuda:0 (NVIDIA H200)"
+
+
+@message(210)
+class Trained(Message):
+    """The steps of `order` are made, or ended by HandIn; nothing was to be handed in."""
+
+    order: int
+    round: int

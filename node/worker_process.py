@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.node.logs import make_way
+from shoal.node.worker_vectors import Sizes
 
 GRACE = 2.0  # seconds between asking, terminating and killing
 BUILT_IN = (sys.executable, "-P", "-m", "shoal.node.worker")  # -P: no module comes from the current folder
@@ -30,7 +31,7 @@ class WorkerSettings:
     folder: Path  # of the run: worker.sock lies here
     log: Path  # the worker's own output is appended here, unless the file is large: then to a new one
     manifest: bytes  # canonical
-    elements: int  # length of the parameter vector
+    sizes: Sizes  # of the vectors that it shares with the daemon
     threads: int
     device: str = "auto"
     data: tuple[str, ...] = ()  # local files and folders

@@ -9,21 +9,23 @@ replaced like one that died. No worker can take the daemon down.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from asyncio.subprocess import Process
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from shoal.node import watchdog
-from shoal.node.moments import copy_whole, moments_size
-from shoal.node.shm import FloatArray, SharedVector
+from shoal.node.moments import copy_whole
+from shoal.node.shm import FloatArray
 from shoal.node.watchdog import Watchdog
 from shoal.node.worker_link import frame
 from shoal.node.worker_listener import WorkerListener, receive
-from shoal.node.worker_messages import Contribution, Failed, HandIn, Progress, Ready, Stop, Train, Welcome
+from shoal.node.worker_messages import Contribution, Failed, HandIn, Progress, Ready, Stop, Train, Trained, Welcome
 from shoal.node.worker_process import StartError, WorkerSettings, ending, worker_process
+from shoal.node.worker_vectors import SharedVectors
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.wire import Message
 
@@ -44,6 +46,7 @@ class Worker:
         *,
         on_progress: Callable[[Progress], None],
         on_contribution: Callable[[Contribution], None],
+        on_trained: Callable[[], None],
         on_lost: Callable[[str], None],
     ) -> None:
         self.settings = settings
@@ -51,10 +54,9 @@ class Worker:
         self.device: str | None = None  # on which the worker trains, once it has built its model
         self._on_progress = on_progress
         self._on_contribution = on_contribution
+        self._on_trained = on_trained
         self._on_lost = on_lost
-        self._parameters = SharedVector.create(settings.elements)
-        self._contribution = SharedVector.create(settings.elements)
-        self._moments = SharedVector.create(moments_size(settings.elements))
+        self._vectors = SharedVectors.create(settings.sizes)
         self._loading = asyncio.Lock()
         self._orders = 0
         self._order: Train | None = None  # what the worker is to do; None: nothing, or still loading
@@ -68,17 +70,17 @@ class Worker:
 
     @property
     def contribution(self) -> FloatArray:
-        """The pseudo-gradient that was handed in: ours from `on_contribution` until the next `train`."""
-        return self._contribution.array
+        """What was handed in: ours from `on_contribution` until the next order that asks for a contribution."""
+        return self._vectors.contribution.array
 
     @property
     def moments(self) -> FloatArray:
         """The inner optimizer's state (moments.py) as of the last hand-in; ours to write before `run` only."""
-        return self._moments.array
+        return self._vectors.moments.array
 
     def copied_moments(self) -> FloatArray | None:
         """A copy of them as of the last hand-in; None if there is none. In any thread."""
-        return copy_whole(self._moments)
+        return copy_whole(self._vectors.moments)
 
     @property
     def is_over(self) -> bool:
@@ -97,9 +99,7 @@ class Worker:
                     await self._pause()
         finally:
             listener.close()
-            self._parameters.close()
-            self._contribution.close()
-            self._moments.close()
+            self._vectors.close()
             self._ended.set()
 
     async def stop(self) -> None:
@@ -107,26 +107,28 @@ class Worker:
         self._stop.set()
         await self._ended.wait()
 
-    async def train(self, round: int, lane: int, parameters: FloatArray) -> None:
-        """Let the worker do the inner steps of `round` from `parameters`; replaces the order before."""
+    async def train(self, order: Train, agreed: Sequence[FloatArray], answer: FloatArray | None = None) -> None:
+        """Let the worker carry out `order`, which gets its number here, with these vectors; replaces the one before."""
         self._orders += 1
-        order = Train(self._orders, round, lane)
+        order = dataclasses.replace(order, order=self._orders)
         self.forget()
+        if self._hand_in != order.round or order.is_fresh:
+            self._hand_in = None
         async with self._loading:
-            await asyncio.to_thread(np.copyto, self._parameters.array, parameters)
+            await asyncio.to_thread(self._load, agreed, answer)
         if order.order == self._orders:  # else another order came while we were loading
             self._order = order
             self._send_order()
 
     async def unload(self) -> None:
-        """Give the parameters' memory back until `train`, unless there is an order that they are for."""
+        """Give the memory of the agreed vectors back until `train`, unless there is an order that they are for."""
         async with self._loading:
             if self._order is None:
-                await asyncio.to_thread(self._parameters.clear)
+                await asyncio.to_thread(self._vectors.agreed.clear)
 
     def forget(self) -> None:
         """Nobody wants the answer to the order that the worker has, whenever it comes."""
-        self._order = self._hand_in = None
+        self._order = None
 
     def hand_in(self, round: int) -> None:
         """Ask for what the worker has of `round`, which may be nothing; `on_contribution` follows."""
@@ -152,10 +154,9 @@ class Worker:
         return f"the worker {words or ending(process)}; its output is in {self.settings.log}"
 
     async def _converse(self, process: Process, listener: WorkerListener) -> str:
-        descriptors = [self._parameters.fd, self._contribution.fd, self._moments.fd]
         try:
             async with asyncio.timeout(START_WITHIN):
-                reader, self._writer = await listener.accept(process.pid, self._welcome(), descriptors)
+                reader, self._writer = await listener.accept(process.pid, self._welcome(), self._vectors.descriptors)
         except TimeoutError:
             return f"said nothing for {START_WITHIN:.0f} s"
         self._send_order()
@@ -171,7 +172,7 @@ class Worker:
             if isinstance(message, Ready):
                 self.device = message.device
                 continue
-            if not isinstance(message, Progress | Contribution):
+            if not isinstance(message, Progress | Contribution | Trained):
                 return f"broke the protocol: {type(message).__name__} is not a worker's to send"
             self._see(message)
             if self._order is None or message.order != self._order.order:
@@ -186,23 +187,28 @@ class Worker:
             await asyncio.sleep(watchdog.LOOK)
         return f"made no step for {self._watchdog.silence:.0f} s and was killed"
 
-    def _see(self, message: Progress | Contribution) -> None:
+    def _see(self, message: Progress | Contribution | Trained) -> None:
         if isinstance(message, Progress):
             self._watchdog.stepped()
         else:
-            self._watchdog.answered(message.order, message.steps)
+            self._watchdog.answered(message.order, message.steps if isinstance(message, Contribution) else 0)
 
-    def _pass_on(self, message: Progress | Contribution) -> None:
+    def _pass_on(self, message: Progress | Contribution | Trained) -> None:
         if isinstance(message, Progress):
             self._on_progress(message)
-        else:
-            self._order = None
-            self._backoff = self.settings.first_backoff
-            self._on_contribution(message)
+            return
+        self._order = None
+        self._backoff = self.settings.first_backoff
+        self._on_contribution(message) if isinstance(message, Contribution) else self._on_trained()
+
+    def _load(self, agreed: Sequence[FloatArray], answer: FloatArray | None) -> None:
+        np.concatenate(agreed, out=self._vectors.agreed.array)
+        if answer is not None and self._vectors.answer is not None:
+            np.copyto(self._vectors.answer.array, answer)
 
     def _welcome(self) -> Welcome:
         settings = self.settings
-        return Welcome(settings.manifest, settings.elements, settings.threads, settings.device, settings.data)
+        return Welcome(settings.manifest, settings.sizes, settings.threads, settings.device, settings.data)
 
     def _send_order(self) -> None:
         if self._order and self._writer:

@@ -58,7 +58,8 @@ class Attempt:
         self._me = means.me
         self._roster = roster
         self.plan = make_plan(roster, means.policy)
-        self._commit = Commit(means.me, context.base, means.policy.chunks, context.vote, means.signer, context.leaves)
+        chunks = means.policy.chunks_in(roster.round)
+        self._commit = Commit(means.me, context.base, chunks, context.vote, means.signer, context.leaves)
         self._commit.open(first_ballot(roster), self.plan.members)
         self._adopted = adopted_value(roster, context.base)
         self._reduce: AllReduce | None = None

@@ -173,7 +173,7 @@ class Goodbyes:
         """Remember a LEAVE of any round; RemoteError, naming its author, if it is forged or holds too much."""
         means, value = self._means, leave.prepared
         if value is not None:
-            check_chunks(value.proposal, value.chunks, means.policy.chunks, leave.peer)
+            check_chunks(value.proposal, value.chunks, means.policy.chunks_in(leave.round), leave.peer)
         check_signature(leave, leave.peer, means.signer)
         self._put(leave.peer, self._with(leave))
 

@@ -254,7 +254,7 @@ class Matchmaking:
         if join.base_history != self._base.history:
             raise RemoteError("joins from another history than the group's", join.peer)
         if join.prepared is not None:
-            check_value(join.prepared, self._base, self._policy.chunks, join.peer)
+            check_value(join.prepared, self._base, self._policy.chunks_in(self.round), join.peer)
 
     def _sign_join(self, offer: Offer, attempt: int, leader: PeerId) -> Join:
         base, vote = self._base, self._vote

@@ -49,7 +49,7 @@ class Policy:
     start_members: int
     max_group: int  # owners
     max_weight: int
-    chunks: int  # of this part
+    chunks: tuple[int, ...]  # of the rounds from 1 on, until they come again
     first: int = 1  # the run's first round; later in a run that goes on from a checkpoint
     slack: float = 0.0  # seconds that live members may train on while the others wait, however fast those were
     scatter: int = 1  # bytes of a chunk on the way to its owner, to those of
@@ -58,6 +58,10 @@ class Policy:
     def members_needed(self, round: int) -> int:
         """How many members a round must have to start."""
         return max(self.min_members, self.start_members if round == self.first else 1)
+
+    def chunks_in(self, round: int) -> int:
+        """How many chunks a round is about: fragments of a model need not be alike."""
+        return self.chunks[(round - 1) % len(self.chunks)]
 
 
 def rank(base: Base, attempt: int, peers: Iterable[PeerId]) -> list[PeerId]:
@@ -169,16 +173,16 @@ def make_plan(roster: Roster, policy: Policy) -> Plan:
         roster.leader,
         tuple(join.peer for join in roster.joins),
         tuple(join.weight for join in roster.joins),
-        share_chunks(roster.joins, policy, ways),
+        share_chunks(roster.joins, policy, ways, policy.chunks_in(roster.round)),
         tuple(leave.peer for leave in roster.leaves),
         ways,
     )
 
 
-def share_chunks(joins: Sequence[Join], policy: Policy, ways: Ways) -> tuple[PeerId, ...]:
+def share_chunks(joins: Sequence[Join], policy: Policy, ways: Ways, chunks: int) -> tuple[PeerId, ...]:
     """The owner of each chunk: those fit for it, as their lines allow (shares.py)."""
     peers = [join.peer for join in joins]
     fit = frozenset(ways.fittest(peers, peers))
     claims = [Claim(join.up, join.down, join.weight > 0, join.peer in fit) for join in joins]
-    counts = share(claims, Load(policy.chunks, policy.scatter, policy.gather), policy.max_group)
+    counts = share(claims, Load(chunks, policy.scatter, policy.gather), policy.max_group)
     return tuple(peer for peer, count in zip(peers, counts, strict=True) for _ in range(count))

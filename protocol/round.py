@@ -51,6 +51,7 @@ class Round:
     def __init__(self, means: Means, base: Base, vote: VoteState, reducer: Reducer) -> None:
         self._means = means
         self._me = means.me
+        self._chunks = means.policy.chunks_in(base.round + 1)
         self._reducer = reducer
         self._matching = Matchmaking(means, base, vote)
         self._contribution: Contribute | None = None
@@ -181,7 +182,7 @@ class Round:
         if roster.attempt < self.vote.attempt:
             return [self._retry_message(sender, self.vote.attempt)]
         check_roster(roster, self.base, self._means.policy, self._means.signer)
-        check_answers(roster, self.base, self._means.policy.chunks)
+        check_answers(roster, self.base, self._chunks)
         if self._me not in [join.peer for join in roster.joins]:
             return []
         if not self._matching.has_offer:  # we joined in an earlier life, and have nothing to contribute any more
@@ -191,7 +192,7 @@ class Round:
     def _receive_commit(self, message: wire.Commit) -> list[Effect]:
         if self._outcome is not None:
             return []
-        check_commit(message, self.base, self._means.policy.chunks, self._means.signer)
+        check_commit(message, self.base, self._chunks, self._means.signer)
         certificate = message.certificate
         if certificate.proposal.base_root != self.base.root:
             return [Tell(WrongState(certificate.ballot.leader, is_proven=True))]
@@ -199,7 +200,7 @@ class Round:
 
     def _receive_leave(self, now: float, leave: wire.Leave) -> list[Effect]:
         """Who is no voter of the last round may be one of this round's proposal."""
-        check_leave(leave, self.base, self._means.policy.chunks)
+        check_leave(leave, self.base, self._chunks)
         if leave in self._matching.candidates.leaves():  # its author may be back by now
             return []
         effects = self._matching.receive_leaves(now, [leave])

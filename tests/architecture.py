@@ -52,7 +52,7 @@ LIBP2P_ALLOWED = (
 )
 TORCH = {"torch", "safetensors.torch"}
 TRAINING = (
-    *("corpus", "lanes", "model", "layout", "inner", "inner_state", "recorded_step", "worker"),
+    *("corpus", "lanes", "model", "layout", "inner", "inner_state", "recorded_step", "worker", "replica"),
     *("device", "evaluate", "generate"),
     *("up/job", "checkpoint/write", "checkpoint/read"),
     *("outer", "state", "state_file"),  # the committed state: the daemon loads it with its first run

@@ -15,15 +15,22 @@ from blake3 import blake3
 from pydantic import Field, ValidationError
 
 from shoal.node.explain import explain
-from shoal.node.manifest import Count, Manifest, Named, Spec, decode_manifest
+from shoal.node.manifest import Manifest, decode_manifest
+from shoal.node.spec import Count, Named, Spec
 from shoal.protocol.errors import LocalError, RemoteError
 from shoal.protocol.ids import PeerId, RunId
 from shoal.protocol.roster import Base
 
 ABOUT = "checkpoint.json"
-MODEL, OUTER, INNER = "model.safetensors", "outer.safetensors", "inner.safetensors"
+MODEL, INNER, OUTER, PRIVATE = "model.safetensors", "inner.safetensors", "outer.safetensors", "private.safetensors"
+FileName = Annotated[str, Field(pattern=r"^[a-z_]{1,32}\.safetensors$")]
 MAX_ABOUT = 4 << 20
 SEAL = "seal"
+
+
+def file_of(vector: str) -> str:
+    """Where a vector of the committed state lies."""
+    return {"parameters": MODEL, "momentum": OUTER}.get(vector, f"{vector}.safetensors")
 
 
 class FileFacts(Spec):
@@ -48,9 +55,7 @@ class About(Spec):
     inner_steps: Count  # that the inner optimizer has made; 0: it is not here
     manifest: str  # canonical, in hex
     saved_at: float  # seconds of that machine's clock
-    files: dict[Literal["model.safetensors", "outer.safetensors", "inner.safetensors"], FileFacts] = Field(
-        default_factory=dict
-    )
+    files: dict[FileName, FileFacts] = Field(default_factory=dict)
 
     @classmethod
     def of(
@@ -106,7 +111,7 @@ def read_about(folder: Path) -> About:
             raise LocalError(f"{folder / name} cannot be read: {error.strerror}") from error
         if size != facts.bytes:
             raise LocalError(f"{folder / name} has {size} bytes instead of {facts.bytes}")
-    if not {MODEL, OUTER} <= about.files.keys() or (INNER in about.files) != bool(about.inner_steps):
+    if MODEL not in about.files or (INNER in about.files) != bool(about.inner_steps):
         raise LocalError(f"{folder / ABOUT} does not name all files of a checkpoint")
     return about
 

@@ -6,7 +6,7 @@ A checkpoint that is damaged is never used in part: the caller takes the one bef
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,13 +15,13 @@ from blake3 import blake3
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from shoal.node.checkpoint.about import INNER, MODEL, OUTER, About, read_about
+from shoal.node.checkpoint.about import ABOUT, INNER, PRIVATE, About, file_of, read_about
 from shoal.node.checkpoint.scan import newest_first
-from shoal.node.inner_state import halves
+from shoal.node.inner_state import halves, private_views
 from shoal.node.layout import Layout
 from shoal.node.logs import warn
 from shoal.node.manifest import Manifest
-from shoal.node.methods.method import MOMENTUM, PARAMETERS
+from shoal.node.methods.registry import method_of, shape_of
 from shoal.node.model import skeleton
 from shoal.node.moments import moments_size
 from shoal.node.shm import FloatArray
@@ -45,7 +45,7 @@ class Checkpoint:
 
     def committed(self) -> CommittedState:
         """The state that it holds."""
-        return CommittedState(self.shape, self.vectors[PARAMETERS], self.vectors[MOMENTUM], self.about.round)
+        return CommittedState(self.shape, self.vectors, self.about.round)
 
 
 def load(path: Path) -> Checkpoint:
@@ -56,11 +56,13 @@ def load(path: Path) -> Checkpoint:
             raise LocalError(f"{path / name} is damaged: its bytes are not those that were written")
     manifest = about.decoded_manifest()
     layout = Layout.of(skeleton(manifest.model))
-    shape = StateShape(layout, manifest.rounds.state_chunk_bytes)
-    vectors = {PARAMETERS: layout.pack(_tensors(path / MODEL)), MOMENTUM: layout.pack(_tensors(path / OUTER))}
+    shape, private = shape_of(manifest, layout), method_of(manifest, layout).keeps
+    if missing := _expected(shape, about, private) - about.files.keys():
+        raise LocalError(f"{path / ABOUT} does not name {', '.join(sorted(missing))}")
+    vectors = {name: layout.pack(_tensors(path / file_of(name))) for name in shape.vectors}
     if read_back(shape, about.round, vectors).root.hex() != about.root:
         raise LocalError(f"{path} holds another state than the one that its round committed")
-    moments = _moments(path / INNER, layout, about.inner_steps) if about.inner_steps else None
+    moments = _moments(path, layout, about.inner_steps, private) if about.inner_steps else None
     return Checkpoint(path, about, manifest, shape, vectors, moments)
 
 
@@ -74,15 +76,26 @@ def load_newest(checkpoints: Path) -> Checkpoint | None:
     return None
 
 
-def _moments(path: Path, layout: Layout, steps: int) -> FloatArray:
-    vector = torch.empty(moments_size(layout.size))
+def _expected(shape: StateShape, about: About, private: Sequence[str]) -> set[str]:
+    own = {INNER, PRIVATE} if private else {INNER}
+    return {*map(file_of, shape.vectors), *(own if about.inner_steps else ())}
+
+
+def _moments(path: Path, layout: Layout, steps: int, private: Sequence[str]) -> FloatArray:
+    vector = torch.empty(moments_size(layout.size, len(private)))
     vector[0] = steps
-    tensors = _tensors(path)
-    for key, half in halves(vector).items():
-        prefix = f"{key}."
-        layout.pack({name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}, half)
+    _unpack(path / INNER, layout, halves(vector, layout.size))
+    if private:
+        _unpack(path / PRIVATE, layout, private_views(vector, layout.size, private))
     array: FloatArray = vector.numpy()
     return array
+
+
+def _unpack(path: Path, layout: Layout, vectors: Mapping[str, Tensor]) -> None:
+    tensors = _tensors(path)
+    for key, vector in vectors.items():
+        prefix = f"{key}."
+        layout.pack({name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}, vector)
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:

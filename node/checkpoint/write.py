@@ -10,19 +10,20 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 from blake3 import blake3
 from torch import Tensor
 
-from shoal.node.checkpoint.about import ABOUT, INNER, MODEL, OUTER, About, FileFacts
+from shoal.node.checkpoint.about import ABOUT, INNER, PRIVATE, About, FileFacts, file_of
 from shoal.node.checkpoint.aside import set_aside
 from shoal.node.checkpoint.scan import folder_name, glance
 from shoal.node.disk import force
-from shoal.node.inner_state import halves
-from shoal.node.methods.method import MOMENTUM, PARAMETERS
+from shoal.node.inner_state import halves, private_views
+from shoal.node.layout import Layout
+from shoal.node.methods.registry import method_of
 from shoal.node.shm import FloatArray
 from shoal.node.state import Snapshot
 from shoal.protocol.errors import LocalError
@@ -45,7 +46,7 @@ def write_checkpoint(folder: Path, about: About, snapshot: Snapshot, moments: Fl
             return path
         remove(path)
         fresh.mkdir()
-        files = _write_files(fresh, snapshot, moments)
+        files = _write_files(fresh, snapshot, moments, method_of(about.decoded_manifest(), snapshot.shape.layout).keeps)
         _write_text(fresh / ABOUT, about.model_copy(update={"files": files}).sealed())
         force(fresh)
         fresh.rename(path)
@@ -92,20 +93,21 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileFacts:
         return FileFacts(bytes=file.tell(), blake3=hasher.hexdigest())
 
 
-def _write_files(folder: Path, snapshot: Snapshot, moments: FloatArray | None) -> dict[str, FileFacts]:
+def _write_files(
+    folder: Path, snapshot: Snapshot, moments: FloatArray | None, private: Sequence[str]
+) -> dict[str, FileFacts]:
     layout = snapshot.shape.layout
-    files = {
-        MODEL: write_tensors(folder / MODEL, layout.views(snapshot.vectors[PARAMETERS])),
-        OUTER: write_tensors(folder / OUTER, layout.views(snapshot.vectors[MOMENTUM])),
-    }
+    tensors = {file_of(name): layout.views(vector) for name, vector in snapshot.vectors.items()}
     if moments is not None:
-        named = {
-            f"{key}.{name}": view
-            for key, half in halves(torch.from_numpy(moments)).items()
-            for name, view in layout.views(half).items()
-        }
-        files[INNER] = write_tensors(folder / INNER, named)
-    return files
+        flat = torch.from_numpy(moments)
+        tensors[INNER] = _named(layout, halves(flat, layout.size))
+        if private:
+            tensors[PRIVATE] = _named(layout, private_views(flat, layout.size, private))
+    return {file: write_tensors(folder / file, named) for file, named in tensors.items()}
+
+
+def _named(layout: Layout, vectors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{key}.{name}": view for key, vector in vectors.items() for name, view in layout.views(vector).items()}
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:

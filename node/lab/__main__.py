@@ -19,7 +19,8 @@ from shoal.node.lab.crowd import Crowd
 from shoal.node.lab.network import Network
 from shoal.node.lab.registry import METHODS, WrongSetting, parse, plan
 from shoal.node.lab.study import Result, Study, run
-from shoal.node.manifest import Manifest, MethodSpec, ModelSpec, load_manifest
+from shoal.node.manifest import Manifest, ModelSpec, load_manifest
+from shoal.node.method_spec import MethodSpec
 from shoal.protocol.errors import LocalError
 
 SMALL = Manifest(

@@ -23,7 +23,7 @@ from shoal.node.evaluate import validation_loss
 from shoal.node.lab.crowd import Crowd
 from shoal.node.lab.network import Network
 from shoal.node.methods.gossip import merge
-from shoal.node.methods.method import Answer, Exchange, Method, Vectors
+from shoal.node.methods.method import Answer, Exchange, Method, Vectors, applied
 
 Answers = list[Answer | None]  # one per worker
 Tell = Callable[[int, float], None]
@@ -110,7 +110,7 @@ class Study:
         if self._method.exchange is Exchange.MEAN and answers[0] is not None:
             self._applied[part] += 1
             answer = answers[0]._replace(number=self._applied[part])
-            self._agreed = self._method.apply(part, self._agreed, answer)
+            self._agreed = applied(self._method, part, self._agreed, answer)
             answers = [answer] * len(answers)
         for worker, each in enumerate(answers):
             theta, private = self._crowd.weights[worker].clone(), self._private[worker]

@@ -29,10 +29,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shoal.node.methods.fragments import Fragment
 from shoal.node.methods.method import NONE, PARAMETERS, Answer, Contribution, Exchange, Merged, Vectors
 from shoal.protocol.errors import LocalError
 
-FIRST, SECOND = "first moment", "second moment"  # u and v
+FIRST, SECOND = "first_moment", "second_moment"  # u and v
 
 
 def adamw_step(
@@ -94,7 +95,10 @@ def clip_factor(norm: float, limit: float) -> float:
 class DDP:
     """The method: a gradient for each step, for whose mean all wait."""
 
-    exchange, wants_gradients, delay = Exchange.MEAN, True, 0
+    exchange, wants_gradients, delay, period = Exchange.MEAN, True, 0, 1
+    reads: tuple[str, ...] = (PARAMETERS,)
+    keeps: tuple[str, ...] = ()
+    merges_weights = merges_answers = False
 
     def __init__(
         self,
@@ -118,6 +122,10 @@ class DDP:
     def launches(self, step: int) -> tuple[int, ...]:
         """After each step."""
         return (0,)
+
+    def fragment(self, part: int) -> Fragment | None:
+        """The only part is the whole vector."""
+        return None
 
     def contribute(self, part: int, theta: Tensor, agreed: Vectors, private: Vectors) -> Contribution:
         """The gradient, (d,), clipped."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from shoal.node.methods.fragments import Fragment
 from shoal.node.methods.method import (
     MOMENTUM,
     NONE,
@@ -60,9 +61,12 @@ class DiLoCo:
     """
 
     exchange, wants_gradients, delay = Exchange.MEAN, False, 0
+    reads: tuple[str, ...] = (PARAMETERS,)
+    keeps: tuple[str, ...] = ()
+    merges_weights = merges_answers = False
 
     def __init__(self, inner_steps: int, lr: float, momentum: float) -> None:
-        self._inner_steps, self._lr, self._momentum = inner_steps, lr, momentum
+        self.period, self._lr, self._momentum = inner_steps, lr, momentum
 
     def begin(self, theta: Tensor) -> tuple[Vectors, Vectors]:
         """Parameters and momentum are agreed; nothing is private."""
@@ -74,7 +78,11 @@ class DiLoCo:
 
     def launches(self, step: int) -> tuple[int, ...]:
         """After the last step of a round."""
-        return (0,) if step % self._inner_steps == 0 else ()
+        return (0,) if step % self.period == 0 else ()
+
+    def fragment(self, part: int) -> Fragment | None:
+        """The only part is the whole vector."""
+        return None
 
     def contribute(self, part: int, theta: Tensor, agreed: Vectors, private: Vectors) -> Contribution:
         """The pseudo-gradient, (d,)."""

@@ -17,7 +17,8 @@ holds it, so replicas do not drift apart for good.
 - Aborted: the mean of an aborted round counts as zeros: the share that was taken of it is given back.
 - Joining: a peer starts its replica as a copy of the agreed state, with nothing taken in advance, and needs the mean
   that is under way, as that is the first that it applies.
-- Dying: who dies is not in the means that it did not contribute to. Its replica goes with it; nobody needs it.
+- Dying: who dies is not in the means that it did not contribute to. Its replica goes with it; nobody needs it, and it
+  begins as one who joins if it is back: what it had taken in advance was the replica's alone.
 - M is what the latest answer says, or how many take part where there is none. If it changes, what is given back is
   still what was taken.
 """
@@ -49,6 +50,9 @@ def eager_gradient(own: Tensor, members: int, late: Tensor, taken: Tensor) -> tu
 
 class EagerDiLoCo(DelayedDiLoCo):
     """The method. Agreed vectors are those of `DelayedDiLoCo`, and so are the times; the weights are the replica's."""
+
+    reads = (PARAMETERS, MOMENTUM)
+    merges_weights = merges_answers = True
 
     def begin(self, theta: Tensor) -> tuple[Vectors, Vectors]:
         """All replicas begin equal."""

@@ -26,6 +26,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from shoal.node.methods.fragments import Fragment
 from shoal.node.methods.method import NONE, PARAMETERS, Answer, Contribution, Exchange, Merged, Vectors
 
 
@@ -64,9 +65,12 @@ class Gossip:
     """
 
     exchange, wants_gradients, delay = Exchange.GRAPH, False, 0
+    reads: tuple[str, ...] = (PARAMETERS,)
+    keeps: tuple[str, ...] = (PARAMETERS,)
+    merges_weights = merges_answers = True
 
     def __init__(self, inner_steps: int, mixing_steps: int = 1) -> None:
-        self._inner_steps, self._mixing_steps = inner_steps, mixing_steps
+        self.period, self._mixing_steps = inner_steps, mixing_steps
 
     def begin(self, theta: Tensor) -> tuple[Vectors, Vectors]:
         """Nothing is agreed; the weights last mixed are private, for a peer that starts again."""
@@ -78,7 +82,11 @@ class Gossip:
 
     def launches(self, step: int) -> tuple[int, ...]:
         """After the last step of a round, as often as is mixed."""
-        return (0,) * self._mixing_steps if step % self._inner_steps == 0 else ()
+        return (0,) * self._mixing_steps if step % self.period == 0 else ()
+
+    def fragment(self, part: int) -> Fragment | None:
+        """The only part is the whole vector."""
+        return None
 
     def contribute(self, part: int, theta: Tensor, agreed: Vectors, private: Vectors) -> Contribution:
         """The weights themselves, (d,)."""

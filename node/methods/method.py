@@ -3,18 +3,18 @@
 A method is stateless: all that it remembers are named vectors, which go in and come out. Two kinds, of d numbers each:
 
 - *agreed* ones, which all members hold to the same bits, and which fencing and state roots cover;
-- *private* ones, which belong to one peer, go into its checkpoints, and which nobody else ever sees.
+- *private* ones, which belong to one peer, and which nobody else ever sees; those worth it go into its checkpoints.
 
 A *part* is what one exchange is about: the whole vector, or a fragment of it. After inner step t (from 1, over the
 whole run) a method may launch exchanges of some parts, and `delay` steps later it takes their answers:
 
     launches(t): contribute(part)  ->  the network  ->  after step t + delay: apply(part), merge(part)
 
-With a delay of 0 training waits for the network; else it goes on meanwhile, and only waits where an answer is due but
-still under way. What is launched after a step is contributed before what is due after it is applied, so that a
-contribution starts from the agreed vectors that were there while it was trained. `apply` makes the agreed vectors of
-the answer: a daemon does that, on the CPU, as the rule's file says. `merge` makes the weights that the peer trains on:
-a worker does that, between two inner steps.
+`launches` repeats itself after `period` steps. With a delay of 0 training waits for the network; else it goes on
+meanwhile, and only waits where an answer is due but still under way. What is launched after a step is contributed
+before what is due after it is applied, so that a contribution starts from the agreed vectors that were there while it
+was trained. `apply` makes the agreed vectors of the answer: a daemon does that, on the CPU, as the rule's file says.
+`merge` makes the weights that the peer trains on: a worker does that, between two inner steps.
 
 What answers is the exchange's kind:
 
@@ -37,6 +37,8 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
+
+from shoal.node.methods.fragments import Fragment
 
 Vectors = Mapping[str, Tensor]
 NONE: Vectors = {}
@@ -87,6 +89,18 @@ class Method(Protocol):
     def wants_gradients(self) -> bool:
         """Whether a contribution is made of a gradient, and nobody makes inner steps by itself."""
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The agreed vectors that `join`, `contribute`, `merge` and `lapse` look at."""
+
+    @property
+    def merges_weights(self) -> bool:
+        """Whether `merge` and `lapse` look at the weights that were trained; else those are replaced."""
+
+    @property
+    def merges_answers(self) -> bool:
+        """Whether `merge` looks at the answer's value; else what `apply` has made of it is enough."""
+
     def begin(self, theta: Tensor) -> tuple[Vectors, Vectors]:
         """The agreed and the private vectors at the start of a run."""
 
@@ -104,6 +118,17 @@ class Method(Protocol):
         """
 
     @property
+    def keeps(self) -> tuple[str, ...]:
+        """The private vectors that a peer goes on with after a restart, in place of those of `join`."""
+
+    @property
+    def period(self) -> int:
+        """Inner steps after which `launches` names the same parts again."""
+
+    def fragment(self, part: int) -> Fragment | None:
+        """Which numbers a part is about; None: all."""
+
+    @property
     def delay(self) -> int:
         """Inner steps between a part's launch and its landing; 0: training waits."""
 
@@ -111,10 +136,19 @@ class Method(Protocol):
         """What we send of a part, of the weights (with `wants_gradients`: the gradient) that we have now."""
 
     def apply(self, part: int, agreed: Vectors, answer: Answer) -> Vectors:
-        """The next agreed vectors."""
+        """The next agreed vectors, of the part's numbers only, (k,) each; elementwise, so callers may cut blocks."""
 
     def merge(self, part: int, theta: Tensor, agreed: Vectors, private: Vectors, answer: Answer) -> Merged:
         """The weights to go on with, after `apply`."""
 
     def lapse(self, part: int, theta: Tensor, agreed: Vectors, private: Vectors, members: int) -> Merged:
         """The weights to go on with where an answer is due and none is there; so many members take part now."""
+
+
+def applied(method: Method, part: int, agreed: Vectors, answer: Answer) -> Vectors:
+    """The next agreed vectors, whole, (d,) each, after an answer to `part`."""
+    fragment = method.fragment(part)
+    if fragment is None:
+        return method.apply(part, agreed, answer)
+    made = method.apply(part, {name: fragment.take(vector) for name, vector in agreed.items()}, answer)
+    return {name: fragment.put(vector, made[name]) for name, vector in agreed.items()}

@@ -30,6 +30,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from shoal.node.methods.fragments import Fragment
 from shoal.node.methods.method import MOMENTUM, NONE, PARAMETERS, Answer, Contribution, Exchange, Merged, Vectors
 
 SLOW = "slow weights"  # phi
@@ -76,10 +77,13 @@ class NoLoCo:
     """The method: each `inner_steps` steps the whole replica, with one partner, for whom we wait."""
 
     exchange, wants_gradients, delay = Exchange.PAIR, False, 0
+    reads: tuple[str, ...] = (PARAMETERS,)
+    keeps: tuple[str, ...] = (SLOW, MOMENTUM)
+    merges_weights = merges_answers = True
 
     def __init__(self, inner_steps: int, alpha: float, beta: float, gamma: float) -> None:
         check_stability(alpha, gamma)
-        self._inner_steps, self._alpha, self._beta, self._gamma = inner_steps, alpha, beta, gamma
+        self.period, self._alpha, self._beta, self._gamma = inner_steps, alpha, beta, gamma
 
     def begin(self, theta: Tensor) -> tuple[Vectors, Vectors]:
         """Nothing is agreed; slow weights and their momentum are private."""
@@ -91,7 +95,11 @@ class NoLoCo:
 
     def launches(self, step: int) -> tuple[int, ...]:
         """After the last step of a round."""
-        return (0,) if step % self._inner_steps == 0 else ()
+        return (0,) if step % self.period == 0 else ()
+
+    def fragment(self, part: int) -> Fragment | None:
+        """The only part is the whole vector."""
+        return None
 
     def contribute(self, part: int, theta: Tensor, agreed: Vectors, private: Vectors) -> Contribution:
         """Delta and phi, (2, d)."""

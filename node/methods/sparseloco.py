@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 
 from shoal.node.methods.diloco import pseudo_gradient
+from shoal.node.methods.fragments import Fragment
 from shoal.node.methods.method import PARAMETERS, Answer, Contribution, Exchange, Merged, Vectors
 from shoal.protocol.compression import Codec
 from shoal.protocol.compression.feedback import with_feedback
@@ -108,9 +109,12 @@ class SparseLoCo:
     """
 
     exchange, wants_gradients, delay = Exchange.MEAN, False, 0
+    reads: tuple[str, ...] = (PARAMETERS,)
+    keeps: tuple[str, ...] = (ERROR,)
+    merges_weights = merges_answers = False
 
     def __init__(self, inner_steps: int, lr: float, decay: float, codec: Codec) -> None:
-        self._inner_steps, self._lr, self._decay, self._codec = inner_steps, lr, decay, codec
+        self.period, self._lr, self._decay, self._codec = inner_steps, lr, decay, codec
 
     def begin(self, theta: Tensor) -> tuple[Vectors, Vectors]:
         """Parameters are agreed; the error is private."""
@@ -122,7 +126,11 @@ class SparseLoCo:
 
     def launches(self, step: int) -> tuple[int, ...]:
         """After the last step of a round."""
-        return (0,) if step % self._inner_steps == 0 else ()
+        return (0,) if step % self.period == 0 else ()
+
+    def fragment(self, part: int) -> Fragment | None:
+        """The only part is the whole vector."""
+        return None
 
     def contribute(self, part: int, theta: Tensor, agreed: Vectors, private: Vectors) -> Contribution:
         """The pseudo-gradient and the error, (d,), as far as they are sent."""

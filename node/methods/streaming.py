@@ -24,7 +24,7 @@ from torch import Tensor
 
 from shoal.node.layout import Layout
 from shoal.node.methods.diloco import outer_step, pseudo_gradient
-from shoal.node.methods.fragments import fragments
+from shoal.node.methods.fragments import Fragment, fragments
 from shoal.node.methods.method import (
     MOMENTUM,
     NONE,
@@ -61,6 +61,9 @@ class Streaming:
     """The method: a part is the number of a fragment, and payloads and answers are its numbers alone."""
 
     exchange, wants_gradients = Exchange.MEAN, False
+    reads: tuple[str, ...] = (PARAMETERS,)
+    keeps: tuple[str, ...] = ()
+    merges_weights, merges_answers = True, False
 
     def __init__(
         self,
@@ -79,7 +82,7 @@ class Streaming:
             raise ValueError("alpha is a share: from 0, the network's weights, to 1, our own")
         self.fragments = fragments(layout, strides)
         self.delay = delay
-        self._inner_steps, self._offsets = inner_steps, offsets(len(self.fragments), inner_steps)
+        self.period, self._offsets = inner_steps, offsets(len(self.fragments), inner_steps)
         self._alpha, self._lr, self._momentum = alpha, lr, momentum
 
     def begin(self, theta: Tensor) -> tuple[Vectors, Vectors]:
@@ -92,7 +95,11 @@ class Streaming:
 
     def launches(self, step: int) -> tuple[int, ...]:
         """Each fragment once in any H steps."""
-        return due(step, self._offsets, self._inner_steps)
+        return due(step, self._offsets, self.period)
+
+    def fragment(self, part: int) -> Fragment | None:
+        """The numbers of its layers."""
+        return self.fragments[part]
 
     def contribute(self, part: int, theta: Tensor, agreed: Vectors, private: Vectors) -> Contribution:
         """The fragment's pseudo-gradient, (k,)."""
@@ -100,19 +107,11 @@ class Streaming:
         return Contribution(pseudo_gradient(fragment.take(agreed[PARAMETERS]), fragment.take(theta)), private)
 
     def apply(self, part: int, agreed: Vectors, answer: Answer) -> Vectors:
-        """The fragment's outer step; the others stay."""
-        fragment = self.fragments[part]
+        """The fragment's outer step."""
         theta, momentum = outer_step(
-            fragment.take(agreed[PARAMETERS]),
-            fragment.take(agreed[MOMENTUM]),
-            answer.value,
-            lr=self._lr,
-            momentum_factor=self._momentum,
+            agreed[PARAMETERS], agreed[MOMENTUM], answer.value, lr=self._lr, momentum_factor=self._momentum
         )
-        return {
-            PARAMETERS: fragment.put(agreed[PARAMETERS], theta),
-            MOMENTUM: fragment.put(agreed[MOMENTUM], momentum),
-        }
+        return {PARAMETERS: theta, MOMENTUM: momentum}
 
     def merge(self, part: int, theta: Tensor, agreed: Vectors, private: Vectors, answer: Answer) -> Merged:
         """The fragment mixed, the others as they are."""

@@ -28,9 +28,9 @@ from shoal.node.generate import END_OF_TEXT, generate
 from shoal.node.layout import Layout
 from shoal.node.manifest import load_manifest
 from shoal.node.methods.method import PARAMETERS
+from shoal.node.methods.registry import shape_of
 from shoal.node.model import build
 from shoal.node.state_file import load_state
-from shoal.node.state_shape import StateShape
 from shoal.protocol.errors import LocalError
 
 INITIAL = "initial"  # instead of a state file: the model as the manifest's seed makes it
@@ -55,8 +55,7 @@ def validate(manifest_file: str, state: str, device: str, *data: str) -> dict[st
     model = build(manifest.model, manifest.seed)
     layout = Layout.of(model)
     if state != INITIAL:
-        shape = StateShape(layout, manifest.rounds.state_chunk_bytes)
-        layout.load(load_state(Path(state), shape).current.vectors[PARAMETERS], model)
+        layout.load(load_state(Path(state), shape_of(manifest, layout)).current.vectors[PARAMETERS], model)
     text = load_corpus(manifest.data, [Path(path) for path in data]).validation
     model.to(choose_device(device))  # one thread is slow at a model that was trained on a GPU
     loss = validation_loss(model, text, manifest.model.context)

@@ -17,6 +17,7 @@ from shoal.node.shm import SharedVector
 from shoal.node.worker_link import WorkerLink, frame
 from shoal.node.worker_listener import WorkerListener, receive
 from shoal.node.worker_messages import HandIn, Progress, Welcome
+from shoal.node.worker_vectors import Sizes
 from tests.integration.leftovers import Leftovers, live_objects, look, resident_bytes
 from tests.integration.test_network import DEADLINE, RUN, Load, Node, Word, eventually, running
 
@@ -92,14 +93,14 @@ async def test_two_hundred_workers_that_connect_and_leave_leave_nothing_behind(t
     async def once() -> None:
         listener = WorkerListener(tmp_path)
         vectors = [SharedVector.create(size) for size in (ELEMENTS, ELEMENTS, 2 * ELEMENTS + 1)]
-        welcome = Welcome(b"", ELEMENTS, threads=1, device="cpu", data=())
+        welcome = Welcome(b"", Sizes(ELEMENTS), threads=1, device="cpu", data=())
         accepting = listener.accept(os.getpid(), welcome, [vector.fd for vector in vectors])
         link, (reader, writer) = await asyncio.gather(asyncio.to_thread(WorkerLink.connect, listener.path), accepting)
         vectors[0].array[:] = 1
-        link.contribution.array[:] = link.parameters.array
+        link.vectors.contribution.array[:] = link.vectors.agreed.array
         writer.write(frame(HandIn(1)))
         assert await asyncio.to_thread(link.receive) == HandIn(1)
-        link.send(said := Progress(1, 1, 1, 0.5, 10, 1.0, 0))
+        link.send(said := Progress(1, 1, 1, 0.5, 10, 1.0, 0, 1.0))
         assert await receive(reader) == said
         assert vectors[1].array.sum() == ELEMENTS
         link.close()

@@ -72,7 +72,7 @@ class Peer:
 
     def join(self, names: list[PeerId]) -> None:
         facts = RunFacts(
-            Base(0, genesis(RUN, PART), content_hash(b""), (names[0],)), Policy(2, PEERS, PEERS, 1, CHUNKS)
+            Base(0, genesis(RUN, PART), content_hash(b""), (names[0],)), Policy(2, PEERS, PEERS, 1, (CHUNKS,))
         )
         member = Member(
             self.network.peer,

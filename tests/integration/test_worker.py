@@ -20,10 +20,12 @@ import pytest
 
 from shoal.node import watchdog
 from shoal.node.logs import MAX_LOG
-from shoal.node.manifest import DataSpec, Manifest, MethodSpec, ModelSpec
+from shoal.node.manifest import DataSpec, Manifest, ModelSpec
+from shoal.node.method_spec import MethodSpec
 from shoal.node.shm import FloatArray
-from shoal.node.worker_messages import Contribution, Progress
+from shoal.node.worker_messages import Contribution, Progress, Train
 from shoal.node.worker_process import BUILT_IN, WorkerSettings, worker_process
+from shoal.node.worker_vectors import Sizes
 from shoal.node.workers import Worker
 
 SIZE = 1000
@@ -46,18 +48,18 @@ SCRIPT = """
         if order.lane == 98:
             link.send(Failed(order.order, order.round, "no data"))
             continue
-        start = link.parameters.array.copy()
+        start = link.vectors.agreed.array.copy()
         weights = start.copy()
         steps = 0
         while steps < 5:
             weights += 1
             steps += 1
-            link.send(Progress(order.order, order.round, steps, 1.0 / steps, 10 * steps, 1000.0, 0))
+            link.send(Progress(order.order, order.round, steps, 1.0 / steps, 10 * steps, 1000.0, 0, 1.0))
             if order.lane == 97 and steps == 2:
                 assert link.receive() == HandIn(order.order)
                 break
             time.sleep(0.01)
-        link.contribution.array[:] = start - weights
+        link.vectors.contribution.array[:] = start - weights
         link.send(Contribution(order.order, order.round, steps, 10 * steps, 1.0))
 """
 
@@ -85,12 +87,16 @@ def script_settings(folder: Path) -> WorkerSettings:
         folder=folder,
         log=folder / "worker.log",
         manifest=b"",
-        elements=SIZE,
+        sizes=Sizes(SIZE),
         threads=1,
         program=(sys.executable, str(script)),
         first_backoff=0.01,
         grace=0.3,
     )
+
+
+def train(round: int, lane: int, steps: int = 8) -> Train:
+    return Train(order=0, round=round, lane=lane, version=round - 1, steps=steps, is_fresh=True)
 
 
 def write(path: Path, text: str) -> None:
@@ -108,6 +114,7 @@ async def supervised(settings: WorkerSettings) -> AsyncIterator[tuple[Worker, Se
         settings,
         on_progress=seen.progress.append,
         on_contribution=seen.contributions.append,
+        on_trained=lambda: None,
         on_lost=seen.lost.append,
     )
     async with asyncio.TaskGroup() as group:
@@ -131,12 +138,12 @@ def is_alive(pid: int) -> bool:
 @pytest.mark.asyncio
 async def test_an_order_given_before_the_worker_is_there_is_carried_out(tmp_path: Path) -> None:
     async with supervised(script_settings(tmp_path)) as (worker, seen):
-        await worker.train(1, 0, vector(3))
+        await worker.train(train(1, 0), [vector(3)])
         await seen.until(lambda: seen.contributions)
         assert seen.contributions == [Contribution(1, 1, steps=5, tokens=50, loss=1.0)]
         assert (worker.contribution == -5).all()
         assert [each.step for each in seen.progress] == [1, 2, 3, 4, 5]
-        await worker.train(2, 0, vector(8))
+        await worker.train(train(2, 0), [vector(8)])
         await seen.until(lambda: len(seen.contributions) == 2)
         assert seen.contributions[1].round == 2
     assert not seen.lost
@@ -145,7 +152,7 @@ async def test_an_order_given_before_the_worker_is_there_is_carried_out(tmp_path
 @pytest.mark.asyncio
 async def test_a_hand_in_in_the_middle_gets_the_steps_done_so_far(tmp_path: Path) -> None:
     async with supervised(script_settings(tmp_path)) as (worker, seen):
-        await worker.train(1, 97, vector(0))
+        await worker.train(train(1, 97), [vector(0)])
         await seen.until(lambda: len(seen.progress) == 2)
         worker.hand_in(7)  # another round's
         worker.hand_in(1)
@@ -159,7 +166,7 @@ async def test_a_killed_worker_is_replaced_and_repeats_the_order_from_the_commit
     tmp_path: Path,
 ) -> None:
     async with supervised(script_settings(tmp_path)) as (worker, seen):
-        await worker.train(4, 97, vector(1))
+        await worker.train(train(4, 97), [vector(1)])
         await seen.until(lambda: len(seen.progress) == 2)
         first = worker.pid
         assert first is not None
@@ -177,7 +184,7 @@ async def test_a_killed_worker_is_replaced_and_repeats_the_order_from_the_commit
 @pytest.mark.asyncio
 async def test_a_hand_in_survives_the_worker(tmp_path: Path) -> None:
     async with supervised(script_settings(tmp_path)) as (worker, seen):
-        await worker.train(1, 97, vector(0))
+        await worker.train(train(1, 97), [vector(0)])
         await seen.until(lambda: len(seen.progress) == 2)
         assert worker.pid is not None
         os.kill(worker.pid, signal.SIGSTOP)
@@ -190,9 +197,9 @@ async def test_a_hand_in_survives_the_worker(tmp_path: Path) -> None:
 @pytest.mark.asyncio
 async def test_a_new_order_replaces_the_one_before_even_for_the_same_round(tmp_path: Path) -> None:
     async with supervised(script_settings(tmp_path)) as (worker, seen):
-        await worker.train(1, 0, vector(0))
+        await worker.train(train(1, 0), [vector(0)])
         await seen.until(lambda: seen.progress)
-        await worker.train(1, 0, vector(0))
+        await worker.train(train(1, 0), [vector(0)])
         await seen.until(lambda: seen.contributions)
         assert [each.order for each in seen.contributions] == [2]
         assert not seen.lost
@@ -202,15 +209,15 @@ async def test_a_new_order_replaces_the_one_before_even_for_the_same_round(tmp_p
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives memory back")
 async def test_parameters_are_unloaded_when_nobody_is_to_read_them(tmp_path: Path) -> None:
     async with supervised(script_settings(tmp_path)) as (worker, seen):
-        await worker.train(1, 0, vector(3))
+        await worker.train(train(1, 0), [vector(3)])
         await worker.unload()  # there is an order
         await seen.until(lambda: seen.contributions)
-        assert (worker._parameters.array == 3).all()
+        assert (worker._vectors.agreed.array == 3).all()
         await worker.unload()
-        assert not worker._parameters.array.any()
-        await asyncio.gather(worker.train(2, 0, vector(8)), worker.unload())
+        assert not worker._vectors.agreed.array.any()
+        await asyncio.gather(worker.train(train(2, 0), [vector(8)]), worker.unload())
         await seen.until(lambda: len(seen.contributions) == 2)
-        assert (worker._parameters.array == 8).all()
+        assert (worker._vectors.agreed.array == 8).all()
     await worker.unload()  # when all is closed it is no mistake
     assert not seen.lost
 
@@ -230,17 +237,17 @@ async def test_a_large_log_makes_way_when_a_worker_starts(tmp_path: Path) -> Non
 @pytest.mark.asyncio
 async def test_a_worker_that_keeps_crashing_is_started_less_and_less_often(tmp_path: Path) -> None:
     async with supervised(script_settings(tmp_path)) as (worker, seen):
-        await worker.train(1, 99, vector(0))
+        await worker.train(train(1, 99), [vector(0)])
         await seen.until(lambda: len(seen.lost) == 4)
         assert all("exit status 7" in reason and "worker.log" in reason for reason in seen.lost)
-        await worker.train(1, 0, vector(0))  # the daemon can still change its mind
+        await worker.train(train(1, 0), [vector(0)])  # the daemon can still change its mind
         await seen.until(lambda: seen.contributions)
 
 
 @pytest.mark.asyncio
 async def test_a_failure_is_reported_in_the_workers_words(tmp_path: Path) -> None:
     async with supervised(script_settings(tmp_path)) as (worker, seen):
-        await worker.train(3, 98, vector(0))
+        await worker.train(train(3, 98), [vector(0)])
         await seen.until(lambda: seen.lost)
         assert "failed in round 3: no data" in seen.lost[0]
 
@@ -265,7 +272,7 @@ async def test_a_worker_that_breaks_the_protocol_is_replaced(tmp_path: Path) -> 
         await seen.until(lambda: seen.lost)
         assert "Stop is not a worker's to send" in seen.lost[0]
         write(script, good)
-        await worker.train(1, 0, vector(0))
+        await worker.train(train(1, 0), [vector(0)])
         await seen.until(lambda: seen.contributions)
 
 
@@ -282,12 +289,14 @@ async def test_an_error_in_the_daemons_own_callback_is_not_hidden_and_ends_the_w
     def broken(_: Contribution) -> None:
         raise OSError("ours")
 
-    worker = Worker(script_settings(tmp_path), on_progress=print, on_contribution=broken, on_lost=pytest.fail)
+    worker = Worker(
+        script_settings(tmp_path), on_progress=print, on_contribution=broken, on_trained=print, on_lost=pytest.fail
+    )
 
     async def run() -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(worker.run())
-            await worker.train(1, 0, vector(0))
+            await worker.train(train(1, 0), [vector(0)])
 
     with pytest.raises(ExceptionGroup) as caught:
         await asyncio.wait_for(run(), PATIENCE)
@@ -298,7 +307,7 @@ async def test_an_error_in_the_daemons_own_callback_is_not_hidden_and_ends_the_w
 @pytest.mark.asyncio
 async def test_a_stopped_worker_that_ignores_everything_is_killed(tmp_path: Path) -> None:
     async with supervised(script_settings(tmp_path)) as (worker, seen):
-        await worker.train(1, 97, vector(0))
+        await worker.train(train(1, 97), [vector(0)])
         await seen.until(lambda: len(seen.progress) == 2)
         pid = worker.pid
         assert pid is not None
@@ -311,12 +320,12 @@ async def test_a_worker_that_hangs_is_killed_and_replaced(tmp_path: Path, monkey
     monkeypatch.setattr(watchdog, "LOOK", 0.02)
     monkeypatch.setattr(watchdog, "LEAST", 1.0)
     async with supervised(script_settings(tmp_path)) as (worker, seen):
-        await worker.train(1, 97, vector(0))
+        await worker.train(train(1, 97), [vector(0)])
         await seen.until(lambda: len(seen.progress) == 2)
         hung = worker.pid
         assert hung is not None
         os.kill(hung, signal.SIGSTOP)
-        await worker.train(2, 97, vector(0))  # the others go on; that is no sign of life
+        await worker.train(train(2, 97), [vector(0)])  # the others go on; that is no sign of life
         await seen.until(lambda: seen.lost)
         assert "made no step for" in seen.lost[0]
         assert not is_alive(hung)
@@ -329,7 +338,7 @@ async def test_a_worker_that_hangs_is_killed_and_replaced(tmp_path: Path, monkey
 async def test_twenty_starts_leak_neither_descriptors_nor_memory(tmp_path: Path) -> None:
     async def live_once() -> None:
         async with supervised(script_settings(tmp_path)) as (worker, seen):
-            await worker.train(1, 0, vector(0))
+            await worker.train(train(1, 0), [vector(0)])
             await seen.until(lambda: seen.contributions)
 
     def held() -> tuple[int, int]:
@@ -371,7 +380,7 @@ def built_in_settings(folder: Path, inner_steps: int = 8) -> tuple[WorkerSetting
         folder=folder,
         log=folder / "worker.log",
         manifest=manifest.canonical(),
-        elements=len(theta),
+        sizes=Sizes(len(theta)),
         threads=1,
         device="cpu",
         data=(str(text),),
@@ -385,7 +394,7 @@ def built_in_settings(folder: Path, inner_steps: int = 8) -> tuple[WorkerSetting
 async def test_the_built_in_worker_trains_dies_and_trains_again(tmp_path: Path) -> None:
     settings, theta = built_in_settings(tmp_path)
     async with supervised(settings) as (worker, seen):
-        await worker.train(1, 0, theta)
+        await worker.train(train(1, 0), [theta])
         await seen.until(lambda: seen.contributions)
         done = seen.contributions[0]
         assert (done.round, done.steps, done.tokens) == (1, 8, 8 * 2 * 16)
@@ -395,19 +404,19 @@ async def test_the_built_in_worker_trains_dies_and_trains_again(tmp_path: Path) 
         assert np.isfinite(first).all()
         assert first.any()
 
-        await worker.train(2, 0, theta)
+        await worker.train(train(2, 0), [theta])
         await seen.until(lambda: len(seen.contributions) == 2)
         second = worker.contribution.copy()
         assert worker.moments[0] == 16  # steps
 
     async with supervised(settings) as (worker, seen):
-        await worker.train(1, 0, theta)
+        await worker.train(train(1, 0), [theta])
         await seen.until(lambda: seen.contributions)
         assert worker.contribution.tobytes() == first.tobytes()
         assert worker.pid is not None
         os.kill(worker.pid, signal.SIGKILL)
         await seen.until(lambda: seen.lost)
-        await worker.train(2, 0, theta)
+        await worker.train(train(2, 0), [theta])
         await seen.until(lambda: len(seen.contributions) == 2)
         assert worker.contribution.tobytes() == second.tobytes()  # as if nobody had died: its moments were kept
 
@@ -419,14 +428,14 @@ async def test_the_built_in_worker_hands_in_what_it_has_and_ends_when_the_socket
     settings, theta = built_in_settings(tmp_path, inner_steps=100_000)
     settings = dataclasses.replace(settings, grace=PATIENCE)  # nobody terminates it before it ends itself
     async with supervised(settings) as (worker, seen):
-        await worker.train(1, 0, theta)
+        await worker.train(train(1, 0, 100_000), [theta])
         await seen.until(lambda: len(seen.progress) >= 3)
         worker.hand_in(1)
         await seen.until(lambda: seen.contributions)
         assert 3 <= seen.contributions[0].steps < 100_000
         assert seen.contributions[0].tokens == seen.contributions[0].steps * 2 * 16
 
-        await worker.train(2, 0, theta)
+        await worker.train(train(2, 0, 100_000), [theta])
         await seen.until(lambda: seen.progress[-1].round == 2)
         async with asyncio.timeout(PATIENCE / 2):
             await worker.stop()
@@ -442,7 +451,7 @@ async def test_the_built_in_worker_ends_when_its_daemon_is_killed(tmp_path: Path
         sys.executable,
         str(daemon),
         str(tmp_path),
-        str(settings.elements),
+        str(settings.sizes.elements),
         settings.manifest.hex(),
         stdout=asyncio.subprocess.PIPE,
     )
@@ -463,19 +472,23 @@ DAEMON = """
     import asyncio, sys
     from pathlib import Path
     import numpy as np
-    from shoal.node.workers import Worker
+    from shoal.node.worker_messages import Train
     from shoal.node.worker_process import WorkerSettings
+    from shoal.node.worker_vectors import Sizes
+    from shoal.node.workers import Worker
 
     folder = Path(sys.argv[1])
     settings = WorkerSettings(folder=folder, log=folder / "worker.log", manifest=bytes.fromhex(sys.argv[3]),
-        elements=int(sys.argv[2]), threads=1, device="cpu", data=(str(folder / "text.txt"),))
+        sizes=Sizes(int(sys.argv[2])), threads=1, device="cpu", data=(str(folder / "text.txt"),))
 
     async def main():
         seen = asyncio.Event()
-        worker = Worker(settings, on_progress=lambda _: seen.set(), on_contribution=print, on_lost=print)
+        worker = Worker(settings, on_progress=lambda _: seen.set(), on_contribution=print, on_trained=print,
+            on_lost=print)
         async with asyncio.TaskGroup() as group:
             group.create_task(worker.run())
-            await worker.train(1, 0, np.load(folder / "theta.npy"))
+            order = Train(0, 1, 0, 0, steps=100_000)
+            await worker.train(order, [np.load(folder / "theta.npy")])
             await seen.wait()
             print(worker.pid, flush=True)
 

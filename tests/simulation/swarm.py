@@ -153,7 +153,7 @@ class Peer(Node):
         self.state = rested.state if rested is not None else initial_state(shape.chunks)
         self._standing = rested.rest.round if rested is not None else 0  # the round whose state this is
         self.store = Versions({self._standing: list(self.state)})
-        policy = Policy(shape.min_members, shape.start_members, 64, 1 << 30, shape.chunks, slack=shape.slack)
+        policy = Policy(shape.min_members, shape.start_members, 64, 1 << 30, (shape.chunks,), slack=shape.slack)
         facts = RunFacts(Base(0, genesis(RUN, PART), root_of(initial_state(shape.chunks)), (peers[0],)), policy)
         signer = FakeSigner(me)
         rest = rested.rest if rested is not None else None

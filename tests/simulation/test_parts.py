@@ -44,7 +44,7 @@ class Fragments(Node):
         self.states: list[list[bytes]] = [[b""], [b""]]  # by part, by round
 
     def _rounds(self, part: int) -> Rounds:
-        policy = Policy(2, 4, 64, 1000, CHUNKS[part])
+        policy = Policy(2, 4, 64, 1000, (CHUNKS[part],))
         return Rounds(self.me, part, FakeSigner(self.me), self.membership, policy, lambda _: FactReducer())
 
     def start(self, now: float) -> list[Effect]:

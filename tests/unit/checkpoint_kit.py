@@ -18,6 +18,7 @@ from shoal.node.state_shape import StateShape
 from shoal.protocol.certificate import next_base
 from shoal.protocol.ids import Digest, PeerId
 from shoal.protocol.messages.rounds import Proposal
+from tests.unit.state_kit import state_of
 
 ME, OTHER = PeerId("12D3KooWMe"), PeerId("12D3KooWOther")
 MODEL = ModelSpec(vocab=32, dim=16, layers=1, heads=2, kv_heads=1, hidden=24, context=16, rope_theta=5000.0)
@@ -31,7 +32,7 @@ def state(round: int, manifest: Manifest = MANIFEST, history: int = 0) -> Commit
     layout = Layout.of(skeleton(manifest.model))
     shape = StateShape(layout, manifest.rounds.state_chunk_bytes)
     parameters, momentum = (torch.randn(layout.size, generator=generator) * 0.1 for _ in range(2))
-    return CommittedState(shape, parameters, momentum, round)
+    return state_of(shape, parameters, momentum, round)
 
 
 def moments(held: CommittedState, steps: int = 7) -> FloatArray:

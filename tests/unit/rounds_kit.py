@@ -32,7 +32,7 @@ A, B, C, D = (PeerId(name) for name in ("a", "b", "c", "d"))
 PEERS = (A, B, C)
 STRANGER = PeerId("x")
 CHUNKS = 3
-POLICY = Policy(min_members=2, start_members=2, max_group=64, max_weight=1000, chunks=CHUNKS)
+POLICY = Policy(min_members=2, start_members=2, max_group=64, max_weight=1000, chunks=(CHUNKS,))
 BASE = Base(4, digest("test history"), digest("test root"), PEERS)
 ROUND = BASE.round + 1
 SIGNER = FakeSigner(A)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from shoal.node.baseline import best, gap_recovered, run, trainings
-from shoal.node.manifest import DataSpec, Manifest, MethodSpec, ModelSpec
+from shoal.node.manifest import DataSpec, Manifest, ModelSpec
+from shoal.node.method_spec import MethodSpec
 
 TINY = Manifest(
     name="tiny",

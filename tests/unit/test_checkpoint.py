@@ -22,7 +22,6 @@ from shoal.node.checkpoint.read import load, load_newest
 from shoal.node.checkpoint.scan import CHECKPOINTS, find, folder_name
 from shoal.node.checkpoint.write import sweep, write_checkpoint
 from shoal.node.state import Snapshot
-from shoal.node.state_shape import VECTORS
 from shoal.protocol.errors import LocalError
 from tests.unit.checkpoint_kit import MANIFEST, ME, OTHER, about, moments, state, write
 from tests.unit.disk_kit import RENAMED, DiskLog
@@ -35,7 +34,7 @@ def names(folder: Path) -> list[str]:
 def test_what_is_written_is_loaded_to_the_bit(tmp_path: Path) -> None:
     held, path = state(4), write(tmp_path, 4)
     loaded = load(path)
-    for name in VECTORS:
+    for name in held.shape.vectors:
         assert torch.equal(loaded.vectors[name], held.current.vectors[name])
     assert loaded.committed().current.root == held.current.root
     assert loaded.moments is not None

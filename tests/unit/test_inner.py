@@ -8,8 +8,9 @@ import torch
 from shoal.node.corpus import Corpus
 from shoal.node.inner import InnerStep, InnerTrainer
 from shoal.node.lanes import lane_batch
-from shoal.node.manifest import Manifest, MethodSpec, ModelSpec
-from shoal.node.methods.diloco import outer_step
+from shoal.node.manifest import Manifest, ModelSpec
+from shoal.node.method_spec import MethodSpec
+from shoal.node.methods.diloco import outer_step, pseudo_gradient
 from shoal.protocol.ids import NO_DIGEST
 
 MANIFEST = Manifest(
@@ -60,14 +61,23 @@ def test_stops_after_the_step_at_which_it_is_told_to() -> None:
     assert not torch.equal(weights(slow), weights(fast))
 
 
-def test_contribution_is_start_minus_end() -> None:
+def test_a_round_in_stints_is_the_round() -> None:
+    whole, parted = trainer(), trainer()
+    done = whole.train(1, [0])
+    assert parted.train(1, [0], first=0, steps=2) + parted.train(1, [0], first=2, steps=3) == done
+    assert torch.equal(weights(whole), weights(parted))
+
+
+def test_a_gradient_is_taken_at_the_weights_which_stay() -> None:
     one = trainer()
-    start, out = weights(one) + 0.01, torch.empty(one.layout.size)
-    one.load(start)
-    one.train(1, [0])
-    one.contribute(start, out)
-    assert torch.equal(out, start - weights(one))
-    assert out.any()
+    before, out = weights(one), torch.empty(one.layout.size)
+    step = one.gradient(1, [0], 2, out)
+    assert torch.equal(weights(one), before)
+    tokens = lane_batch(TEXT, 0, 0, 1, 2, 3, 16)
+    loss = one.model.loss(tokens)
+    expected = torch.cat([each.flatten() for each in torch.autograd.grad(loss, list(one.model.parameters()))])
+    assert torch.equal(out, expected)
+    assert (step.step, step.loss, step.tokens) == (3, loss.item(), 48)
 
 
 def test_several_lanes_are_joined_to_one_batch() -> None:
@@ -91,12 +101,12 @@ def test_moments_are_kept_from_round_to_round() -> None:
 def test_a_swarm_of_one_that_only_averages_is_plain_adamw() -> None:
     """Outer lr 1, no momentum: the same but for the roundings of two subtractions in each round."""
     plain, lone = trainer(), trainer()
-    theta, b, delta = weights(lone), torch.zeros(lone.layout.size), torch.empty(lone.layout.size)
+    theta, b = weights(lone), torch.zeros(lone.layout.size)
     for round in range(1, 4):
         plain.train(round, [0])
         lone.load(theta)
         lone.train(round, [0])
-        lone.contribute(theta, delta)
+        delta = pseudo_gradient(theta, weights(lone))
         theta, b = outer_step(theta, b, delta, lr=1.0, momentum_factor=0.0)
         if round == 1:
             assert (theta - weights(plain)).abs().max() <= 2.0**-23 * theta.abs().max()

@@ -37,12 +37,12 @@ def test_each_resumption_is_a_lineage_of_its_own_with_the_same_beginning(checkpo
     """So a founder that left, or was lost, can found again: its old votes are of another run."""
     once, again = (going_on(MANIFEST, checkpoint) for _ in range(2))
     assert once.run_id != again.run_id
-    ours, theirs = (run_facts(each, ME, seeded=NO_DIGEST, chunks=3, holds_origin=True) for each in (once, again))
+    ours, theirs = (run_facts(each, ME, seeded=NO_DIGEST, chunks=(3,), holds_origin=True) for each in (once, again))
     assert ours == theirs  # what the order of members and their lanes follow from
 
 
 def test_its_first_round_builds_on_the_other_runs_history_and_its_author_decides(checkpoint: Checkpoint) -> None:
-    facts = run_facts(going_on(MANIFEST, checkpoint), ME, seeded=NO_DIGEST, chunks=3, holds_origin=False)
+    facts = run_facts(going_on(MANIFEST, checkpoint), ME, seeded=NO_DIGEST, chunks=(3,), holds_origin=False)
     about = checkpoint.about
     origin = facts.origin
     assert (origin.round, origin.history.hex(), origin.root.hex()) == (4, about.history, about.root)
@@ -56,11 +56,11 @@ def test_only_the_pace_of_steps_gives_slack() -> None:
     for pace, slack in (("deadline", 0.0), ("steps", SLACK)):
         rounds = MANIFEST.rounds.model_copy(update={"pace": pace})
         manifest = MANIFEST.model_copy(update={"rounds": rounds})
-        assert run_facts(manifest, ME, seeded=NO_DIGEST, chunks=3, holds_origin=True).policy.slack == slack
+        assert run_facts(manifest, ME, seeded=NO_DIGEST, chunks=(3,), holds_origin=True).policy.slack == slack
 
 
 def test_a_run_from_nowhere_begins_with_its_own_genesis() -> None:
-    facts = run_facts(MANIFEST, ME, seeded=NO_DIGEST, chunks=3, holds_origin=True)
+    facts = run_facts(MANIFEST, ME, seeded=NO_DIGEST, chunks=(3,), holds_origin=True)
     assert (facts.origin.round, facts.origin.history) == (0, genesis(MANIFEST.run_id, 0))
 
 

@@ -8,8 +8,9 @@ import weakref
 import numpy as np
 import pytest
 
-from shoal.node.manifest import CodecSpec, Manifest, MethodSpec, ModelSpec, RoundSpec
-from shoal.node.outer import OuterState, StateStore, parameters
+from shoal.node.manifest import CodecSpec, Manifest, ModelSpec, RoundSpec
+from shoal.node.method_spec import MethodSpec
+from shoal.node.outer import OuterState, StateStore, numbers
 from shoal.protocol.compression import CODECS
 from shoal.protocol.donor import state_root
 from shoal.protocol.errors import RemoteError
@@ -33,10 +34,11 @@ def manifest(codec: str = "fp32") -> Manifest:
 
 def mean_of(state: OuterState, vectors: list[np.ndarray], weights: list[int]) -> list[Payload]:
     payloads = []
-    for chunk in range(state.chunks):
-        total = state.reducer().open(chunk)
+    round = state.committed.current.round + 1
+    for chunk in range(len(state.bounds(round))):
+        total = state.reducer(round).open(chunk)
         for vector, weight in zip(vectors, weights, strict=True):
-            total.add(weight, state.encoder(vector)(chunk))
+            total.add(weight, state.encoder(vector, round)(chunk))
         payloads.append(total.finish())
     return payloads
 
@@ -47,17 +49,17 @@ def test_members_that_apply_the_same_bytes_hold_the_same_state(codec: str) -> No
     assert one.root == other.root
     rng = np.random.default_rng(1)
     vectors = [rng.standard_normal(one.elements, dtype=np.float32) for _ in range(3)]
-    before = parameters(one.committed.current).copy()
+    before = numbers(one.committed.current).copy()
     payloads = mean_of(one, vectors, [2, 1, 1])
     assert one.apply(payloads).root == other.apply(payloads).root != OuterState(manifest(codec)).root
     mean = (2 * vectors[0] + vectors[1] + vectors[2]) / 4
-    error = np.abs(parameters(one.committed.current) - (before - 0.7 * 1.9 * mean)).max()
+    error = np.abs(numbers(one.committed.current) - (before - 0.7 * 1.9 * mean)).max()
     assert error < OUTER_ERROR[codec]
 
 
 def test_what_was_sent_last_does_not_keep_the_state() -> None:
     state = OuterState(manifest())
-    there, encode = weakref.ref(state.committed), state.encoder(np.ones(state.elements, np.float32))
+    there, encode = weakref.ref(state.committed), state.encoder(np.ones(state.elements, np.float32), 1)
     del state
     gc.collect()
     assert there() is None

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from shoal.node.layout import Layout
-from shoal.node.manifest import CodecSpec, DataSpec, Manifest, MethodSpec, ModelSpec, load_manifest
+from shoal.node.manifest import CodecSpec, DataSpec, Manifest, ModelSpec, load_manifest
+from shoal.node.method_spec import MethodSpec
 from shoal.node.model import skeleton
 from shoal.node.requirements import MIB, VALUE_BYTES, parameters, requirements
 from shoal.protocol.compression import CODECS

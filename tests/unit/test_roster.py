@@ -92,7 +92,7 @@ def test_the_rank_changes_with_the_attempt_and_not_with_the_order_of_the_names()
 
 
 def test_shares_follow_lines_and_go_to_the_reachable() -> None:
-    policy = dataclasses.replace(POLICY, chunks=8)
+    policy = dataclasses.replace(POLICY, chunks=(8,))
     fast, slow, hidden = join(A, A, up=300), join(B, A, up=190), join(C, A, up=300, reachable=False)
     owners = _shares([fast, slow, hidden], policy)
     assert (owners.count(A), owners.count(B), owners.count(C)) == (7, 1, 0)
@@ -102,7 +102,7 @@ def test_shares_follow_lines_and_go_to_the_reachable() -> None:
 
 def test_whoever_contributes_nothing_sends_less_and_so_owns_more() -> None:
     joins = [join(peer, A, weight=0 if peer == A else 1, up=100, down=200) for peer in (A, B, C)]
-    owners = _shares(joins, dataclasses.replace(POLICY, chunks=9))
+    owners = _shares(joins, dataclasses.replace(POLICY, chunks=(9,)))
     assert owners.count(A) > owners.count(B) == owners.count(C)
 
 
@@ -113,7 +113,7 @@ def test_whoever_is_apart_from_somebody_owns_nothing_whichever_of_the_two_says_s
 
 
 def _shares(joins: list[Join], policy: Policy) -> tuple[PeerId, ...]:
-    return share_chunks(joins, policy, ways_between(joins))
+    return share_chunks(joins, policy, ways_between(joins), policy.chunks_in(1))
 
 
 def test_a_join_that_names_too_many_is_refused() -> None:

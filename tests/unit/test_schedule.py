@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.node.manifest import Manifest, MethodSpec, RoundSpec
-from shoal.node.schedule import global_step, inner_lr, lr_factor
+from shoal.node.manifest import Manifest
+from shoal.node.method_spec import MethodSpec
+from shoal.node.schedule import lr_factor, rate
 
 
 def test_rises_stays_and_falls() -> None:
@@ -33,15 +34,10 @@ def test_is_positive_up_to_the_last_step_and_zero_after_a_decay(
     assert (factor == 0) == (decays and step >= total)
 
 
-def test_a_round_continues_where_the_last_one_ended() -> None:
-    assert [global_step(round, step, 3) for round in (1, 2) for step in range(3)] == list(range(6))
-
-
 def test_a_newcomer_trains_at_the_rate_of_the_others() -> None:
     method = MethodSpec(inner_steps=10, inner_lr=1e-3, warmup_steps=10, decay_share=0.5)
-    manifest = Manifest(name="x", method=method, rounds=RoundSpec(last=10))
-    assert inner_lr(manifest, 1, 0) == pytest.approx(1e-4)
-    assert inner_lr(manifest, 3, 0) == pytest.approx(1e-3)
-    assert inner_lr(manifest, 10, 9) == pytest.approx(1e-3 / 50)
-    endless = Manifest(name="x", method=method)
-    assert inner_lr(endless, 10_000, 0) == pytest.approx(1e-3)
+    manifest = Manifest(name="x", method=method)
+    assert rate(manifest, 0, 100) == pytest.approx(1e-4)
+    assert rate(manifest, 20, 100) == pytest.approx(1e-3)
+    assert rate(manifest, 99, 100) == pytest.approx(1e-3 / 50)
+    assert rate(manifest, 10**6, None) == pytest.approx(1e-3)

@@ -20,6 +20,7 @@ from shoal.node.state_file import load_state, save_state
 from shoal.node.state_shape import StateShape
 from shoal.protocol.errors import LocalError, RemoteError
 from shoal.protocol.ids import Digest, content_hash
+from tests.unit.state_kit import nesterov, state_of
 
 LAYOUT = Layout({"embed.weight": (100, 7), "layers.0.bias": (13,), "norm.weight": (2500,)})
 SHAPE = StateShape(LAYOUT, chunk_bytes=4096)  # 4 chunks for each vector, the last one short
@@ -30,7 +31,7 @@ def numbers(seed: int) -> Tensor:
 
 
 def fresh() -> CommittedState:
-    return CommittedState(SHAPE, numbers(0))
+    return state_of(SHAPE, numbers(0))
 
 
 def chunks_of(snapshot: Snapshot) -> list[bytes]:
@@ -57,16 +58,16 @@ def test_the_root_depends_on_every_chunk_and_on_what_the_numbers_mean() -> None:
         if index % 500 == 0:
             changed = numbers(0)
             changed[index] += 1
-            roots.add(CommittedState(SHAPE, changed).current.root)
-            roots.add(CommittedState(SHAPE, numbers(0), changed).current.root)
+            roots.add(state_of(SHAPE, changed).current.root)
+            roots.add(state_of(SHAPE, numbers(0), changed).current.root)
     other_name = StateShape(Layout({"a": (LAYOUT.size,)}), 4096)
     other_cut = StateShape(LAYOUT, 8192)
-    roots |= {CommittedState(shape, numbers(0)).current.root for shape in (other_name, other_cut)}
+    roots |= {state_of(shape, numbers(0)).current.root for shape in (other_name, other_cut)}
     assert len(roots) == 1 + 2 * 7 + 2
 
 
 def test_the_root_does_not_depend_on_the_round() -> None:
-    assert CommittedState(SHAPE, numbers(0), round=9).current.root == fresh().current.root
+    assert state_of(SHAPE, numbers(0), round=9).current.root == fresh().current.root
 
 
 def test_apply_is_the_outer_step_to_the_bit() -> None:
@@ -75,27 +76,27 @@ def test_apply_is_the_outer_step_to_the_bit() -> None:
     for round in range(1, 5):
         delta = numbers(round)
         theta, momentum = outer_step(theta, momentum, delta, lr=0.7, momentum_factor=0.9)
-        made = state.apply([delta], lr=0.7, momentum=0.9)
+        made = state.apply([delta], nesterov(0.7, 0.9))
         assert made is state.current
         assert made.round == round
         assert torch.equal(made.vectors[PARAMETERS], theta)
         assert torch.equal(made.vectors[MOMENTUM], momentum)
-        assert made.root == CommittedState(SHAPE, theta, momentum).current.root
+        assert made.root == state_of(SHAPE, theta, momentum).current.root
 
 
 def test_a_mean_may_come_in_pieces_of_any_sizes() -> None:
     whole, cut = fresh(), fresh()
     for round, size in enumerate((1, 7, 4096, LAYOUT.size, 2 * LAYOUT.size), 1):
-        expected = whole.apply([numbers(round)], lr=0.7, momentum=0.9).root
-        assert cut.apply(numbers(round).split(size), lr=0.7, momentum=0.9).root == expected
+        expected = whole.apply([numbers(round)], nesterov(0.7, 0.9)).root
+        assert cut.apply(numbers(round).split(size), nesterov(0.7, 0.9)).root == expected
 
 
 def test_the_golden_outer_step() -> None:
     shape = StateShape(Layout({"w": (1,)}), 4096)
-    state = CommittedState(shape, torch.tensor([1.0]))
-    state.apply([torch.tensor([0.3])], lr=0.7, momentum=0.9)
+    state = state_of(shape, torch.tensor([1.0]))
+    state.apply([torch.tensor([0.3])], nesterov(0.7, 0.9))
     assert state.current.vectors[PARAMETERS].item() == pytest.approx(0.601)
-    state.apply([torch.tensor([0.2])], lr=0.7, momentum=0.9)
+    state.apply([torch.tensor([0.2])], nesterov(0.7, 0.9))
     assert state.current.vectors[PARAMETERS].item() == pytest.approx(0.1649)
 
 
@@ -103,7 +104,7 @@ def test_the_previous_version_is_whole_until_the_next_commit() -> None:
     state = fresh()
     first = state.current
     before = chunks_of(first)
-    state.apply([numbers(1)], lr=1.0, momentum=0.5)
+    state.apply([numbers(1)], nesterov(1.0, 0.5))
     assert state.previous is first
     assert chunks_of(first) == before
 
@@ -112,7 +113,7 @@ def test_two_sets_of_buffers_are_enough_without_leases() -> None:
     state = fresh()
     seen = set()
     for round in range(1, 7):
-        seen.add(state.apply([numbers(round)], lr=1.0, momentum=0.5).vectors[PARAMETERS].data_ptr())
+        seen.add(state.apply([numbers(round)], nesterov(1.0, 0.5)).vectors[PARAMETERS].data_ptr())
     assert len(seen) == 2
 
 
@@ -121,12 +122,12 @@ def test_a_leased_version_outlives_commits_and_is_found_by_its_root() -> None:
     root, before = state.current.root, chunks_of(state.current)
     lease = state.lease()
     for round in range(1, 4):
-        state.apply([numbers(round)], lr=1.0, momentum=0.5)
+        state.apply([numbers(round)], nesterov(1.0, 0.5))
     with state.lease(root) as again:
         assert again is lease.snapshot
         lease.release()
         lease.release()
-        state.apply([numbers(4)], lr=1.0, momentum=0.5)
+        state.apply([numbers(4)], nesterov(1.0, 0.5))
         assert chunks_of(again) == before
     with pytest.raises(LocalError, match="not held any more"):
         state.lease(root)
@@ -134,29 +135,29 @@ def test_a_leased_version_outlives_commits_and_is_found_by_its_root() -> None:
 
 def test_a_leased_previous_version_is_not_overwritten() -> None:
     state = fresh()
-    state.apply([numbers(1)], lr=1.0, momentum=0.5)
+    state.apply([numbers(1)], nesterov(1.0, 0.5))
     assert state.previous is not None
     with state.lease(state.previous.root) as pinned:
         before = chunks_of(pinned)
-        state.apply([numbers(2)], lr=1.0, momentum=0.5)
+        state.apply([numbers(2)], nesterov(1.0, 0.5))
         assert chunks_of(pinned) == before
 
 
 def test_a_joiner_installs_a_donors_version_and_both_go_on_alike() -> None:
     donor = fresh()
-    donor.apply([numbers(1)], lr=0.7, momentum=0.9)
-    joiner = CommittedState(SHAPE, numbers(99))
+    donor.apply([numbers(1)], nesterov(0.7, 0.9))
+    joiner = state_of(SHAPE, numbers(99))
     with donor.lease() as served:
         joiner.install(served.round, map(served.chunk, range(len(SHAPE.chunks))), served.root)
     assert joiner.current.round == 1
     assert joiner.current.root == donor.current.root
     delta = numbers(2)
-    assert joiner.apply([delta], lr=0.7, momentum=0.9).root == donor.apply([delta], lr=0.7, momentum=0.9).root
+    assert joiner.apply([delta], nesterov(0.7, 0.9)).root == donor.apply([delta], nesterov(0.7, 0.9)).root
 
 
 @pytest.mark.parametrize("fault", ["missing", "extra", "short", "flipped", "swapped"])
 def test_a_wrong_state_is_refused_and_ours_stays(fault: str) -> None:
-    donor = fresh().apply([numbers(1)], lr=0.7, momentum=0.9)
+    donor = fresh().apply([numbers(1)], nesterov(0.7, 0.9))
     chunks = chunks_of(donor)
     match fault:
         case "missing":
@@ -169,7 +170,7 @@ def test_a_wrong_state_is_refused_and_ours_stays(fault: str) -> None:
             chunks[5] = bytes([chunks[5][0] ^ 1]) + chunks[5][1:]
         case "swapped":
             chunks[0], chunks[1] = chunks[1], chunks[0]
-    joiner = CommittedState(SHAPE, numbers(99))
+    joiner = state_of(SHAPE, numbers(99))
     before, ours = joiner.current, chunks_of(joiner.current)
     with pytest.raises(RemoteError):
         joiner.install(1, chunks, donor.root)
@@ -182,7 +183,7 @@ def test_a_vector_of_another_size_or_type_is_refused() -> None:
     whole = torch.zeros(LAYOUT.size)
     for wrong in ([], [torch.zeros(3)], [whole.double()], [whole, torch.zeros(1)]):
         with pytest.raises(LocalError):
-            state.apply(wrong, lr=1.0, momentum=0.0)
+            state.apply(wrong, nesterov(1.0, 0.0))
     assert state.current.round == 0
 
 
@@ -202,7 +203,7 @@ def test_equal_states_write_equal_files_and_come_back(tmp_path: Path) -> None:
     sums = set()
     for name in ("a", "b", "c"):
         state = fresh()
-        state.apply([numbers(1)], lr=0.7, momentum=0.9)
+        state.apply([numbers(1)], nesterov(0.7, 0.9))
         save_state(state.current, tmp_path / name)
         sums.add(hashlib.sha256((tmp_path / name).read_bytes()).hexdigest())
     assert len(sums) == 1
@@ -214,7 +215,7 @@ def test_equal_states_write_equal_files_and_come_back(tmp_path: Path) -> None:
 
 def test_the_parameters_have_the_models_names(tmp_path: Path) -> None:
     state = fresh()
-    state.apply([numbers(1)], lr=0.7, momentum=0.9)
+    state.apply([numbers(1)], nesterov(0.7, 0.9))
     save_state(state.current, tmp_path / "state.safetensors")
     tensors = load_file(tmp_path / "state.safetensors")
     assert len(tensors) == 6
@@ -258,7 +259,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    state.apply([numbers(1)], lr=0.7, momentum=0.9)
+    state.apply([numbers(1)], nesterov(0.7, 0.9))
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(LocalError, match="No space left"):
         save_state(state.current, path)

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import pytest_asyncio
 import torch
 
 from shoal.node import training
 from shoal.node.layout import Layout
+from shoal.node.methods.diloco import DiLoCo
+from shoal.node.methods.method import Method
+from shoal.node.methods.timetable import Timetable
+from shoal.node.outer import Outcome
 from shoal.node.shm import FloatArray
-from shoal.node.state import CommittedState
 from shoal.node.state_shape import StateShape
 from shoal.node.training import Training
-from shoal.node.worker_messages import Contribution, Progress
+from shoal.node.worker_messages import Contribution, Landing, Progress, Train
 from shoal.node.worker_process import WorkerSettings
+from shoal.node.worker_vectors import Sizes
+from tests.unit.state_kit import state_of
 
 SIZE = 8
 
@@ -34,11 +38,13 @@ class FakeWorker:
         *,
         on_progress: Callable[[Progress], None],
         on_contribution: Callable[[Contribution], None],
+        on_trained: Callable[[], None],
         on_lost: Callable[[str], None],
     ) -> None:
         self.on_progress, self.on_contribution, self.on_lost = on_progress, on_contribution, on_lost
+        self.on_trained = on_trained
         self.contribution: FloatArray = np.ones(SIZE, dtype=np.float32)
-        self.orders: list[tuple[int, int]] = []
+        self.orders: list[Train] = []
         self.handed_in: list[int] = []
         self.forgotten = 0
         self.unloaded = 0
@@ -46,8 +52,8 @@ class FakeWorker:
     def forget(self) -> None:
         self.forgotten += 1
 
-    async def train(self, round: int, lane: int, parameters: FloatArray) -> None:
-        self.orders.append((round, lane))
+    async def train(self, order: Train, agreed: Sequence[FloatArray], answer: FloatArray | None) -> None:
+        self.orders.append(order)
 
     async def unload(self) -> None:
         self.unloaded += 1
@@ -62,7 +68,7 @@ class Bench:
 
     training: Training
     worker: FakeWorker
-    submitted: list[tuple[int, FloatArray | None]]
+    submitted: list[tuple[int, int, FloatArray | None]]
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def settle(self) -> None:
@@ -71,23 +77,38 @@ class Bench:
             await self.tasks.pop(0)
 
 
-@pytest_asyncio.fixture
-async def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+class Outer:
+    """Of an OuterState, what a training looks at."""
+
+    def __init__(self, method: Method) -> None:
+        shape = StateShape(Layout({"weight": (SIZE,)}), 4096)
+        self.method, self.timetable, self.answer = method, Timetable(method), None
+        self.committed = state_of(shape, torch.zeros(SIZE), round=2)
+
+
+def bench_of(method: Method, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.setattr(training, "Worker", FakeWorker)
-    state = CommittedState(StateShape(Layout({"weight": (SIZE,)}), 4096), torch.zeros(SIZE))
-    settings = WorkerSettings(tmp_path, tmp_path / "worker.log", b"", SIZE, 1)
-    submitted: list[tuple[int, FloatArray | None]] = []
+    settings = WorkerSettings(folder, folder / "worker.log", b"", Sizes(SIZE), 1)
+    submitted: list[tuple[int, int, FloatArray | None]] = []
     tasks: list[asyncio.Task[None]] = []
 
     def spawn(work: Coroutine[Any, Any, None]) -> None:
         tasks.append(asyncio.create_task(work))
 
-    made = Training(settings, state, lambda weight, vector: submitted.append((weight, vector)), spawn)
-    yield Bench(made, made._worker, submitted, tasks)  # type: ignore[arg-type]
+    def submit(round: int, weight: int, vector: FloatArray | None) -> None:
+        submitted.append((round, weight, vector))
+
+    made = Training(settings, Outer(method), submit, spawn)  # type: ignore[arg-type]
+    return Bench(made, made._worker, submitted, tasks)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return bench_of(DiLoCo(5, 0.7, 0.9), tmp_path, monkeypatch)
 
 
 def progress(round: int, step: int = 1) -> Progress:
-    return Progress(1, round, step, 2.5, 100 * step, 1000.0, 0)
+    return Progress(1, round, step, 2.5, 100 * step, 1000.0, 0, 1.0)
 
 
 def contribution(round: int, tokens: int = 100) -> Contribution:
@@ -96,28 +117,32 @@ def contribution(round: int, tokens: int = 100) -> Contribution:
 
 @pytest.mark.asyncio
 async def test_a_round_is_begun_and_submitted(bench: Bench) -> None:
-    bench.training.begin(3, lane=2)
+    bench.training.begin(2, lane=2)
     await bench.settle()
-    assert (bench.worker.orders, bench.worker.forgotten) == ([(3, 2)], 1)
+    assert bench.worker.orders == [Train(0, 3, 2, version=2, steps=5, is_fresh=True)]
+    assert bench.worker.forgotten
     bench.worker.on_progress(progress(3))
     assert bench.training.loss == 2.5
     bench.worker.on_contribution(contribution(3))
     await bench.settle()
-    assert bench.submitted == [(100, bench.worker.contribution)]
+    assert bench.submitted == [(3, 100, bench.worker.contribution)]
     assert bench.worker.unloaded == 1
-    bench.training.begin(4, lane=0)
+    bench.training.note(3, Outcome(4, ()))
+    bench.training.committed(3, lane=0)
     assert bench.training.loss == 1.5
+    await bench.settle()
+    assert bench.worker.orders[-1].landings == (Landing(3, True, False, 4, ()),)  # no newer state is there in this test
 
 
 @pytest.mark.asyncio
 async def test_a_worker_is_asked_early_only_after_its_first_step_and_once(bench: Bench) -> None:
-    bench.training.begin(3, lane=2)
+    bench.training.begin(2, lane=2)
     bench.training.call(3)
     assert bench.worker.handed_in == []
     bench.worker.on_progress(progress(3))
     bench.worker.on_progress(progress(3, step=2))
     assert bench.worker.handed_in == [3]
-    bench.training.begin(4, lane=2)
+    bench.training.committed(3, lane=2)
     bench.worker.on_progress(progress(4))
     bench.training.call(3)  # late words about a round that is over
     assert bench.worker.handed_in == [3]
@@ -126,34 +151,34 @@ async def test_a_worker_is_asked_early_only_after_its_first_step_and_once(bench:
 @pytest.mark.asyncio
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 async def test_what_diverged_weighs_nothing(bench: Bench, value: float) -> None:
-    bench.training.begin(3, lane=2)
+    bench.training.begin(2, lane=2)
     bench.worker.contribution[SIZE - 1] = value
     bench.worker.on_contribution(contribution(3))
     await bench.settle()
-    assert bench.submitted == [(0, None)]
+    assert bench.submitted == [(3, 0, None)]
 
 
 @pytest.mark.asyncio
 async def test_nothing_trained_is_a_weight_of_zero(bench: Bench) -> None:
-    bench.training.begin(3, lane=2)
+    bench.training.begin(2, lane=2)
     bench.worker.on_contribution(contribution(3, tokens=0))
     await bench.settle()
-    assert bench.submitted == [(0, None)]
+    assert bench.submitted == [(3, 0, None)]
 
 
 @pytest.mark.asyncio
 async def test_what_was_trained_from_a_state_that_we_left_is_not_submitted(bench: Bench) -> None:
-    bench.training.begin(3, lane=2)
+    bench.training.begin(2, lane=2)
     await bench.settle()
     bench.worker.on_contribution(contribution(3))
-    bench.training.begin(3, lane=2)  # the same round again, from another state, while the vector is looked at
+    bench.training.begin(2, lane=2)  # the same round again, from another state, while the vector is looked at
     await bench.settle()
     assert bench.submitted == []
 
 
 @pytest.mark.asyncio
 async def test_the_loss_of_a_worker_is_trouble_until_the_next_makes_a_step(bench: Bench) -> None:
-    bench.training.begin(3, lane=2)
+    bench.training.begin(2, lane=2)
     bench.worker.on_lost("the worker was ended by SIGKILL")
     assert "SIGKILL" in bench.training.trouble
     bench.worker.on_progress(progress(3))

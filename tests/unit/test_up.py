@@ -17,9 +17,9 @@ import pytest
 from shoal.node.layout import Layout
 from shoal.node.manifest import parse_manifest
 from shoal.node.model import build
-from shoal.node.state import CommittedState
 from shoal.node.state_file import save_state
 from shoal.node.state_shape import StateShape
+from tests.unit.state_kit import state_of
 
 FAKE = Path(__file__).parent.parent / "fake_swarm.py"
 MANIFEST = """
@@ -61,7 +61,7 @@ def up(tmp_path: Path) -> Iterator[Up]:
     manifest = parse_manifest(MANIFEST)
     model = build(manifest.model, seed=0)
     shape = StateShape(Layout.of(model), manifest.rounds.state_chunk_bytes)
-    save_state(CommittedState(shape, shape.layout.read(model)).current, tmp_path / "state")
+    save_state(state_of(shape, shape.layout.read(model)).current, tmp_path / "state")
     processes = []
 
     def start(*arguments: str, flaw: str = "", **environ: str) -> subprocess.Popen[str]:

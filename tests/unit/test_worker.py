@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,9 @@ import torch
 from torch import Tensor
 
 from shoal.node.inner import InnerRound, InnerStep
+from shoal.node.methods.diloco import DiLoCo
+from shoal.node.methods.method import Method
+from shoal.node.replica import Replica
 from shoal.node.worker import Orders, TrainingLoop
 from shoal.node.worker_messages import Contribution, Failed, HandIn, Progress, Train
 from shoal.protocol.errors import TransportError
@@ -32,38 +36,52 @@ class CountingTrainer:
     def load(self, theta: Tensor) -> None:
         self.weights = theta.clone()
 
-    def train(self, round: int, lanes: Sequence[int], keep_going: Callable[[InnerStep], bool]) -> InnerRound:
+    def read(self, out: Tensor | None = None) -> Tensor:
+        return self.weights.clone() if out is None else out.copy_(self.weights)
+
+    def train(
+        self, round: int, lanes: Sequence[int], keep_going: Callable[[InnerStep], bool], first: int, steps: int
+    ) -> InnerRound:
         step = 0
-        for step in range(1, STEPS + 1):
+        for step in range(1, steps + 1):
             self.before_step(step)
             self.weights -= sum(lanes)
             self.steps += 1
-            if not keep_going(InnerStep(step, self.loss, 10 * step)):
+            if not keep_going(InnerStep(first + step, self.loss, 10 * step)):
                 break
         return InnerRound(step, 10 * step, self.loss)
 
-    def contribute(self, theta: Tensor, out: Tensor) -> None:
-        torch.sub(theta, self.weights, out=out)
+    def gradient(self, round: int, lanes: Sequence[int], first: int, out: Tensor) -> InnerStep:
+        out.fill_(float(sum(lanes)))
+        return InnerStep(first + 1, self.loss, 10)
 
     def store(self, out: Tensor) -> None:
         out.fill_(self.steps)
 
 
+def train(order: int = 1, round: int = 7, lane: int = 2, **fields: Any) -> Train:
+    return Train(order, round, lane, **{"version": round - 1, "steps": STEPS, **fields})
+
+
 class Bench:
     """A loop, and the daemon's side of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, method: Method | None = None) -> None:
         self.trainer = CountingTrainer()
         self.orders = Orders()
         self.parameters = np.ones(3, dtype=np.float32)
         self.contribution = np.full(3, math.nan, dtype=np.float32)
         self.sent: list[Message] = []
         self.moments = np.zeros(7, dtype=np.float32)
+        self.method: Method = method or DiLoCo(STEPS, 1.0, 0.0)
         self.loop = self.new_loop(self.sent.append)
 
     def new_loop(self, send: Callable[[Message], None]) -> TrainingLoop:
-        vectors = (self.parameters, self.contribution, self.moments)
-        return TrainingLoop(self.trainer, self.orders, *vectors, send)
+        replica = Replica(self.method, self.trainer, self.parameters, self.moments, None)
+        wants = self.method.wants_gradients
+        return TrainingLoop(
+            self.trainer, replica, self.orders, self.contribution, self.moments, send, wants_gradients=wants
+        )
 
     def order(self, order: Train) -> None:
         self.orders.take(order)
@@ -79,7 +97,7 @@ def bench() -> Bench:
 
 
 def test_a_whole_round(bench: Bench) -> None:
-    bench.order(Train(order=1, round=7, lane=2))
+    bench.order(train())
     assert bench.steps() == [1, 2, 3, 4]
     assert bench.sent[-1] == Contribution(order=1, round=7, steps=4, tokens=40, loss=0.5)
     assert bench.contribution.tolist() == [8.0, 8.0, 8.0]
@@ -88,13 +106,13 @@ def test_a_whole_round(bench: Bench) -> None:
 
 def test_the_contribution_is_relative_to_what_was_loaded_even_if_the_daemon_has_loaded_more(bench: Bench) -> None:
     bench.trainer.before_step = lambda step: bench.parameters.fill(100 * step)
-    bench.order(Train(1, 7, 2))
+    bench.order(train())
     assert bench.contribution.tolist() == [8.0, 8.0, 8.0]
 
 
 def test_a_hand_in_ends_the_round_after_the_step(bench: Bench) -> None:
     bench.trainer.before_step = lambda step: bench.orders.take(HandIn(1)) if step == 2 else None
-    bench.order(Train(1, 7, 2))
+    bench.order(train())
     assert bench.steps() == [1, 2]
     assert bench.sent[-1] == Contribution(1, 7, steps=2, tokens=20, loss=0.5)
     assert bench.contribution.tolist() == [4.0, 4.0, 4.0]
@@ -102,21 +120,21 @@ def test_a_hand_in_ends_the_round_after_the_step(bench: Bench) -> None:
 
 def test_a_hand_in_before_the_first_step_contributes_nothing(bench: Bench) -> None:
     bench.orders.take(HandIn(1))
-    bench.order(Train(1, 7, 2))
+    bench.order(train())
     assert bench.sent == [Contribution(1, 7, steps=0, tokens=0, loss=None)]
     assert bench.contribution.tolist() == [0.0, 0.0, 0.0]
 
 
 def test_a_hand_in_of_an_older_order_means_nothing(bench: Bench) -> None:
     bench.orders.take(HandIn(1))
-    bench.order(Train(2, 7, 2))
+    bench.order(train(2, 7, 2))
     assert bench.steps() == [1, 2, 3, 4]
 
 
 def test_a_new_order_ends_the_round_without_a_contribution(bench: Bench) -> None:
-    newer = Train(2, 8, 2)
+    newer = train(2, 8, 2)
     bench.trainer.before_step = lambda step: bench.orders.take(newer) if step == 3 else None
-    bench.order(Train(1, 7, 2))
+    bench.order(train())
     assert bench.steps() == [1, 2, 3]
     assert not bench.moments.any()  # those of the last hand-in stay, of which the round before was made
     assert not any(isinstance(each, Contribution) for each in bench.sent)
@@ -131,7 +149,7 @@ def run_until_the_daemon_is_gone(bench: Bench) -> None:
         if isinstance(message, Contribution):
             raise TransportError("gone")
 
-    bench.orders.take(Train(1, 7, 2))
+    bench.orders.take(train())
     bench.new_loop(send).run()
 
 
@@ -153,7 +171,7 @@ def test_a_pseudo_gradient_with_nan_fails_the_order(bench: Bench) -> None:
 
     bench.trainer.before_step = diverge
     run_until_the_daemon_is_gone(bench)
-    assert bench.sent[-1] == Failed(1, 7, "ArithmeticError: the pseudo-gradient has NaN or Inf")
+    assert bench.sent[-1] == Failed(1, 7, "ArithmeticError: the contribution has NaN or Inf")
 
 
 def test_any_error_fails_the_order_with_a_reason_of_bounded_length(bench: Bench) -> None:

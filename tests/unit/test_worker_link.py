@@ -15,9 +15,10 @@ from shoal.node.shm import SharedVector
 from shoal.node.worker_link import WorkerLink, body_size, frame
 from shoal.node.worker_listener import WorkerListener, receive
 from shoal.node.worker_messages import MAX_FRAME, WORKER_PROTOCOL, Contribution, Hello, Stop, Train, Welcome
+from shoal.node.worker_vectors import Sizes
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 
-WELCOME = Welcome(manifest=b"m" * 65_536, elements=4, threads=1, device="cpu", data=("a", "b"))
+WELCOME = Welcome(manifest=b"m" * 65_536, sizes=Sizes(4), threads=1, device="cpu", data=("a", "b"))
 
 
 @pytest.fixture
@@ -52,14 +53,14 @@ async def test_a_worker_gets_the_welcome_and_the_vectors(listener: WorkerListene
     link, reader, writer = await meet(listener, vectors)
     assert link.welcome == WELCOME
     vectors[0].array[:] = [1, 2, 3, 4]
-    assert link.parameters.array.tolist() == [1, 2, 3, 4]
-    link.contribution.array[:] = 5
+    assert link.vectors.agreed.array.tolist() == [1, 2, 3, 4]
+    link.vectors.contribution.array[:] = 5
     assert vectors[1].array.tolist() == [5, 5, 5, 5]
-    link.moments.array[:] = 6
+    link.vectors.moments.array[:] = 6
     assert vectors[2].array.tolist() == [6] * 9
 
-    writer.write(frame(Train(1, 2, 3)))
-    assert await asyncio.to_thread(link.receive) == Train(1, 2, 3)
+    writer.write(frame(Train(1, 2, 3, 1)))
+    assert await asyncio.to_thread(link.receive) == Train(1, 2, 3, 1)
     said = Contribution(order=1, round=2, steps=3, tokens=4, loss=None)
     link.send(said)
     assert await receive(reader) == said
@@ -84,7 +85,7 @@ async def test_a_closed_socket_tells_the_worker(listener: WorkerListener, vector
 async def test_vectors_of_another_size_are_refused_and_closed(
     listener: WorkerListener, vectors: list[SharedVector]
 ) -> None:
-    wrong = Welcome(b"", elements=5, threads=1, device="cpu", data=())
+    wrong = Welcome(b"", sizes=Sizes(5), threads=1, device="cpu", data=())
     before = len(os.listdir("/dev/fd"))
     refusal, streams = await asyncio.gather(
         asyncio.to_thread(WorkerLink.connect, listener.path),

@@ -9,7 +9,8 @@ from shoal.node.lab.crowd import Crowd
 from shoal.node.lab.network import Network
 from shoal.node.lab.registry import plan
 from shoal.node.lab.study import Study
-from shoal.node.manifest import Manifest, MethodSpec, ModelSpec
+from shoal.node.manifest import Manifest, ModelSpec
+from shoal.node.method_spec import MethodSpec
 
 INNER_STEPS = 4
 TINY = Manifest(

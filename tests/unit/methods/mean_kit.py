@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shoal.node.methods.method import Answer, Exchange, Method, Vectors
+from shoal.node.methods.method import Answer, Exchange, Method, Vectors, applied
 
 Train = Callable[[int, int, Tensor], Tensor]  # (peer, step from 1, weights) -> the weights after that inner step
 
@@ -72,7 +72,7 @@ class Swarm:
                 merged = method.lapse(part, peer.theta, peer.agreed, peer.private, len(self.peers))
             else:
                 answer = Answer(value, len(self.peers))
-                peer.agreed = method.apply(part, peer.agreed, answer)
+                peer.agreed = applied(method, part, peer.agreed, answer)
                 merged = method.merge(part, peer.theta, peer.agreed, peer.private, answer)
             peer.theta, peer.private = merged
         first = self.peers[0].agreed

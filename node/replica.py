@@ -1,0 +1,121 @@
+"""What a worker trains, by the method of its run: its weights, and the vectors that the method remembers.
+
+Agreed vectors are copied from the daemon when an order comes, so that the daemon may load the next ones before we end.
+Private ones change with a contribution only once a round has counted it; what a round has missed of it stays as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.node.device import pin
+from shoal.node.inner_state import private_views
+from shoal.node.methods.method import PARAMETERS, Answer, Merged, Method, Vectors
+from shoal.node.methods.timetable import Timetable
+from shoal.node.shm import FloatArray, SharedVector
+from shoal.node.worker_messages import Landing, Range, Train
+
+
+class Model(Protocol):
+    """Of a trainer: its weights as a flat vector (d,) on the CPU."""
+
+    device: torch.device
+
+    def load(self, theta: Tensor) -> None: ...
+
+    def read(self, out: Tensor | None = None) -> Tensor: ...
+
+
+class Replica:
+    """The weights of `model`, and what belongs to them. `agreed`, `answer` and `moments` are shared with the daemon."""
+
+    def __init__(
+        self,
+        method: Method,
+        model: Model,
+        agreed: FloatArray,
+        moments: FloatArray,
+        answer: FloatArray | None,
+    ) -> None:
+        self._method, self._timetable, self._model = method, Timetable(method), model
+        self._shared, self._answer = agreed, answer
+        with SharedVector.create(len(agreed)) as ours:
+            self._copy = torch.from_numpy(ours.array)
+        pin(self._copy, model.device)
+        size = len(agreed) // len(method.reads)
+        self._agreed: Vectors = dict(zip(method.reads, torch.split(self._copy, size), strict=True))
+        own = torch.from_numpy(moments)
+        self._has_kept = bool(own[0])  # an earlier worker, or a checkpoint, has left something
+        self._kept = private_views(own, size, method.keeps)
+        self._private: Vectors = {}
+        self._offered: dict[int, Vectors] = {}  # by round: what a contribution leaves, if it is counted
+        self._version: int | None = None  # of the agreed vectors; None: we have no weights yet
+        self._landed = 0  # the newest round whose answer is in our weights, or need not be
+
+    def take(self, order: Train) -> None:
+        """Get the weights to train on: our own, those of the committed state, or what the method makes of both."""
+        if order.is_fresh or self._version is None:
+            self._begin(order)
+        elif landings := [each for each in order.landings if each.round > self._landed]:
+            self._copy_agreed(order)
+            for landing in landings:
+                self._land(landing)
+
+    def contribute(self, round: int, source: Tensor, out: Tensor) -> Tensor:
+        """What goes to the network, in the first numbers of `out`, of the weights or the gradient (d,)."""
+        made = self._method.contribute(self._timetable.part(round), source, self._agreed, self._private)
+        payload = out[: made.payload.numel()]
+        payload.copy_(made.payload)
+        self._offered[round] = {name: new for name, new in made.private.items() if new is not self._private.get(name)}
+        return payload
+
+    def keep(self) -> None:
+        """Write what a successor goes on with to the shared vector."""
+        newest = self._offered[max(self._offered)] if self._offered else {}
+        for name, view in self._kept.items():
+            view.copy_(newest.get(name, self._private[name]))
+
+    def _begin(self, order: Train) -> None:
+        is_first, self._version = self._version is None, None
+        self._copy_agreed(order)
+        joined = {name: vector.clone() for name, vector in self._method.join(self._agreed).items()}
+        if is_first and self._has_kept:
+            joined |= {name: view.clone() for name, view in self._kept.items()}
+        self._private, self._offered = joined, {}
+        self._landed = max((each.round for each in order.landings), default=0)
+        self._model.load(self._agreed[PARAMETERS])
+
+    def _copy_agreed(self, order: Train) -> None:
+        if order.version != self._version:
+            np.copyto(self._copy.numpy(), self._shared)
+            self._version = order.version
+
+    def _land(self, landing: Landing) -> None:
+        self._adopt(self._offered.pop(landing.round, {}), landing.missed)
+        weights = self._model.read() if self._method.merges_weights else None
+        merged = self._merged(landing, self._agreed[PARAMETERS] if weights is None else weights)
+        self._private, self._landed = merged.private, landing.round
+        if merged.theta is not weights:
+            self._model.load(merged.theta)
+
+    def _merged(self, landing: Landing, theta: Tensor) -> Merged:
+        method, part = self._method, self._timetable.part(landing.round)
+        can_see = landing.is_newest or not method.merges_answers
+        if not (landing.is_there and can_see):
+            return method.lapse(part, theta, self._agreed, self._private, landing.members)
+        fragment = method.fragment(part)
+        size = len(theta) if fragment is None else fragment.size
+        value = torch.empty(0) if self._answer is None else torch.from_numpy(self._answer[:size])
+        answer = Answer(value, landing.members, number=landing.round)
+        return method.merge(part, theta, self._agreed, self._private, answer)
+
+    def _adopt(self, offered: Vectors, missed: Sequence[Range]) -> None:
+        for name, vector in offered.items():
+            for each in missed:
+                vector[each.start : each.stop] = self._private[name][each.start : each.stop]
+        self._private = {**self._private, **offered}

@@ -1,0 +1,27 @@
+"""Committed states of DiLoCo, made of vectors, and its rule."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from shoal.node.methods.diloco import outer_step
+from shoal.node.methods.method import MOMENTUM, PARAMETERS
+from shoal.node.state import CommittedState, Rule, Vectors
+from shoal.node.state_shape import StateShape
+
+
+def state_of(shape: StateShape, theta: Tensor, momentum: Tensor | None = None, round: int = 0) -> CommittedState:
+    """Parameters, and a momentum that starts as zeros."""
+    momentum = torch.zeros_like(theta) if momentum is None else momentum
+    return CommittedState(shape, {PARAMETERS: theta, MOMENTUM: momentum}, round)
+
+
+def nesterov(lr: float = 0.7, momentum: float = 0.9) -> Rule:
+    """The outer step of DiLoCo."""
+
+    def rule(agreed: Vectors, mean: Tensor) -> Vectors:
+        theta, moved = outer_step(agreed[PARAMETERS], agreed[MOMENTUM], mean, lr=lr, momentum_factor=momentum)
+        return {PARAMETERS: theta, MOMENTUM: moved}
+
+    return rule
