@@ -6,6 +6,7 @@ All of it runs on the CPU in fp32, so that every member computes the same bits f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -52,7 +53,7 @@ class OuterState:
         self.timetable = Timetable(self.method)
         self.committed = committed
         self.elements = layout.size
-        self.answer: FloatArray | None = None  # the mean of the last round, where a worker wants to see it
+        self.answers: dict[int, FloatArray] = {}  # the means of the last two rounds, where a worker wants to see them
         self._scatter, self._gather = codec(manifest.codec.scatter), codec(manifest.codec.gather)
         self._bounds = {part: self._cut(manifest, self._size(part)) for part in self.timetable.parts}
 
@@ -71,6 +72,14 @@ class OuterState:
         """Of the vectors that a worker shares with us."""
         method = self.method
         return Sizes(self.elements, len(method.reads), len(method.keeps), int(method.merges_answers))
+
+    def lease(self, round: int | None = None) -> Lease:
+        """Pin the state that `round` has made, if it is still here, or else the current one."""
+        for snapshot in self.committed.versions():
+            if snapshot.round == round:
+                with suppress(LocalError):  # a commit may have taken its place meanwhile
+                    return self.committed.lease(snapshot.root)
+        return self.committed.lease()
 
     def outcome(self, event: Committed) -> Outcome:
         """What a worker is told of a round."""
@@ -106,7 +115,7 @@ class OuterState:
 
         mean = self._decoded(payloads, round)
         if self.method.merges_answers:
-            mean = self._kept(mean)
+            mean = self._kept(mean, round)
         return self.committed.apply(mean, rule, self.method.fragment(part))
 
     def install(self, base: Base, payloads: Sequence[Payload]) -> Snapshot:
@@ -129,14 +138,15 @@ class OuterState:
         for size, payload in zip(sizes, payloads, strict=True):
             yield self._gather.decode(payload, size, room[:size])
 
-    def _kept(self, mean: Iterator[Tensor]) -> Iterator[Tensor]:
-        """The same, and all of it in `answer` at the end."""
+    def _kept(self, mean: Iterator[Tensor], round: int) -> Iterator[Tensor]:
+        """The same, and all of it in `answers` at the end."""
         answer, done = torch.empty(self.elements), 0
         for piece in mean:
             answer[done : done + len(piece)] = piece
             done += len(piece)
             yield piece
-        self.answer = answer.numpy()
+        self.answers = {kept: value for kept, value in self.answers.items() if kept == round - 1}
+        self.answers[round] = answer.numpy()
 
 
 def _initial(manifest: Manifest) -> CommittedState:

@@ -55,7 +55,7 @@ class Replica:
         self._private: Vectors = {}
         self._offered: dict[int, Vectors] = {}  # by round: what a contribution leaves, if it is counted
         self._version: int | None = None  # of the agreed vectors; None: we have no weights yet
-        self._landed = 0  # the newest round whose answer is in our weights, or need not be
+        self._landed = -1  # the newest round whose answer is in our weights, or need not be
 
     def take(self, order: Train) -> None:
         """Get the weights to train on: our own, those of the committed state, or what the method makes of both."""
@@ -87,7 +87,7 @@ class Replica:
         if is_first and self._has_kept:
             joined |= {name: view.clone() for name, view in self._kept.items()}
         self._private, self._offered = joined, {}
-        self._landed = max((each.round for each in order.landings), default=0)
+        self._landed = max((each.round for each in order.landings), default=-1)
         self._model.load(self._agreed[PARAMETERS])
 
     def _copy_agreed(self, order: Train) -> None:
@@ -105,7 +105,7 @@ class Replica:
 
     def _merged(self, landing: Landing, theta: Tensor) -> Merged:
         method, part = self._method, self._timetable.part(landing.round)
-        can_see = landing.is_newest or not method.merges_answers
+        can_see = landing.is_shown or not method.merges_answers
         if not (landing.is_there and can_see):
             return method.lapse(part, theta, self._agreed, self._private, landing.members)
         fragment = method.fragment(part)

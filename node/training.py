@@ -123,14 +123,13 @@ class Training:
         self._spawn(self._train(stint, self._lane))
 
     async def _train(self, stint: Stint, lane: int) -> None:
-        with self._outer.committed.lease() as snapshot:
-            newest = snapshot.round
-            landings = tuple(self._landing(round, newest) for round in stint.landings)
+        with self._outer.lease(max(stint.landings, default=None)) as snapshot:
+            landings = tuple(self._landing(round, snapshot.round) for round in stint.landings)
             order = Train(
                 order=0,  # the worker counts
                 round=stint.round,
                 lane=lane,
-                version=newest,
+                version=snapshot.round,
                 first=stint.first,
                 steps=stint.steps,
                 hand_in=stint.hand_in,
@@ -138,13 +137,13 @@ class Training:
                 landings=landings,
             )
             agreed = [numbers(snapshot, name) for name in self._outer.method.reads]
-            await self._worker.train(order, agreed, self._outer.answer)
+            await self._worker.train(order, agreed, self._outer.answers.get(snapshot.round))
 
-    def _landing(self, round: int, newest: int) -> Landing:
+    def _landing(self, round: int, version: int) -> Landing:
         outcome = self._outcomes.get(round)
         if outcome is None:  # it was in the state that we began with
             return Landing(round, False, False, 1, ())
-        return Landing(round, True, round == newest, outcome.members, outcome.missed)
+        return Landing(round, True, round == version, outcome.members, outcome.missed)
 
     def _on_trained(self) -> None:
         self._start(self._agenda.done())

@@ -69,7 +69,7 @@ class Landing:
 
     round: int
     is_there: bool  # its mean is new to the worker, and not in the weights that it began with
-    is_newest: bool  # `agreed`, and `answer`, are as it has left them
+    is_shown: bool  # `agreed`, and `answer`, are as it has left them
     members: int  # whose contributions made it
     missed: tuple[Range, ...]  # what of the worker's own contribution is not in it
 

@@ -19,6 +19,7 @@ from shoal.node.methods.method import Method
 from shoal.node.methods.timetable import Timetable
 from shoal.node.outer import Outcome
 from shoal.node.shm import FloatArray
+from shoal.node.state import Lease
 from shoal.node.state_shape import StateShape
 from shoal.node.training import Training
 from shoal.node.worker_messages import Contribution, Landing, Progress, Train
@@ -82,8 +83,12 @@ class Outer:
 
     def __init__(self, method: Method) -> None:
         shape = StateShape(Layout({"weight": (SIZE,)}), 4096)
-        self.method, self.timetable, self.answer = method, Timetable(method), None
+        self.method, self.timetable = method, Timetable(method)
+        self.answers: dict[int, FloatArray] = {}
         self.committed = state_of(shape, torch.zeros(SIZE), round=2)
+
+    def lease(self, round: int | None) -> Lease:
+        return self.committed.lease()
 
 
 def bench_of(method: Method, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:

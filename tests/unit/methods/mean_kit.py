@@ -61,9 +61,11 @@ class Swarm:
 
     def _launch(self, part: int) -> None:
         made = [self._method.contribute(part, peer.theta, peer.agreed, peer.private) for peer in self.peers]
-        assert all(each.private is peer.private for each, peer in zip(made, self.peers, strict=True))
-        if self.step not in self._lost:
-            self.means[part, self.step] = mean([each.payload for each in made])
+        if self.step in self._lost:
+            return
+        self.means[part, self.step] = mean([each.payload for each in made])
+        for each, peer in zip(made, self.peers, strict=True):
+            peer.private = each.private
 
     def _land(self, part: int, launched: int) -> None:
         value, method = self.means.get((part, launched)), self._method
