@@ -87,11 +87,12 @@ class DataSpec(Spec):
 
 
 class MethodSpec(Spec):
-    """DiLoCo (arXiv 2311.08105): inner AdamW with warm-up, stable, decay; outer Nesterov SGD."""
+    """DiLoCo (arXiv 2311.08105): inner AdamW or Muon with warm-up, stable, decay; outer Nesterov SGD."""
 
     name: Literal["diloco"] = "diloco"
     inner_steps: Annotated[int, Field(ge=1, le=100_000)] = 20
     batch: Annotated[int, Field(ge=1, le=65_536)] = 16
+    optimizer: Literal["adamw", "muon"] = "adamw"  # inner; see trainer/optimizers.py
     inner_lr: Annotated[float, Field(gt=0, le=10)] = 2e-3
     betas: tuple[Beta, Beta] = (0.9, 0.95)
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.1
@@ -178,6 +179,8 @@ class Manifest(Spec):
             del table["public"]
         if self.rounds.pace == "deadline":
             del table["rounds"]["pace"]
+        if self.method.optimizer == "adamw":
+            del table["method"]["optimizer"]
         if not self.data.pieces:
             del table["data"]["pieces"], table["data"]["size"]
         packed: bytes = msgpack.packb(_sorted(table))

@@ -2,6 +2,8 @@
 
     [steps, first moments (d), second moments (d)]          d numbers in the order of the model's layout
 
+Of weights that Muon steps, the first moments are its momentum, and the second 0.
+
 `steps` is the count of AdamW's steps. It is 0 while the rest is being written and where there is nothing yet, so a
 worker that dies while it writes leaves nothing that could be taken for moments; and as it only ever grows, a reader
 that finds it unchanged after copying has copied a whole vector. What torch has to do with it is in inner_state.py.

@@ -31,8 +31,10 @@ from torch import Tensor
 from shoal.node.corpus import load_corpus
 from shoal.node.device import choose_device, device_bytes, device_name, pin
 from shoal.node.inner import InnerRound, InnerStep, InnerTrainer
+from shoal.node.logs import setup_logging
 from shoal.node.manifest import decode_manifest
 from shoal.node.shm import FloatArray, SharedVector
+from shoal.node.trainer.peak import peak_flops
 from shoal.node.worker_link import WorkerLink
 from shoal.node.worker_messages import Contribution, Failed, HandIn, Progress, Ready, Stop, Train, Welcome
 from shoal.protocol.errors import ShoalError, TransportError
@@ -48,6 +50,11 @@ class Trainer(Protocol):
     """What the loop needs of InnerTrainer."""
 
     device: torch.device
+
+    @property
+    def micro_batch(self) -> int: ...
+
+    def utilization(self, tokens_per_second: float) -> float | None: ...
 
     def load(self, theta: Tensor) -> None: ...
 
@@ -154,7 +161,8 @@ class TrainingLoop:
                 raise ArithmeticError(f"the loss of inner step {step.step} is {step.loss}")
             speed = step.tokens / max(time.monotonic() - start, 1e-9)
             held = device_bytes(self._trainer.device)
-            self._send(Progress(order.order, order.round, step.step, step.loss, step.tokens, speed, held))
+            used = (self._trainer.micro_batch, self._trainer.utilization(speed))
+            self._send(Progress(order.order, order.round, step.step, step.loss, step.tokens, speed, held, *used))
             return not self._orders.is_due(order)
 
         return keep_going
@@ -182,7 +190,8 @@ def build_trainer(welcome: Welcome) -> InnerTrainer:
     run = RunId(hashlib.sha256(welcome.manifest).digest())  # the daemon has checked it
     manifest = decode_manifest(welcome.manifest, run)
     corpus = load_corpus(manifest.data, [Path(path) for path in welcome.data])
-    return InnerTrainer(manifest, corpus, choose_device(welcome.device))
+    device = choose_device(welcome.device)
+    return InnerTrainer(manifest, corpus, device, welcome.trainer, peak_flops(torch.device(device)))
 
 
 def die_with_parent() -> None:
@@ -194,6 +203,7 @@ def die_with_parent() -> None:
 def main() -> None:
     """Connect, build, train."""
     die_with_parent()
+    setup_logging()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the daemon, which ends us
     parser = argparse.ArgumentParser(prog="shoal.node.worker", description="The built-in worker of a daemon.")
     parser.add_argument("--socket", type=Path, required=True, help="the Unix socket of the run")

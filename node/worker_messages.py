@@ -20,9 +20,10 @@ Any program may be the worker: the built-in trainer knows nothing that is not sa
 
 from __future__ import annotations
 
+from shoal.node.trainer.options import TrainerOptions
 from shoal.protocol.wire import Message, message
 
-WORKER_PROTOCOL = 2
+WORKER_PROTOCOL = 3
 MAX_FRAME = 256 << 10  # a Welcome carries a manifest of at most 64 KiB
 
 
@@ -43,6 +44,7 @@ class Welcome(Message):
     threads: int
     device: str  # "auto", "cpu", "cuda", "cuda:1", "mps"
     data: tuple[str, ...]  # local files and folders of this node
+    trainer: TrainerOptions = TrainerOptions()
 
 
 @message(202)
@@ -84,6 +86,8 @@ class Progress(Message):
     tokens: int  # trained on in this round
     tokens_per_second: float
     device_bytes: int  # of the device's own memory, held by the worker
+    micro_batch: int = 0  # sequences that are worked on at once; 0: nobody knows
+    model_flops_utilization: float | None = None  # the share of what the device could compute; None: nobody knows
 
 
 @message(207)

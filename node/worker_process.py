@@ -14,10 +14,11 @@ import sys
 from asyncio.subprocess import DEVNULL, STDOUT, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal.node.logs import make_way
+from shoal.node.trainer.options import TrainerOptions
 
 GRACE = 2.0  # seconds between asking, terminating and killing
 BUILT_IN = (sys.executable, "-P", "-m", "shoal.node.worker")  # -P: no module comes from the current folder
@@ -37,6 +38,7 @@ class WorkerSettings:
     program: tuple[str, ...] = BUILT_IN  # called with "--socket PATH"
     first_backoff: float = 1.0  # seconds before the first restart
     grace: float = GRACE
+    trainer: TrainerOptions = field(default_factory=TrainerOptions)
 
 
 class StartError(Exception):

@@ -201,8 +201,8 @@ class Worker:
             self._on_contribution(message)
 
     def _welcome(self) -> Welcome:
-        settings = self.settings
-        return Welcome(settings.manifest, settings.elements, settings.threads, settings.device, settings.data)
+        own = self.settings
+        return Welcome(own.manifest, own.elements, own.threads, own.device, own.data, own.trainer)
 
     def _send_order(self) -> None:
         if self._order and self._writer:

@@ -24,10 +24,14 @@ class CountingTrainer:
 
     def __init__(self) -> None:
         self.device = torch.device("cpu")
+        self.micro_batch = 5
         self.weights = torch.zeros(3)
         self.before_step: Callable[[int], None] = lambda step: None
         self.loss = 0.5
         self.steps = 0
+
+    def utilization(self, tokens_per_second: float) -> float | None:
+        return 0.25
 
     def load(self, theta: Tensor) -> None:
         self.weights = theta.clone()
