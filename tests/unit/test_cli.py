@@ -469,7 +469,7 @@ def test_the_childs_command_line_says_the_same(shoal: Shoal, monkeypatch: pytest
         (["--device", "gpu"], "--device gpu is no device: use auto, cpu, mps, cuda, or cuda:1"),
         (
             ["--micro-batch", "-1"],
-            "--micro-batch -1: give a number of sequences, at most 65536, or 0 for as many as fit",
+            "--micro-batch -1: give a number of sequences, at most 65536, or 0",
         ),
         (["--data", "/nowhere/at/all"], "--data"),
         (["--data-limit", "-1"], "--data-limit"),

@@ -82,6 +82,13 @@ def bench() -> Bench:
     return Bench()
 
 
+def test_progress_says_how_the_device_is_used(bench: Bench) -> None:
+    bench.order(Train(1, 1, lane=2))
+    first = bench.sent[0]
+    assert isinstance(first, Progress)
+    assert (first.micro_batch, first.model_flops_utilization) == (5, 0.25)
+
+
 def test_a_whole_round(bench: Bench) -> None:
     bench.order(Train(order=1, round=7, lane=2))
     assert bench.steps() == [1, 2, 3, 4]

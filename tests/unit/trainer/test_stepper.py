@@ -18,7 +18,7 @@ from shoal.protocol.errors import LocalError
 from tests.unit.test_inner import TEXT
 from tests.unit.trainer.trainer_kit import BATCH, MODEL, SmallMemory, gradient, manifest, stored, trainer, weights
 
-ROUNDING = {"rtol": 1e-4, "atol": 1e-7}  # of fp32 sums in another order, on gradients of about 1e-2
+RELATIVE, ABSOLUTE = 1e-4, 1e-7  # roundings of fp32 sums in another order, on gradients of about 1e-2
 
 
 def plainly(steps: int) -> Tensor:
@@ -50,7 +50,7 @@ def test_the_gradient_is_that_of_the_whole_batch_however_it_is_cut(micro_batch: 
     losses = [each.train(1, [0], lambda _: False).loss for each in (whole, cut)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
     assert gradient(whole).abs().max() > 1e-3
-    torch.testing.assert_close(gradient(cut), gradient(whole), **ROUNDING)
+    torch.testing.assert_close(gradient(cut), gradient(whole), rtol=RELATIVE, atol=ABSOLUTE)
     assert cut.micro_batch == micro_batch
 
 
