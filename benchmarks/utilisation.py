@@ -4,7 +4,7 @@
 
 Four nodes, each behind a line of its own (docs/netlab.md), train one run after the other. `utilisation` is steps per
 second in its rounds over those of the same worker while nothing is exchanged, as the slowest member has it; the first
-rounds, in which nobody knows its line, do not count. `own words` is what the workers say of themselves (`shoal status`).
+rounds, in which nobody knows its line, do not count. `own_words` is what the workers say of it (`shoal status`).
 A step takes as long as on a device that needs no core of ours (kit/paced_worker.py), chosen so that DiLoCo's exchange
 takes a fifth of a round.
 """
@@ -18,11 +18,13 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parents[1]))  # for the laboratory, which is the tests'
 
+from shoal.node.client import Client
 from shoal.node.up.processes import Children
 from tests.netlab.lab import Lab, network, what_is_missing
 from tests.netlab.links import Link
@@ -36,7 +38,7 @@ PATIENCE = 300.0  # seconds, of a busy machine
 WORKER = Path(__file__).parent / "kit" / "paced_worker.py"
 WARM, CYCLES = 3, 5  # times H steps: before it counts, and while it does
 OFF = "no exchange"
-METHODS = {  # settings beside those that suit a method by themselves
+METHODS: dict[str, dict[str, Any]] = {  # settings beside those that suit a method by themselves
     OFF: {"name": "diloco", "inner_steps": 100_000},
     "diloco": {"name": "diloco", "inner_steps": H},
     "diloco-delayed": {"name": "diloco-delayed", "inner_steps": H},
@@ -94,7 +96,7 @@ def start(lab: Lab, children: Children, folder: Path) -> list[LabNode]:
             f"it.WorkerSettings = functools.partial(it.WorkerSettings, program=('{sys.executable}', '{WORKER}'))"
         )
         node.start(children, bootstrap=() if node is nodes[0] else (nodes[0].door,))
-        until(lambda node=node: node.status(), "a node")  # type: ignore[misc]
+        until(node.status, "a node")
     return nodes
 
 
@@ -135,9 +137,13 @@ def begin(nodes: list[LabNode], name: str) -> None:
 def leave(nodes: list[LabNode]) -> None:
     """The end of the only run."""
     for node in nodes:
-        run = row_of(node)["run"]
-        node.ask(lambda client, run=run: client.leave_run(run))
+        run = str(row_of(node)["run"])
+        node.ask(partial(_leave, run))
     until(lambda: all(not row_of(node) for node in nodes), "the end of a run")
+
+
+def _leave(run: str, client: Client) -> None:
+    client.leave_run(run)
 
 
 def span_of(node: LabNode, first: int, last: int) -> float:

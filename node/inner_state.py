@@ -1,15 +1,20 @@
-"""AdamW's state, from torch's dictionaries to the flat vector of moments.py and back, bit for bit."""
+"""The optimizers' state, from torch's dictionaries to the flat vector of moments.py and back, bit for bit.
+
+Muon has momentum and nothing of second order: of its weights the second moments are 0 in the vector. It does not count
+its steps either, but some weights are always AdamW's, and all are stepped together.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from shoal.node.layout import Layout
 
-FIRST, SECOND = "exp_avg", "exp_avg_sq"  # torch's names
+FIRST, SECOND = "exp_avg", "exp_avg_sq"  # torch's names in AdamW, and ours in checkpoints
+MOMENTUM = "momentum_buffer"  # torch's name in Muon
 
 
 def halves(vector: Tensor, elements: int) -> dict[str, Tensor]:
@@ -24,24 +29,42 @@ def private_views(vector: Tensor, elements: int, names: Sequence[str]) -> dict[s
     }
 
 
-def store(optimizer: torch.optim.AdamW, model: nn.Module, layout: Layout, out: Tensor) -> None:
-    """Write the optimizer's state to `out`, (1 + 2 d,) or longer, on the CPU."""
+def store(optimizers: Sequence[torch.optim.Optimizer], model: nn.Module, layout: Layout, out: Tensor) -> None:
+    """Write the optimizers' state to `out`, (1 + 2 d,) or longer, on the CPU."""
     out[0] = 0
-    states = {name: optimizer.state[each] for name, each in model.named_parameters() if each in optimizer.state}
-    if not states:
-        return
-    for key, half in halves(out, layout.size).items():
-        layout.pack({name: state[key] for name, state in states.items()}, half)
-    out[0] = float(next(iter(states.values()))["step"])
+    steps = 0.0
+    firsts, seconds = (layout.views(half) for half in halves(out, layout.size).values())
+    for name, weight, optimizer in _owned(optimizers, model):
+        state = optimizer.state.get(weight)
+        if not state:
+            return
+        if MOMENTUM in state:
+            firsts[name].copy_(state[MOMENTUM])
+            seconds[name].zero_()
+        else:
+            firsts[name].copy_(state[FIRST])
+            seconds[name].copy_(state[SECOND])
+            steps = float(state["step"])
+    out[0] = steps
 
 
-def restore(optimizer: torch.optim.AdamW, model: nn.Module, layout: Layout, vector: Tensor) -> None:
-    """Go on from a state that was stored; one of 0 steps leaves the optimizer as it is."""
+def restore(optimizers: Sequence[torch.optim.Optimizer], model: nn.Module, layout: Layout, vector: Tensor) -> None:
+    """Go on from a state that was stored; one of 0 steps leaves the optimizers as they are."""
     if not vector[0]:
         return
-    views = {key: layout.views(half) for key, half in halves(vector, layout.size).items()}
-    for name, weight in model.named_parameters():
-        optimizer.state[weight] = {
-            "step": vector[0].to(weight.device, copy=True),
-            **{key: named[name].to(weight.device, copy=True) for key, named in views.items()},
-        }
+    firsts, seconds = (layout.views(half) for half in halves(vector, layout.size).values())
+    for name, weight, optimizer in _owned(optimizers, model):
+        first = firsts[name].to(weight.device, copy=True)
+        if isinstance(optimizer, torch.optim.AdamW):
+            second, step = (each.to(weight.device, copy=True) for each in (seconds[name], vector[0]))
+            optimizer.state[weight] = {"step": step, FIRST: first, SECOND: second}
+        else:
+            optimizer.state[weight] = {MOMENTUM: first}
+
+
+def _owned(
+    optimizers: Sequence[torch.optim.Optimizer], model: nn.Module
+) -> Iterator[tuple[str, nn.Parameter, torch.optim.Optimizer]]:
+    """The model's weights by name, each with the optimizer that steps it."""
+    owners = {weight: each for each in optimizers for group in each.param_groups for weight in group["params"]}
+    return ((name, weight, owners[weight]) for name, weight in model.named_parameters())

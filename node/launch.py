@@ -104,6 +104,9 @@ def foreground_argv(settings: NodeSettings) -> list[str]:
     argv += ["--port", str(settings.port), "--listen-host", settings.listen_host]
     argv += ["--admin-port", str(settings.admin_port), "--admin-host", settings.admin_host]
     argv += ["--threads", str(settings.threads), "--device", settings.device]
+    argv += ["--micro-batch", str(settings.trainer.micro_batch)]
+    argv += ["--recompute"] if settings.trainer.recompute else []
+    argv += ["--compile"] if settings.trainer.compiled else []
     argv += ["--checkpoint-every", str(settings.checkpoint_every), "--checkpoint-keep", str(settings.checkpoint_keep)]
     for address in settings.bootstrap:
         argv += ["--bootstrap", address]

@@ -36,11 +36,12 @@ OWN: Mapping[str, str] = {  # settings, and the only method that has them
 
 
 class MethodSpec(Spec):
-    """Inner AdamW with warm-up, stable, decay; and what is made of what it has done. See docs/methods.md."""
+    """Inner AdamW or Muon with warm-up, stable, decay; and what is made of what it has done. See docs/methods.md."""
 
     name: MethodName = "diloco"
     inner_steps: Annotated[int, Field(ge=1, le=100_000)] = 20
     batch: Annotated[int, Field(ge=1, le=65_536)] = 16
+    optimizer: Literal["adamw", "muon"] = "adamw"  # inner; see trainer/optimizers.py
     inner_lr: Annotated[float, Field(gt=0, le=10)] = 2e-3
     betas: tuple[Beta, Beta] = (0.9, 0.95)
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.1
@@ -94,4 +95,5 @@ class MethodSpec(Spec):
 
     def canonical(self, table: dict[str, Any]) -> dict[str, Any]:
         """`table`, which is this as JSON, without settings that it does not have."""
-        return {key: value for key, value in table.items() if key not in OWN or value is not None}
+        absent = {key for key in OWN if table[key] is None} | ({"optimizer"} if self.optimizer == "adamw" else set())
+        return {key: value for key, value in table.items() if key not in absent}

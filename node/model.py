@@ -9,6 +9,7 @@ heads, H = D / N head size.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,8 @@ from shoal.node.manifest import ModelSpec
 
 NORM_EPSILON = 1e-6
 INIT_STD = 0.02
+
+Rope = tuple[Tensor, Tensor]  # cosines and sines, see `rotations`
 
 
 def build(spec: ModelSpec, seed: int) -> Llama:
@@ -76,12 +79,13 @@ class Decoder(nn.Module):
         self.embed_tokens = nn.Embedding(spec.vocab, spec.dim)
         self.layers = nn.ModuleList(Layer(spec) for _ in range(spec.layers))
         self.norm = RMSNorm(spec.dim)
+        self.call_layer: CallLayer = call_layer  # a trainer may have another way (trainer/layers.py)
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embed_tokens(tokens)  # (B, T, D)
         rope = rotations(tokens.shape[1], self.head_size, self.rope_theta, tokens.device)
         for layer in self.layers:
-            x = layer(x, rope)
+            x = self.call_layer(layer, x, rope)
         normed: Tensor = self.norm(x)
         return normed
 
@@ -96,10 +100,19 @@ class Layer(nn.Module):
         self.post_attention_layernorm = RMSNorm(spec.dim)
         self.mlp = MLP(spec)
 
-    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+    def forward(self, x: Tensor, rope: Rope) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), rope)
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out  # (B, T, D)
+
+
+CallLayer = Callable[[nn.Module, Tensor, Rope], Tensor]
+
+
+def call_layer(layer: nn.Module, x: Tensor, rope: Rope) -> Tensor:
+    """The layer as it is written."""
+    out: Tensor = layer(x, rope)
+    return out
 
 
 class Attention(nn.Module):
@@ -114,7 +127,7 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(spec.dim, spec.kv_heads * self.head_size, bias=False)
         self.o_proj = nn.Linear(spec.heads * self.head_size, spec.dim, bias=False)
 
-    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+    def forward(self, x: Tensor, rope: Rope) -> Tensor:
         heads = (*x.shape[:2], -1, self.head_size)
         q = rotate(self.q_proj(x).view(heads).transpose(1, 2), rope)  # (B, N, T, H)
         k = rotate(self.k_proj(x).view(heads).transpose(1, 2), rope)  # (B, K, T, H)
@@ -150,7 +163,7 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x, (x.shape[-1],), self.weight, NORM_EPSILON)
 
 
-def rotations(length: int, head_size: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
+def rotations(length: int, head_size: int, theta: float, device: torch.device) -> Rope:
     """Cosines and sines (T, H) of the angles by which each position turns a head's pairs of coordinates."""
     frequency = theta ** -(torch.arange(0, head_size, 2, device=device).float() / head_size)  # (H / 2)
     angle = torch.arange(length, device=device).float()[:, None] * frequency  # (T, H / 2)
@@ -158,7 +171,7 @@ def rotations(length: int, head_size: int, theta: float, device: torch.device) -
     return angle.cos(), angle.sin()
 
 
-def rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+def rotate(x: Tensor, rope: Rope) -> Tensor:
     """`x` (B, N, T, H), coordinate i of the first half turned against coordinate i of the second."""
     cos, sin = rope
     first, second = x.chunk(2, dim=-1)  # (B, N, T, H / 2) each

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shoal.node.trainer.options import MAX_MICRO_BATCH, TrainerOptions
 from shoal.protocol.errors import LocalError
 
 P2P_PORT = 4101
@@ -84,6 +85,7 @@ class NodeSettings:
     max_up: int | None = None  # bytes a second on the wire, of all that the node sends; None: as fast as it can
     max_down: int | None = None  # the same, of what it receives
     max_per_day: int | None = None  # bytes on the wire, both ways, from midnight to midnight (UTC)
+    trainer: TrainerOptions = field(default_factory=TrainerOptions)  # how a worker makes its steps
 
     def __post_init__(self) -> None:
         for flag, port in (("--port", self.port), ("--admin-port", self.admin_port)):
@@ -100,6 +102,11 @@ class NodeSettings:
             )
         _require(1 <= self.threads <= 1024, f"--threads {self.threads} makes no sense: use 1 to 1024")
         _check_device(self.device)
+        _require(
+            0 <= self.trainer.micro_batch <= MAX_MICRO_BATCH,
+            f"--micro-batch {self.trainer.micro_batch}: give a number of sequences, at most {MAX_MICRO_BATCH}, or 0 "
+            "for as many as fit",
+        )
         _check_checkpoints(self.checkpoint_every, self.checkpoint_keep)
         _require(
             0 <= self.data_limit <= MAX_DATA_LIMIT,

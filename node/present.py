@@ -20,7 +20,7 @@ COLOURS = {"SOLO": "yellow", "SPLIT": "bold red", "CONNECTED": "green", "IN-ROUN
 CHECKPOINT_COLUMNS = ("run", "name", "round", "samples", "state", "peer", "MB", "saved", "path")
 RUN_COLUMNS = ("run", "name", "round", "members", "loss", "step", "samples", "tok/s", "digest", "phase")
 PUBLIC_COLUMNS = ("run", "name", "round", "members", "link")
-WORKER_COLUMNS = ("run", "device", "device memory", "memory")
+WORKER_COLUMNS = ("run", "device", "device memory", "memory", "micro-batch", "trains", "MFU")
 
 
 def show_json(answer: Any) -> None:
@@ -182,7 +182,13 @@ def _run_row(run: Answer) -> list[Any]:
 
 
 def _worker_row(run: Answer) -> list[Any]:
-    return [run.get("name"), run.get("device"), size(run.get("device_memory")), size(run.get("worker_memory"))]
+    memory = [size(run.get(key)) for key in ("device_memory", "worker_memory")]
+    shares = [_share(run.get(key)) for key in ("utilisation", "model_flops_utilization")]
+    return [run.get("name"), run.get("device"), *memory, run.get("micro_batch"), *shares]
+
+
+def _share(value: Any) -> str | None:
+    return f"{value:.0%}" if isinstance(value, float | int) else None
 
 
 def _member_row(each: Answer, columns: Sequence[str]) -> list[Any]:

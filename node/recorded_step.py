@@ -16,6 +16,10 @@ from torch import Tensor
 AS_WRITTEN = 3  # steps before it is recorded; libraries that a step loads cannot be loaded while recording
 
 
+class NotRecordedError(RuntimeError):
+    """The step could not be recorded; nothing of it was done."""
+
+
 class RecordedStep:
     """Calls `step` with tokens on `device`, or plays what it did; another batch size begins anew."""
 
@@ -28,7 +32,10 @@ class RecordedStep:
         self._made = 0
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        """The loss of one step with these tokens, which are the CPU's; it is overwritten by the next."""
+        """The loss of one step with these tokens, which are the CPU's; it is overwritten by the next.
+
+        NotRecordedError, with what was wrong as its cause, if it was to be recorded and could not be.
+        """
         if tokens.shape != self._tokens.shape:
             self._tokens, self._graph, self._made = torch.empty_like(tokens, device=self._tokens.device), None, 0
         current = torch.cuda.current_stream(self._tokens.device)
@@ -45,7 +52,11 @@ class RecordedStep:
 
     def _recorded(self) -> torch.cuda.CUDAGraph:
         if self._graph is None:
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph, stream=self._stream):  # notes what would be done, and does nothing
-                self._loss = self._step(self._tokens)
+            graph = torch.cuda.CUDAGraph()
+            try:
+                with torch.cuda.graph(graph, stream=self._stream):  # notes what would be done, and does nothing
+                    self._loss = self._step(self._tokens)
+            except Exception as error:
+                raise NotRecordedError(f"the step cannot be recorded: {error}") from error
+            self._graph = graph
         return self._graph

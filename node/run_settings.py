@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal.node.checkpoint.keep import Keeping
 from shoal.node.faults import FaultTrigger
 from shoal.node.manifest import Manifest
 from shoal.node.options import AUTO
+from shoal.node.trainer.options import TrainerOptions
 from shoal.node.worker_process import WorkerSettings
 from shoal.node.worker_vectors import Sizes
 
@@ -24,6 +25,7 @@ class RunSettings:
     keeping: Keeping
     fault: FaultTrigger | None = None
     device: str = AUTO  # on which the worker trains
+    trainer: TrainerOptions = field(default_factory=TrainerOptions)  # how it makes its steps
 
     def worker(self, manifest: Manifest, sizes: Sizes) -> WorkerSettings:
         """What the run's worker is started with."""
@@ -35,4 +37,5 @@ class RunSettings:
             threads=self.threads,
             device=self.device,
             data=self.data,
+            trainer=self.trainer,
         )

@@ -39,7 +39,8 @@ ROW = (  # the keys of a run in `shoal status`
         "is_creator",
         "is_resting",
     ),
-    *("device", "worker_memory", "device_memory", "tokens_per_second", "failure", "waiting_for"),
+    *("device", "worker_memory", "device_memory", "micro_batch", "model_flops_utilization", "utilisation"),
+    *("tokens_per_second", "failure", "waiting_for"),
     *("bytes_sent", "bytes_received", "bulk", "warnings", "last", "checkpoint"),
 )
 
@@ -99,6 +100,9 @@ def _worker(run: Run) -> Answer:
         "device": training.device if training is not None else None,
         "worker_memory": resident_bytes(pid) if pid is not None else None,
         "device_memory": progress.device_bytes if progress is not None else None,
+        "micro_batch": (progress.micro_batch or None) if progress is not None else None,
+        "utilisation": training.utilisation if training is not None else None,
+        "model_flops_utilization": progress.model_flops_utilization if progress is not None else None,
     }
 
 

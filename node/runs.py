@@ -291,7 +291,7 @@ class Runs:
         own, run_id = self._settings, found.manifest.run_id
         keeping = Keeping(own.checkpoint_every, own.checkpoint_keep)
         folder = self._home.run_folder(run_id.hex())
-        settings = RunSettings(folder, own.threads, data, train, keeping, self._fault, own.device)
+        settings = RunSettings(folder, own.threads, data, train, keeping, self._fault, own.device, own.trainer)
         signer = self._identity.signer(run_id)
         return Run(found.manifest, found.author, found.signature, signer, self._network, settings, checkpoint, rested)
 

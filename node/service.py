@@ -49,7 +49,8 @@ class NodeService(Protocol):
         bytes_received, bulk (of these, the bytes of payloads by the path that they took: {"direct"|"punched"|"relayed":
         {sent, received}}), warnings ([{code, words}]: what is not as it should be), last, checkpoint
         (the round of the newest one on this node's disk); of the worker: device (in words), worker_memory and
-        device_memory (bytes).
+        device_memory (bytes), micro_batch (sequences that it works on at once), utilisation (the share of its time in
+        which it trains), model_flops_utilization (the share of what the device could compute that training takes).
         """
         ...
 

@@ -45,6 +45,7 @@ class Training:
     ) -> None:
         """`moments` are what the worker goes on with, from a checkpoint; `last` is the run's last round."""
         self.progress: Progress | None = None  # in the current round
+        self.utilisation: float | None = None  # the share of its time in which the worker trains
         self.last_loss: float | None = None  # mean over the steps of the last contribution
         self.trouble = ""  # why the worker was lost, until the next one makes a step
         self._outer = outer
@@ -153,7 +154,7 @@ class Training:
         warn(log, "worker-lost", f"{reason}; it is started again")
 
     def _on_progress(self, progress: Progress) -> None:
-        self.progress, self.trouble = progress, ""
+        self.progress, self.trouble, self.utilisation = progress, "", progress.utilisation
         self._hand_in_if_called()
 
     def _hand_in_if_called(self) -> None:

@@ -30,10 +30,12 @@ from torch import Tensor
 from shoal.node.corpus import load_corpus
 from shoal.node.device import choose_device, device_bytes, device_name, pin
 from shoal.node.inner import NOTHING, InnerRound, InnerStep, InnerTrainer
+from shoal.node.logs import setup_logging
 from shoal.node.manifest import decode_manifest
 from shoal.node.methods.registry import method_of
 from shoal.node.replica import Model, Replica
 from shoal.node.shm import FloatArray
+from shoal.node.trainer.peak import peak_flops
 from shoal.node.utilisation import Utilisation
 from shoal.node.worker_link import WorkerLink
 from shoal.node.worker_messages import Contribution, Failed, HandIn, Progress, Ready, Stop, Train, Trained, Welcome
@@ -53,6 +55,11 @@ class Trainer(Model, Protocol):
     ) -> InnerRound: ...
 
     def gradient(self, round: int, lanes: Sequence[int], first: int, out: Tensor) -> InnerStep: ...
+
+    @property
+    def micro_batch(self) -> int: ...
+
+    def flops_utilization(self, tokens_per_second: float) -> float | None: ...
 
     def store(self, out: Tensor) -> None: ...
 
@@ -173,11 +180,22 @@ class TrainingLoop:
         def keep_going(step: InnerStep) -> bool:
             if not math.isfinite(step.loss):
                 raise ArithmeticError(f"the loss of inner step {step.step} is {step.loss}")
-            now = time.monotonic()
+            now, trainer = time.monotonic(), self._trainer
             speed = step.tokens / max(now - start, 1e-9)
-            held, used = device_bytes(self._trainer.device), self._utilisation.share(now)
-            tokens = before + step.tokens
-            self._send(Progress(order.order, order.round, step.step, step.loss, tokens, speed, held, used))
+            self._send(
+                Progress(
+                    order.order,
+                    order.round,
+                    step.step,
+                    step.loss,
+                    before + step.tokens,
+                    speed,
+                    device_bytes(trainer.device),
+                    self._utilisation.share(now),
+                    trainer.micro_batch,
+                    trainer.flops_utilization(speed),
+                )
+            )
             return not self._orders.is_due(order)
 
         return keep_going
@@ -200,7 +218,8 @@ def build_trainer(welcome: Welcome) -> InnerTrainer:
     run = RunId(hashlib.sha256(welcome.manifest).digest())  # the daemon has checked it
     manifest = decode_manifest(welcome.manifest, run)
     corpus = load_corpus(manifest.data, [Path(path) for path in welcome.data])
-    return InnerTrainer(manifest, corpus, choose_device(welcome.device))
+    device = choose_device(welcome.device)
+    return InnerTrainer(manifest, corpus, device, welcome.trainer, peak_flops(torch.device(device)))
 
 
 def die_with_parent() -> None:
@@ -212,6 +231,7 @@ def die_with_parent() -> None:
 def main() -> None:
     """Connect, build, train."""
     die_with_parent()
+    setup_logging()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the daemon, which ends us
     parser = argparse.ArgumentParser(prog="shoal.node.worker", description="The built-in worker of a daemon.")
     parser.add_argument("--socket", type=Path, required=True, help="the Unix socket of the run")

@@ -22,6 +22,7 @@ Any program may be the worker: the built-in trainer knows nothing that is not sa
 
 from __future__ import annotations
 
+from shoal.node.trainer.options import TrainerOptions
 from shoal.node.worker_vectors import Sizes
 from shoal.protocol.wire import Message, message, value
 
@@ -46,6 +47,7 @@ class Welcome(Message):
     threads: int
     device: str  # "auto", "cpu", "cuda", "cuda:1", "mps"
     data: tuple[str, ...]  # local files and folders of this node
+    trainer: TrainerOptions = TrainerOptions()
 
 
 @message(202)
@@ -113,6 +115,8 @@ class Progress(Message):
     tokens_per_second: float
     device_bytes: int  # of the device's own memory, held by the worker
     utilisation: float  # share of the last rounds' time in which steps were made
+    micro_batch: int = 0  # sequences that are worked on at once; 0: nobody knows
+    model_flops_utilization: float | None = None  # the share of what the device could compute; None: nobody knows
 
 
 @message(207)

@@ -14,10 +14,11 @@ import sys
 from asyncio.subprocess import DEVNULL, STDOUT, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal.node.logs import make_way
+from shoal.node.trainer.options import TrainerOptions
 from shoal.node.worker_vectors import Sizes
 
 GRACE = 2.0  # seconds between asking, terminating and killing
@@ -38,6 +39,7 @@ class WorkerSettings:
     program: tuple[str, ...] = BUILT_IN  # called with "--socket PATH"
     first_backoff: float = 1.0  # seconds before the first restart
     grace: float = GRACE
+    trainer: TrainerOptions = field(default_factory=TrainerOptions)
 
 
 class StartError(Exception):

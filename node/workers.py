@@ -207,8 +207,8 @@ class Worker:
             np.copyto(self._vectors.answer.array, answer)
 
     def _welcome(self) -> Welcome:
-        settings = self.settings
-        return Welcome(settings.manifest, settings.sizes, settings.threads, settings.device, settings.data)
+        own = self.settings
+        return Welcome(own.manifest, own.sizes, own.threads, own.device, own.data, own.trainer)
 
     def _send_order(self) -> None:
         if self._order and self._writer:

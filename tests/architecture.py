@@ -54,6 +54,7 @@ TORCH = {"torch", "safetensors.torch"}
 TRAINING = (
     *("corpus", "lanes", "model", "layout", "inner", "inner_state", "recorded_step", "worker", "replica"),
     *("device", "evaluate", "generate"),
+    *(f"trainer/{name}" for name in ("layers", "memory", "optimizers", "peak", "stepper")),
     *("up/job", "checkpoint/write", "checkpoint/read"),
     *("outer", "state", "state_file"),  # the committed state: the daemon loads it with its first run
 )

@@ -113,6 +113,8 @@ class FakeService:
             "digest": "cd" * 32,
             "loss": 1.25,
             "tokens_per_second": 900.0,
+            "utilisation": 0.875,
+            "model_flops_utilization": 0.375,
         }
         run |= {"step": 7, "samples": 4096, "phase": "training", "waiting_for": None} | self.news
         return {

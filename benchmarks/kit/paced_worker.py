@@ -1,7 +1,8 @@
 """The built-in worker, as it is on a machine whose steps are made by a device of its own.
 
-A step is made, and then waits until SHOAL_STEP seconds are over, so that several workers, their daemons and a laboratory
-of networks fit on a machine of few cores, and what is measured is waiting, not who gets a core. All else is the worker's.
+A step is made, and then waits until SHOAL_STEP seconds are over, so that several workers, their daemons and a
+laboratory of networks fit on a machine of few cores, and what is measured is waiting, not who gets a core. All else is
+the worker's.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import typer
 
 from shoal.node import options
 from shoal.node.cli.flags import NoTrain
+from shoal.node.trainer.options import TrainerOptions
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Start and stop this machine's node.")
 
@@ -61,6 +62,22 @@ def start(
     device: Annotated[
         str, typer.Option(envvar="SHOAL_DEVICE", help="To train on: cpu, mps, cuda, cuda:1; auto: the fastest here.")
     ] = options.AUTO,
+    micro_batch: Annotated[
+        int,
+        typer.Option(envvar="SHOAL_MICRO_BATCH", help="Sequences to train on at once, at most. 0: as many as fit."),
+    ] = 0,
+    recompute: Annotated[
+        bool,
+        typer.Option(
+            "--recompute",
+            envvar="SHOAL_RECOMPUTE",
+            help="Make activations again instead of keeping them: slower, with less memory.",
+        ),
+    ] = False,
+    compiled: Annotated[
+        bool,
+        typer.Option("--compile", envvar="SHOAL_COMPILE", help="Compile the model's layers, if there is a compiler."),
+    ] = False,
     data: Annotated[
         list[Path] | None,
         typer.Option(
@@ -138,6 +155,7 @@ def start(
         port_mapping=not no_port_mapping,
         threads=options.default_threads() if threads is None else threads,
         device=device,
+        trainer=TrainerOptions(micro_batch, recompute, compiled),
         data=tuple(path.absolute() for path in data or ()),
         data_limit=data_limit,
         share_data=not no_share_data,

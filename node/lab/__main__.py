@@ -72,6 +72,8 @@ def _manifest(options: argparse.Namespace) -> Manifest:
     if manifest.data.name != "stdlib":
         raise LocalError(f"the laboratory trains on stdlib only, and the manifest's data are {manifest.data.name}")
     method = manifest.method
+    if method.optimizer != "adamw":
+        raise LocalError(f"the laboratory's workers train with AdamW only, and the manifest's with {method.optimizer}")
     if options.inner_steps is not None:
         method = method.model_copy(update={"inner_steps": options.inner_steps})
     seed = manifest.seed if options.seed is None else options.seed

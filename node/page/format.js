@@ -7,6 +7,9 @@ const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 /** A number with a fixed count of digits after the point. */
 export const fixed = (value, digits) => (isNumber(value) ? value.toFixed(digits) : DASH);
 
+/** A share of one. */
+export const percent = (value) => (isNumber(value) ? `${(100 * value).toFixed(0)}\u202f%` : DASH);
+
 /** A whole number, grouped by thousands; large ones are shortened. */
 export function count(value) {
   if (!isNumber(value)) return DASH;

@@ -2,7 +2,7 @@
 
 import { Chart } from "./charts.js";
 import { Table, make, setClass, setText, sync } from "./dom.js";
-import { ago, bytes, count, digest, fixed, peerName, seconds } from "./format.js";
+import { ago, bytes, count, digest, fixed, peerName, percent, seconds } from "./format.js";
 
 const PHASES = { // all others: in a round
   failed: "bad", finished: "good", training: "calm", syncing: "warn", restoring: "warn", paused: "warn",
@@ -68,6 +68,8 @@ function tiles(row) {
     ["Loss", fixed(row.loss, 3)],
     ["Inner step", count(row.step)],
     ["Tokens/s here", count(row.tokens_per_second)],
+    ["Trains", percent(row.utilisation)],
+    ["MFU here", percent(row.model_flops_utilization)],
   ];
   return [
     ["Round", `${row.round}${target}`],

@@ -113,6 +113,11 @@ def _runs(rows: list[Answer]) -> Iterator[Metric]:
         "members": ("members", "Live members of the run, this node included."),
         "round": ("round", "The last round that was applied here."),
         "tokens_per_second": ("tokens_per_second", "How fast this node trains."),
+        "utilisation": ("utilisation", "The share of its time in which this node's worker trains."),
+        "model_flops_utilization": (
+            "model_flops_utilization",
+            "The share of what its device could compute that this node's training takes.",
+        ),
     }
     for name, (key, help) in gauges.items():
         yield _per_run(GaugeMetricFamily(f"shoal_run_{name}", help, labels=["run"]), rows, key)

@@ -8,10 +8,15 @@ from torch import Tensor
 
 from shoal.node.device import device_bytes, device_name, pin
 from shoal.node.inner import InnerTrainer
+from shoal.node.manifest import Manifest, ModelSpec
+from shoal.node.method_spec import MethodSpec
 from shoal.node.methods.registry import method_of
 from shoal.node.moments import moments_size
+from shoal.node.recorded_step import RecordedStep
 from shoal.node.replica import Replica
 from shoal.node.shm import SharedVector
+from shoal.node.trainer.options import TrainerOptions
+from shoal.node.trainer.peak import peak_flops
 from shoal.node.worker import Orders, TrainingLoop
 from shoal.node.worker_messages import Contribution, Train
 from shoal.protocol.wire import Message
@@ -42,9 +47,9 @@ def as_written(one: InnerTrainer) -> InnerTrainer:
     """`one`, of which no step is ever recorded."""
 
     def run(tokens: Tensor) -> Tensor:
-        return one._update(tokens.to(one.device))
+        return one.stepper._update(tokens.to(one.device))
 
-    one._run = run
+    one.stepper._run = run
     return one
 
 
@@ -79,6 +84,52 @@ def test_another_batch_size_is_recorded_anew() -> None:
     for round, lanes in enumerate(([0], [0, 1], [0]), start=1):
         assert one.train(round, lanes).tokens == 240 * len(lanes)
         assert one.train(round, lanes).loss < 6
+
+
+@pytest.mark.parametrize(
+    "options",
+    [TrainerOptions(2), TrainerOptions(recompute=True), TrainerOptions(compiled=True), TrainerOptions(1, True)],
+)
+def test_however_a_step_is_made_it_is_recorded_and_learns_the_same(options: TrainerOptions) -> None:
+    whole, other = trainer(), InnerTrainer(MANIFEST, CORPUS, "cuda", options)
+    for round in range(1, 4):
+        losses = [each.train(round, [0]).loss for each in (whole, other)]
+        assert losses[0] == pytest.approx(losses[1], rel=0.05)
+    assert other.stepper.options == options, "nothing had to be given up"
+    recorded = other.stepper._run
+    assert isinstance(recorded, RecordedStep)
+    assert recorded._graph is not None
+
+
+def test_what_does_not_fit_a_gpu_is_halved_while_it_is_written_and_while_it_is_recorded() -> None:
+    """One gigabyte is all that this process may have; the steps of a whole batch would take more."""
+    model = ModelSpec(vocab=16_384, dim=64, layers=2, heads=2, kv_heads=2, hidden=128, context=128)
+    one = InnerTrainer(Manifest(name="wide", model=model, method=MethodSpec(batch=256, inner_steps=8)), CORPUS, "cuda")
+    share = (1 << 30) / torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(share)
+    try:
+        losses = [one.train(round, [0]).loss for round in (1, 2)]
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert 1 <= one.micro_batch < 256
+    assert losses[1] < losses[0]
+    assert isinstance(one.stepper._run, RecordedStep)
+    assert one.stepper._run._graph is not None
+
+
+def test_muon_learns_there_without_being_recorded() -> None:
+    method = MANIFEST.method.model_copy(update={"optimizer": "muon"})
+    one = InnerTrainer(MANIFEST.model_copy(update={"method": method}), CORPUS, "cuda")
+    losses = [one.train(round, [0]).loss for round in range(1, ROUNDS + 1)]
+    assert losses[-1] < 0.6 * losses[0]
+    assert not isinstance(one.stepper._run, RecordedStep)
+
+
+def test_a_gpu_has_a_peak() -> None:
+    peak = peak_flops(torch.device("cuda"))
+    assert peak is not None
+    assert 1e12 < peak < 1e16
 
 
 def test_memory_that_cannot_be_pinned_stops_nothing() -> None:

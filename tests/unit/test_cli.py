@@ -29,6 +29,7 @@ from shoal.node.cli.app import app
 from shoal.node.exits import HELP, Exit
 from shoal.node.home import DaemonInfo, Home, find_home
 from shoal.node.options import NodeSettings, UpOptions, UsageError
+from shoal.node.trainer.options import TrainerOptions
 from tests.fake_service import ADDRESS, ENTERED, LINK, MANIFEST, PEER, RUN, FakeService
 
 HEAVY = {"torch", "libp2p", "pydantic", "aiohttp", "numpy", "rich", "cryptography", "trio"}
@@ -285,9 +286,10 @@ def test_the_first_to_be_back_is_well_and_not_told_to_look_for_others(shoal: Sho
 
 def test_device_and_memory_are_shown(shoal: Shoal, node: FakeService) -> None:
     node.news = {"device": "cuda:0 (NVIDIA H200)", "device_memory": 3 << 30, "worker_memory": 700 << 20}
+    node.news |= {"micro_batch": 16, "model_flops_utilization": 0.412}
     _, out, _ = shoal("status")
     assert ["memory", "64.0", "MiB"] in [line.split() for line in out.splitlines()]
-    assert "cuda:0 (NVIDIA H200)  3.0 GiB        700.0 MiB" in out
+    assert "cuda:0 (NVIDIA H200)  3.0 GiB        700.0 MiB  16           41%" in out
 
 
 def test_runs_are_created_joined_and_left(shoal: Shoal, node: FakeService, tmp_path: Path) -> None:
@@ -450,7 +452,8 @@ def test_the_childs_command_line_says_the_same(shoal: Shoal, monkeypatch: pytest
     node = (find_home().root, 1234, "127.0.0.1", "::1", 0, (ADDRESS,), 3, "cuda:1")
     asked = NodeSettings(*node, data, FAKE_DAEMON, runs, train=False, data_limit=0.5, share_data=False)
     limited = replace(asked, max_up=2_500_001, max_down=8_000, max_per_day=20 * 10**9)
-    for each in (asked, replace(asked, mdns=False), replace(asked, port_mapping=False), limited):
+    tuned = [replace(asked, trainer=TrainerOptions(*each)) for each in ((4, False, False), (0, True, True))]
+    for each in (asked, replace(asked, mdns=False), replace(asked, port_mapping=False), limited, *tuned):
         argv = launch.foreground_argv(each)
         assert shoal(*argv[argv.index("shoal.node") + 1 :])[0] == Exit.OK
         assert seen.pop() == each
@@ -464,6 +467,10 @@ def test_the_childs_command_line_says_the_same(shoal: Shoal, monkeypatch: pytest
         (["--listen-host", "localhost"], "--listen-host localhost is no IP address"),
         (["--threads", "0"], "--threads"),
         (["--device", "gpu"], "--device gpu is no device: use auto, cpu, mps, cuda, or cuda:1"),
+        (
+            ["--micro-batch", "-1"],
+            "--micro-batch -1: give a number of sequences, at most 65536, or 0",
+        ),
         (["--data", "/nowhere/at/all"], "--data"),
         (["--data-limit", "-1"], "--data-limit"),
         (["--data-limit", "nan"], "--data-limit"),

@@ -92,7 +92,7 @@ def test_moments_are_kept_from_round_to_round() -> None:
     kept, reset = trainer(), trainer()
     kept.train(1, [0])
     reset.train(1, [0])
-    reset.optimizer.state.clear()
+    reset.optimizers[0].state.clear()
     for each in (kept, reset):
         each.train(2, [0])
     assert not torch.equal(weights(kept), weights(reset))

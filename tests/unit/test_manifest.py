@@ -48,6 +48,13 @@ def test_a_pace_of_its_own_is_another_run_and_survives_the_wire() -> None:
     assert parse_manifest('name = "golden"\n[rounds]\npace = "deadline"').run_id.hex() == GOLDEN
 
 
+def test_an_optimizer_of_its_own_is_another_run_and_survives_the_wire() -> None:
+    manifest = parse_manifest('name = "golden"\n[method]\noptimizer = "muon"')
+    assert manifest.run_id.hex() != GOLDEN
+    assert decode_manifest(manifest.canonical(), manifest.run_id) == manifest
+    assert parse_manifest('name = "golden"\n[method]\noptimizer = "adamw"').run_id.hex() == GOLDEN
+
+
 def test_order_and_spelled_out_defaults_do_not_matter() -> None:
     terse = parse_manifest('name = "a"\n[rounds]\nmin_members = 3\n[model]\ndim = 64')
     wordy = parse_manifest('seed = 0\nname = "a"\n[model]\ndim = 64\nlayers = 4\n[rounds]\nmin_members = 3')
@@ -96,6 +103,7 @@ def test_an_unknown_key_is_named_with_the_nearest_known_one(text: str, expected:
         ("name = 'a'\n[model]\ndim = 1000000000", "'model.dim'"),
         ("name = 'a'\n[data]\ndigest = 'x'", "'data.digest'"),
         ("name = 'a'\n[method]\nclip = nan", "'method.clip'"),
+        ("name = 'a'\n[method]\noptimizer = 'sgd'", "'method.optimizer'"),
         ("name = 'a'\n[method]\nclip = inf", "'method.clip'"),
         ("name = 'a'\n[method]\nbetas = [0.9, nan]", "'method.betas.1'"),
         ("name = 'a'\n[method]\nbetas = [0.9, 1.5]", "'method.betas.1'"),

@@ -36,7 +36,7 @@ def test_nothing_trained_is_nothing_to_restore() -> None:
     vector = stored(fresh)
     assert not vector.any()
     fresh.restore(vector)
-    assert not fresh.optimizer.state
+    assert not fresh.optimizers[0].state
 
 
 def shared(numbers: list[float]) -> SharedVector:

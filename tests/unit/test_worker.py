@@ -28,10 +28,14 @@ class CountingTrainer:
 
     def __init__(self) -> None:
         self.device = torch.device("cpu")
+        self.micro_batch = 5
         self.weights = torch.zeros(3)
         self.before_step: Callable[[int], None] = lambda step: None
         self.loss = 0.5
         self.steps = 0
+
+    def flops_utilization(self, tokens_per_second: float) -> float | None:
+        return 0.25
 
     def load(self, theta: Tensor) -> None:
         self.weights = theta.clone()
@@ -94,6 +98,13 @@ class Bench:
 @pytest.fixture
 def bench() -> Bench:
     return Bench()
+
+
+def test_progress_says_how_the_device_is_used(bench: Bench) -> None:
+    bench.order(train(1, 1))
+    first = bench.sent[0]
+    assert isinstance(first, Progress)
+    assert (first.micro_batch, first.model_flops_utilization) == (5, 0.25)
 
 
 def test_a_whole_round(bench: Bench) -> None:

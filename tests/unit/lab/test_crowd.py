@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from shoal.node.inner import adamw, set_rate
 from shoal.node.lanes import lane_batch
 from shoal.node.layout import Layout
 from shoal.node.model import build
+from shoal.node.trainer.optimizers import adamw, set_rate
 from tests.unit.lab.lab_kit import TEXT, TINY, crowd_of
 
 
 def trained_alone(lane: int, steps: int, rates: list[float]) -> tuple[torch.Tensor, list[float]]:
     model = build(TINY.model, TINY.seed)
-    optimizer, losses = adamw(model, TINY.method, torch.device("cpu")), []
+    optimizer, losses = adamw(list(model.parameters()), TINY.method, torch.device("cpu")), []
     for step in range(1, steps + 1):
         tokens = lane_batch(TEXT, TINY.seed, lane, 0, step, TINY.method.batch, TINY.model.context)
         set_rate(optimizer, rates[step - 1])

@@ -69,6 +69,14 @@ def test_a_manifest_of_other_data_is_refused(tmp_path: Path, capsys: pytest.Capt
     assert "trains on stdlib only" in capsys.readouterr().err
 
 
+def test_an_optimizer_that_its_workers_lack_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run.toml").write_text('name = "tiny"\n[method]\noptimizer = "muon"\n')
+    with pytest.raises(SystemExit) as left:
+        main(["--method", "ddp", "--manifest", str(tmp_path / "run.toml")])
+    assert left.value.code == Exit.USAGE
+    assert "train with AdamW only" in capsys.readouterr().err
+
+
 def test_settings_have_the_types_of_their_defaults() -> None:
     assert parse("gossip", ["mixing_steps=2"]) == {"mixing_steps": 2, "neighbours": 2.0}
     assert parse("co2", ["clip=inf", "lr=2"])["lr"] == 2.0
