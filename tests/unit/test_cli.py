@@ -289,7 +289,7 @@ def test_device_and_memory_are_shown(shoal: Shoal, node: FakeService) -> None:
     node.news |= {"micro_batch": 16, "model_flops_utilization": 0.412}
     _, out, _ = shoal("status")
     assert ["memory", "64.0", "MiB"] in [line.split() for line in out.splitlines()]
-    assert "cuda:0 (NVIDIA H200)  3.0 GiB        700.0 MiB  16           41%" in out
+    assert "cuda:0 (NVIDIA H200)  3.0 GiB        700.0 MiB  16           88%     41%" in out
 
 
 def test_runs_are_created_joined_and_left(shoal: Shoal, node: FakeService, tmp_path: Path) -> None:
