@@ -31,6 +31,7 @@ from shoal.protocol.bulk.credit import Credit
 from shoal.protocol.bulk.filling import Filling, Path
 from shoal.protocol.bulk.framing import packed_head, prefix
 from shoal.protocol.bulk.handshake import Opened, new_door
+from shoal.protocol.bulk.pacing import Unpaced
 from shoal.protocol.bulk.posts import Posts
 from shoal.protocol.bulk.receiver import Receiver
 from shoal.protocol.bulk.sender import Sender
@@ -177,7 +178,9 @@ async def _send_ours(raw: socket.socket, mib: int) -> None:
 
         return Parcel(Flow.GATHER, 0, pack, note, print)
 
-    sender = Sender(Opened(raw, KEY), backlog, Filling(Path()), Throttle().up, Posts(), lambda *_: None, ended.set)
+    sender = Sender(
+        Opened(raw, KEY), backlog, Filling(Path()), Unpaced(), Throttle().up, Posts(), lambda *_: None, ended.set
+    )
     for number in range(mib):
         backlog.put(parcel(number))
     sender.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 from shoal.protocol.allowance import Allowances
 from shoal.protocol.bandwidth import Bandwidth, Meters
 from shoal.protocol.bulk.dock import Dock
+from shoal.protocol.bulk.filling import Path
+from shoal.protocol.bulk.pacing import Pacing, Turn, Unpaced
 from shoal.protocol.calls import Serve
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import PeerId, RunId
@@ -36,10 +39,17 @@ class Surroundings:
     on_call: Serve
     on_left: Callable[[PeerId, RunId, Message, bool], None]
     bandwidth: Bandwidth = field(default_factory=Bandwidth)  # our own
+    pacing: Pacing = field(default_factory=Pacing)  # of what leaves by our line to the internet
 
     def line_to(self, peer: PeerId) -> Meters | None:
         """What of our line payloads to and from a peer pass; None if a relay is what limits them."""
         if self.transport.path(peer) == RELAYED:
             return None
-        is_far = any_is_public(self.transport.remote_addresses(peer))
-        return self.bandwidth.far if is_far else self.bandwidth.near
+        return self.bandwidth.far if self._is_far(peer) else self.bandwidth.near
+
+    def turn_of(self, peer: PeerId, connection: socket.socket, path: Path) -> Turn:
+        """How a socket to a peer is paced."""
+        return self.pacing.turn(peer, connection, path) if self._is_far(peer) else Unpaced()
+
+    def _is_far(self, peer: PeerId) -> bool:
+        return any_is_public(self.transport.remote_addresses(peer))

@@ -73,12 +73,16 @@ class Backlog:
         with self._has_more:
             return self._take([flow])
 
-    def take(self, flows: Callable[[], Collection[Flow]]) -> Parcel | None:
-        """The next one of these, as soon as there is one; None once there are no `flows`. `wake` has us look again."""
+    def take(self, flows: Callable[[], Collection[Flow]], rest: Callable[[], None] = lambda: None) -> Parcel | None:
+        """The next one of these, as soon as there is one; None once there are no `flows`. `wake` has us look again.
+
+        `rest` is called before we wait.
+        """
         with self._has_more:
             while wanted := flows():
                 if (parcel := self._take(wanted)) is not None:
                     return parcel
+                rest()
                 self._has_more.wait()
         return None
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
@@ -22,6 +23,7 @@ from shoal.protocol.bulk.backlog import TRIES, UNWANTED, Backlog, Parcel
 from shoal.protocol.bulk.dock import Dock
 from shoal.protocol.bulk.filling import Filling, Path
 from shoal.protocol.bulk.handshake import Opened
+from shoal.protocol.bulk.pacing import Turn
 from shoal.protocol.bulk.sender import Sender, Wrote
 from shoal.protocol.errors import RemoteError, TransportError
 from shoal.protocol.messages.bulk import Flow
@@ -38,13 +40,15 @@ REFUSED = "refused"  # the code of a TransportError: then it has to
 log = logging.getLogger(__name__)
 
 Connect = Callable[[bool], Awaitable[bool]]
+TurnOf = Callable[[socket.socket, Path], Turn]
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
 class Carrier:
     """To one peer.
 
-    `connect(is_extra)` tries for a socket, which `opened` then hears of, and says whether there is a chance.
+    `connect(is_extra)` tries for a socket, which `opened` then hears of, and says whether there is a chance. `turn_of`
+    says how one is paced.
     """
 
     def __init__(
@@ -55,10 +59,12 @@ class Carrier:
         spawn: Spawn,
         wrote: Wrote,
         is_up: Callable[[], bool],
+        turn_of: TurnOf,
     ) -> None:
         self._backlog = Backlog(limit)
         self._lanes = lanes
         self._connect, self._spawn, self._wrote, self._is_up = connect, spawn, wrote, is_up
+        self._turn_of = turn_of
         self._senders: list[Sender] = []
         self._is_closed = False
         self._attempt: asyncio.Task[None] | None = None
@@ -90,6 +96,7 @@ class Carrier:
             opened,
             self._backlog,
             Filling(self._path),
+            self._turn_of(opened.socket, self._path),
             dock.throttle.up,
             dock.posts,
             self._written,

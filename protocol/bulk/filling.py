@@ -32,9 +32,10 @@ MOSTLY = 0.75  # of the window
 QUEUE = (0.25, 0.015)  # of the least round trip, and seconds: more than one of these beyond it, and a queue stands
 FAR = 0.005  # seconds of round trip
 LOST_WITHIN = 10.0  # seconds with something to send
+NEVER = 1 << 63  # bytes a second: what pacing rates are that nobody has set
 LOSS_BASED = (b"cubic", b"reno")  # of congestion controls, those that most systems have; BBR goes by what arrives
 
-_INFO = struct.Struct("=68x I 4x 2I 16x I 40x 2I 16x 3Q")  # of struct tcp_info, linux/tcp.h: those that Look has
+_INFO = struct.Struct("=68x I 4x 2I 16x I 3Q 16x 2I 16x 3Q")  # of struct tcp_info, linux/tcp.h: those that Look has
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,9 @@ class Look:
     rtt: float
     least_rtt: float  # of the last minutes
     lost: int  # packets, so far
+    arrived: int  # bytes, so far
     is_held_back: bool  # by earlier losses, with more to send
+    is_paced: bool = False  # by us, more slowly than it would go (pacing.py)
 
 
 def look(connection: socket.socket) -> Look | None:
@@ -62,11 +65,20 @@ def look(connection: socket.socket) -> Look | None:
         return None
     if len(data) < _INFO.size:  # Linux before 4.10
         return None
-    rtt, threshold, window, lost, unsent, least_rtt, *limited = _INFO.unpack(data)
+    rtt, threshold, window, lost, pace, most, arrived, unsent, least_rtt, *limited = _INFO.unpack(data)
     busy, receiver_limited, buffer_limited = (each / 1e6 for each in limited)
     is_held_back = control in LOSS_BASED and window >= threshold and unsent > 0
     return Look(
-        time.monotonic(), busy, receiver_limited, buffer_limited, rtt / 1e6, least_rtt / 1e6, lost, is_held_back
+        time.monotonic(),
+        busy,
+        receiver_limited,
+        buffer_limited,
+        rtt / 1e6,
+        least_rtt / 1e6,
+        lost,
+        arrived,
+        is_held_back,
+        is_paced=most <= pace < NEVER,
     )
 
 
@@ -120,7 +132,7 @@ class Filling:
         self._looks, self._whole = self._looks + 1, self._whole + busy
         if now.lost > last.lost:
             self._lost_at = now.busy
-        if now.least_rtt < FAR or not self._path.has_no_queue(now):
+        if now.is_paced or now.least_rtt < FAR or not self._path.has_no_queue(now):
             return
         self._small += now.buffer_limited - last.buffer_limited
         if now.is_held_back and now.busy - self._lost_at < LOST_WITHIN:

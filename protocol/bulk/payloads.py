@@ -63,7 +63,13 @@ class Payloads:
         self._side, self._around, self._dock = side, around, dock
         self._streams = {flow: self._stream(flow) for flow in Flow}
         self._carrier = Carrier(
-            around.bulk_queue, self._streams, self._connect, around.spawn, side.gauge.wrote, side.is_up
+            around.bulk_queue,
+            self._streams,
+            self._connect,
+            around.spawn,
+            side.gauge.wrote,
+            side.is_up,
+            partial(around.turn_of, side.peer),
         )
         self._contributions = Tenant(self._returned)
         self._pool = Pool()

@@ -24,6 +24,7 @@ from shoal.protocol.bulk.backlog import TRIES, UNWANTED, Backlog, Packed, Parcel
 from shoal.protocol.bulk.credit import RECORD, Credit, Listener
 from shoal.protocol.bulk.filling import Filling, look
 from shoal.protocol.bulk.handshake import Opened
+from shoal.protocol.bulk.pacing import Turn
 from shoal.protocol.bulk.posts import Posts
 from shoal.protocol.bulk.sealing import Sealer
 from shoal.protocol.errors import TransportError
@@ -46,6 +47,7 @@ class Sender:
         opened: Opened,
         backlog: Backlog,
         filling: Filling,
+        turn: Turn,
         up: Rate,
         posts: Posts,
         wrote: Wrote,
@@ -53,7 +55,7 @@ class Sender:
     ) -> None:
         self._socket, self._sealer, self._listener = opened.socket, Sealer(opened.key), Listener(opened.key)
         self._credit, self.filling = Credit(), filling
-        self._backlog, self._up, self._posts = backlog, up, posts
+        self._backlog, self._turn, self._up, self._posts = backlog, turn, up, posts
         self._wrote, self._ended = wrote, ended
         self._recent: deque[tuple[Parcel, int]] = deque()
         self._recent_size = 0
@@ -97,7 +99,8 @@ class Sender:
     def _run(self) -> None:
         parcel: Parcel | None = None
         try:
-            while (parcel := self._backlog.take(self._flows)) is not None:
+            while (parcel := self._backlog.take(self._flows, self._turn.rest)) is not None:
+                self._turn.take()
                 self._send(parcel)
         except OSError:
             self._has_broken = True
@@ -105,6 +108,7 @@ class Sender:
             log.exception("a payload could not be sent")
             self._has_broken = True
         finally:
+            self._turn.rest()
             if self._has_broken:
                 self._give_back([*(each for each, _ in self._recent), *([parcel] if parcel is not None else [])])
             if not self._is_watched:  # else the loop has to let go of it first

@@ -90,3 +90,15 @@ def test_who_waits_goes_away_when_nothing_is_wanted_any_more() -> None:
     backlog.put(parcel())
     assert backlog.take(tuple) is None, "what is there is not taken either"
     until(lambda: len(backlog) == 1, "it to stay")
+
+
+def test_who_has_nothing_to_take_says_that_it_rests_before_it_waits() -> None:
+    backlog, rests, taken = Backlog(100), list[int](), list[Parcel | None]()
+    backlog.put(first := parcel())
+    assert backlog.take(lambda: list(Flow), lambda: rests.append(1)) is first
+    assert not rests
+    thread = in_thread(lambda: taken.append(backlog.take(lambda: list(Flow), lambda: rests.append(1))))
+    until(lambda: rests, "it to rest")
+    backlog.put(second := parcel())
+    thread.join(20)
+    assert taken == [second]

@@ -19,6 +19,7 @@ from shoal.protocol.bulk.carrier import AHEAD, MOST, REFUSED, Carrier
 from shoal.protocol.bulk.credit import SHARED, Teller
 from shoal.protocol.bulk.filling import Look
 from shoal.protocol.bulk.handshake import Opened
+from shoal.protocol.bulk.pacing import Unpaced
 from shoal.protocol.bulk.posts import Posts
 from shoal.protocol.errors import RemoteError, TransportError
 from shoal.protocol.messages.bulk import Flow
@@ -86,7 +87,9 @@ class World:
         lanes: Any = {Flow.SCATTER: self.stream, Flow.GATHER: self.means}
         self.dock: Any = Dock(Posts(), Throttle(), Berths())
         self.tasks = set[asyncio.Task[None]]()
-        self.carrier = Carrier(self.limit, lanes, connect, self.spawn, lambda *_: None, lambda: self.is_up)
+        self.carrier = Carrier(
+            self.limit, lanes, connect, self.spawn, lambda *_: None, lambda: self.is_up, lambda *_: Unpaced()
+        )
 
     async def connect(self) -> bool:
         return False

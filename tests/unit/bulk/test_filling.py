@@ -30,7 +30,7 @@ from shoal.protocol.bulk.filling import (
 from tests.unit.bulk.kit import LIMIT, tcp_pair
 
 STEP = 0.1  # seconds between two looks
-LOSSY = Look(0.0, 0.0, 0.0, 0.0, rtt=0.101, least_rtt=0.1, lost=0, is_held_back=True)
+LOSSY = Look(0.0, 0.0, 0.0, 0.0, rtt=0.101, least_rtt=0.1, lost=0, arrived=0, is_held_back=True)
 HEADER = File("/usr/include/linux/tcp.h")
 
 
@@ -73,6 +73,7 @@ def test_losses_without_a_queue_leave_room() -> None:
     [
         replace(LOSSY, rtt=LOSSY.least_rtt + QUEUE[1]),  # a queue: the line is full
         replace(LOSSY, least_rtt=0.02, rtt=0.02 * (1 + QUEUE[0])),  # the same
+        replace(LOSSY, is_paced=True),  # it would go faster, but for us
         replace(LOSSY, is_held_back=False),  # it grows quickly, or knows no losses, or had no more to send
         replace(LOSSY, least_rtt=FAR / 2, rtt=FAR / 2),  # near
     ],
@@ -155,6 +156,7 @@ def test_a_send_buffer_that_is_too_small_leaves_room_but_not_nearby_nor_behind_a
     assert judged(looks(full, buffer=MOSTLY + 0.1))
     assert not judged(looks(full, buffer=MOSTLY - 0.1))
     assert not judged(looks(replace(full, rtt=0.2), buffer=1.0))
+    assert not judged(looks(replace(full, is_paced=True), buffer=1.0))
     assert not judged(looks(replace(full, least_rtt=FAR / 2, rtt=FAR / 2), buffer=1.0))
 
 
@@ -190,11 +192,14 @@ def test_the_places_are_those_of_the_systems_header() -> None:
         at = -(-at // sizes[kind]) * sizes[kind]
         places[name] = at
         at += 0 if bits else sizes[kind]
-    names = ("rtt", "snd_ssthresh", "snd_cwnd", "total_retrans", "notsent_bytes", "min_rtt")
-    times = ("busy_time", "rwnd_limited", "sndbuf_limited")
-    wanted = [places[f"tcpi_{name}"] for name in (*names, *times)]
+    words = ("rtt", "snd_ssthresh", "snd_cwnd", "total_retrans")
+    rates = ("pacing_rate", "max_pacing_rate", "bytes_acked")
+    names = (*words, *rates, "notsent_bytes", "min_rtt", "busy_time", "rwnd_limited", "sndbuf_limited")
+    long = {*rates, *names[-3:]}
+    wanted = [places[f"tcpi_{name}"] for name in names]
     marks = bytearray(filling._INFO.size)
-    for number, (place, name) in enumerate(zip(wanted, (*names, *times), strict=True), 1):
-        marks[place : place + (8 if name in times else 4)] = number.to_bytes(8 if name in times else 4, sys.byteorder)
+    for number, (place, name) in enumerate(zip(wanted, names, strict=True), 1):
+        size = 8 if name in long else 4
+        marks[place : place + size] = number.to_bytes(size, sys.byteorder)
     assert filling._INFO.unpack(bytes(marks)) == tuple(range(1, len(wanted) + 1))
     assert all(before < after for before, after in pairwise(wanted))

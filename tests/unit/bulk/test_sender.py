@@ -14,6 +14,7 @@ from shoal.protocol.bulk.backlog import TRIES, Backlog, Packed, Parcel
 from shoal.protocol.bulk.credit import GRAIN, SHARED, Teller
 from shoal.protocol.bulk.filling import Filling, Path
 from shoal.protocol.bulk.framing import PREFIX
+from shoal.protocol.bulk.pacing import Turn, Unpaced
 from shoal.protocol.bulk.posts import Posts
 from shoal.protocol.bulk.sealing import TAG
 from shoal.protocol.bulk.sender import RECENT, Sender
@@ -48,12 +49,31 @@ class Outcome:
         self.written.append(size)
 
 
+class Turns(list[str]):
+    """What whoever paces a socket hears of it."""
+
+    def take(self) -> None:
+        self.append("take")
+
+    def rest(self) -> None:
+        self.append("rest")
+
+
 @asynccontextmanager
-async def sending(backlog: Backlog, credit: int = SHARED) -> AsyncIterator[tuple[Outcome, Sender, socket.socket]]:
+async def sending(
+    backlog: Backlog, credit: int = SHARED, turn: Turn | None = None
+) -> AsyncIterator[tuple[Outcome, Sender, socket.socket]]:
     outcome = Outcome()
     with opened_pair() as (mine, theirs):
         made = Sender(
-            mine, backlog, Filling(Path()), Throttle().up, Posts(), outcome.wrote, lambda: outcome.ends.append(True)
+            mine,
+            backlog,
+            Filling(Path()),
+            Unpaced() if turn is None else turn,
+            Throttle().up,
+            Posts(),
+            outcome.wrote,
+            lambda: outcome.ends.append(True),
         )
         made.start()
         theirs.socket.sendall(Teller(KEY).record(credit))
@@ -81,6 +101,18 @@ async def test_what_is_put_is_written_in_its_order_and_said_once() -> None:
         assert len(await asyncio.to_thread(wire.recv, total, socket.MSG_WAITALL)) == total
     assert not backlog.clear(), "who closes it has no wish that anything goes again"
     assert not outcome.lost
+
+
+@pytest.mark.asyncio
+async def test_who_paces_hears_before_each_payload_and_when_there_is_none() -> None:
+    backlog, turns = Backlog(MIB), Turns()
+    async with sending(backlog, turn=turns) as (outcome, _, _):
+        await eventually(lambda: turns)
+        assert set(turns) == {"rest"}
+        backlog.put(outcome.parcel(1))
+        await eventually(lambda: "take" in turns and turns[-1] == "rest")
+        turns.clear()
+    assert turns[-1] == "rest", "for good"
 
 
 @pytest.mark.asyncio
