@@ -48,11 +48,11 @@ METHOD_WORDS = {
     "ddp": "ddp: one step together, by the average of what all make of 16 sequences; gradients are sent in full",
     "diloco-delayed": "20 steps of 16 sequences alone, while the average of the steps before is made; changes are sent",
     "diloco-eager": "is made, of which the own share counts at once; changes are sent in full",
-    "co2": "20 steps of 16 sequences alone, while the average of the weights before them is made; weights are sent in full",
-    "streaming-diloco": "in which each fragment of the model is averaged once, one after the other; changes are sent in 4 "
-    "bits, the mean in full",
-    "sparseloco": "then an average of the largest changes, the others wait for later rounds; they are sent sparsely, in "
-    "about 1/4 bit, the mean in full",
+    "co2": "alone, while the average of the weights before them is made; weights are sent in full",
+    "streaming-diloco": "alone, in which each fragment of the model is averaged once, one after the other; "
+    "changes are sent in 4 bits, the mean in full",
+    "sparseloco": "then an average of the largest changes, the others wait for later rounds; "
+    "they are sent sparsely, in about 1/4 bit, the mean in full",
 }
 
 
