@@ -81,10 +81,11 @@ class MethodSpec(Spec):
         if self.strides is None or self.delay is None or self.alpha is None:
             raise ValueError("streaming-diloco needs strides, delay and alpha")
         apart = self.inner_steps // self.fragments
-        if not max(1, self.delay) <= apart:
+        most = min(apart, self.inner_steps - 1)  # a fragment's answer is due before it is sent again
+        if not apart or self.delay > most:
             raise ValueError(
                 f"{self.fragments} fragments in {self.inner_steps} inner steps are sent {apart} steps apart, and delay "
-                f"must not be more than that: have more inner steps, fewer strides or less delay"
+                f"must be at most {most}: have more inner steps, fewer strides or less delay"
             )
         return self
 

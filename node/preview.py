@@ -20,6 +20,18 @@ CODECS = {
     "fedzip": "sparsely, in about 1/5 bit",
 }
 
+METHODS = {  # what is done, up to the words on codecs
+    "ddp": "one step together, by the average of what all make of {batch} sequences; gradients are sent",
+    "diloco": "{steps} alone, then an average; changes are sent",
+    "diloco-delayed": "{steps} alone, while the average of the steps before is made; changes are sent",
+    "diloco-eager": "{steps} alone, while the average of the steps before is made, of which the own share counts at "
+    "once; changes are sent",
+    "co2": "{steps} alone, while the average of the weights before them is made; weights are sent",
+    "streaming-diloco": "{steps} alone, in which each fragment of the model is averaged once, one after the other; "
+    "changes are sent",
+    "sparseloco": "{steps} alone, then an average of the largest changes, the others wait for later rounds; they are sent",
+}
+
 
 def show_preview(preview: Answer) -> None:
     """Print it; `preview` is the node's answer."""
@@ -45,8 +57,9 @@ def _model(model: Answer, parameters: int) -> str:
 def _method(method: Answer, codec: Answer) -> str:
     there, back = (CODECS.get(codec[way], codec[way]) for way in ("scatter", "gather"))
     means = there if there == back else f"{there}, the mean {back}"
-    steps = f"{method['inner_steps']:,} steps of {method['batch']:,} sequences alone"
-    return f"{method['name']}: {steps}, then an average; changes are sent {means}"
+    steps = f"{method['inner_steps']:,} steps of {method['batch']:,} sequences"
+    what = METHODS.get(method["name"], METHODS["diloco"]).format(steps=steps, batch=f"{method['batch']:,}")
+    return f"{method['name']}: {what} {means}"
 
 
 def _rounds(preview: Answer) -> str:

@@ -2,6 +2,9 @@
 
 Agreed vectors are copied from the daemon when an order comes, so that the daemon may load the next ones before we end.
 Private ones change with a contribution only once a round has counted it; what a round has missed of it stays as it was.
+
+An answer counts once: not again where the agreed vectors that we began with hold it already. And one that is not kept
+any more, though the method wants to see it, is in the agreed vectors, and only there: then we begin with those anew.
 """
 
 from __future__ import annotations
@@ -55,6 +58,7 @@ class Replica:
         self._private: Vectors = {}
         self._offered: dict[int, Vectors] = {}  # by round: what a contribution leaves, if it is counted
         self._version: int | None = None  # of the agreed vectors; None: we have no weights yet
+        self._began = 0  # the version that our weights go back to
         self._landed = -1  # the newest round whose answer is in our weights, or need not be
 
     def take(self, order: Train) -> None:
@@ -63,8 +67,11 @@ class Replica:
             self._begin(order)
         elif landings := [each for each in order.landings if each.round > self._landed]:
             self._copy_agreed(order)
-            for landing in landings:
-                self._land(landing)
+            if any(map(self._is_lost, landings)):
+                self._begin(order)
+            else:
+                for landing in landings:
+                    self._land(landing)
 
     def contribute(self, round: int, source: Tensor, out: Tensor) -> Tensor:
         """What goes to the network, in the first numbers of `out`, of the weights or the gradient (d,)."""
@@ -83,6 +90,7 @@ class Replica:
     def _begin(self, order: Train) -> None:
         is_first, self._version = self._version is None, None
         self._copy_agreed(order)
+        self._began = order.version
         joined = {name: vector.clone() for name, vector in self._method.join(self._agreed).items()}
         if is_first and self._has_kept:
             joined |= {name: view.clone() for name, view in self._kept.items()}
@@ -95,6 +103,12 @@ class Replica:
             np.copyto(self._copy.numpy(), self._shared)
             self._version = order.version
 
+    def _is_new(self, landing: Landing) -> bool:
+        return landing.is_there and landing.round > self._began
+
+    def _is_lost(self, landing: Landing) -> bool:
+        return self._method.merges_answers and self._is_new(landing) and not landing.is_shown
+
     def _land(self, landing: Landing) -> None:
         self._adopt(self._offered.pop(landing.round, {}), landing.missed)
         weights = self._model.read() if self._method.merges_weights else None
@@ -105,8 +119,7 @@ class Replica:
 
     def _merged(self, landing: Landing, theta: Tensor) -> Merged:
         method, part = self._method, self._timetable.part(landing.round)
-        can_see = landing.is_shown or not method.merges_answers
-        if not (landing.is_there and can_see):
+        if not self._is_new(landing):
             return method.lapse(part, theta, self._agreed, self._private, landing.members)
         fragment = method.fragment(part)
         size = len(theta) if fragment is None else fragment.size

@@ -2,15 +2,18 @@
 
 Pure arithmetic over the sizes of the parts. The memory is fitted to what two members on one machine held after six
 rounds on the CPU, with torch's build for CUDA, which makes most of the bases; the traffic is that of members with equal
-shares. In MiB, measured and, in brackets, estimated:
+shares. In MiB, measured with DiLoCo and, in brackets, estimated:
 
     parameters    codecs (there, back)    node             worker           sent in a round
     820,352       fp32, fp32              441   (448)      439   (445)      3.13   (3.13)
     23,732,736    int8, fp32              1,464 (1,496)    1,304 (1,279)    56.1-57.2 (56.6)
+
+What other methods hold is counted, in vectors of the model's size (`Vectors`), and was not measured.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shoal.node.manifest import Manifest, ModelSpec
@@ -30,10 +33,45 @@ VALUE_BYTES = {  # on the wire for one number: its code, and its share of what i
 }
 NODE_BASE = 410 * MIB  # a daemon in a run of no parameters: Python, torch, libp2p
 WORKER_BASE = 360 * MIB  # a worker with torch, and the text
-NODE_VECTORS = 9  # of the model's size: two versions of two, those shared with the worker, this round's chunks
-WORKER_VECTORS = 9  # parameters, gradients, two moments, what is shared, a copy to start from
+VERSIONS = 2  # of the agreed state; a worker is shown the means of as many rounds, if of any
 DATA_COPIES = 3  # of a run's text, while a worker reads it: one by one, joined, and as numbers
 KEPT_ROUNDS = 1  # whose bytes a daemon keeps, for those who catch up
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """How many vectors of the model's size a method needs, and of which kind (methods/method.py)."""
+
+    agreed: int = 2  # parameters and outer momentum
+    reads: int = 1  # of them, by a worker: in shared memory, and a copy to start from
+    keeps: int = 0  # private ones, in shared memory for a worker's successor
+    private: int = 0  # private ones, in the worker
+    answers: int = 0  # means that a worker is shown
+    inner: int = 2  # moments of inner steps, and again in shared memory
+
+    @property
+    def shared(self) -> int:
+        """By a node and its worker, with the contribution."""
+        return self.reads + 1 + self.inner + self.keeps + self.answers
+
+    @property
+    def node(self) -> int:
+        """Versions of the state, what is shared, and as much as a round's chunks where it is about the whole vector."""
+        return VERSIONS * (self.agreed + self.answers) + self.shared + 1
+
+    @property
+    def worker(self) -> int:
+        """Parameters, gradients, moments, what is shared, and copies of what it reads."""
+        return 2 + self.inner + self.private + self.shared + self.reads
+
+
+DILOCO = Vectors()
+VECTORS: Mapping[str, Vectors] = {  # where they are not those of DiLoCo
+    "ddp": Vectors(agreed=3, inner=0),  # no inner steps: AdamW's moments are agreed
+    "diloco-eager": Vectors(reads=2, private=4, answers=1),  # a replica, its momentum, its share; what it reads into
+    "streaming-diloco": Vectors(private=1),  # weights that go on, beside those that are agreed
+    "sparseloco": Vectors(agreed=1, keeps=1, private=2),  # the error, and the next one
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,22 +81,37 @@ class Requirements:
     node_memory: int
     worker_memory: int  # on a GPU, most of it is there
     state: int  # downloaded by who comes new
-    sent: int  # in a round, of so many members as there are
+    sent: int  # in a round, of so many members as there are; where rounds are about fragments, on average
     received: int
 
 
 def requirements(manifest: Manifest, members: int) -> Requirements:
     """Of a member that trains; `members` are those of a round, with us."""
-    count = parameters(manifest.model)
-    values = [VALUE_BYTES[manifest.codec.scatter], VALUE_BYTES[manifest.codec.gather]]
-    payload = int(count * sum(values) * (members - 1) / max(1, members))  # all but our own share, there and back
+    count, vectors = parameters(manifest.model), vectors_of(manifest)
+    mean = VALUE_BYTES[manifest.codec.gather]
+    sent = int(bytes_per_parameter(manifest, members) * count)
     return Requirements(
-        NODE_BASE + int(count * (NODE_VECTORS * FLOAT + KEPT_ROUNDS * values[1])),
-        WORKER_BASE + count * WORKER_VECTORS * FLOAT + activations(manifest) + DATA_COPIES * manifest.data.size,
-        2 * count * FLOAT,  # parameters and outer momentum
-        payload,
-        payload,
+        NODE_BASE + int(count * (vectors.node * FLOAT + KEPT_ROUNDS * mean)),
+        WORKER_BASE + count * vectors.worker * FLOAT + activations(manifest) + DATA_COPIES * manifest.data.size,
+        vectors.agreed * count * FLOAT,
+        sent,
+        sent,
     )
+
+
+def vectors_of(manifest: Manifest) -> Vectors:
+    """What the run's method holds."""
+    return VECTORS.get(manifest.method.name, DILOCO)
+
+
+def bytes_per_parameter(manifest: Manifest, members: int) -> float:
+    """What a member with an equal share sends in a round, for each parameter of the whole model.
+
+    All but our own share of a round's part goes to its owners, and the means of our share to all others. The parts of a
+    model that is sent in fragments differ in size: this is the average over rounds in which each comes once.
+    """
+    there, back = VALUE_BYTES[manifest.codec.scatter], VALUE_BYTES[manifest.codec.gather]
+    return (there + back) * (members - 1) / max(1, members) / manifest.method.fragments
 
 
 def parameters(spec: ModelSpec) -> int:

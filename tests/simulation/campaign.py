@@ -57,8 +57,11 @@ def build(
     return world, oracle
 
 
-def run_seed(seed: int, sizes: tuple[int, ...] = SIZES) -> Report:
-    """One campaign: Violation, with the seed and its fault plan in its notes, if a promise is broken."""
+def run_seed(seed: int, sizes: tuple[int, ...] = SIZES, cycle: tuple[int, ...] = ()) -> Report:
+    """One campaign: Violation, with the seed and its fault plan in its notes, if a promise is broken.
+
+    With a `cycle`, the same misfortune strikes rounds of so many chunks in turn.
+    """
     rng = random.Random(f"campaign {seed}")
     count = rng.choice(sizes)
     link = Link(
@@ -69,7 +72,7 @@ def run_seed(seed: int, sizes: tuple[int, ...] = SIZES) -> Report:
     )
     names = peers_named(count)
     newcomers = peers_named(count + rng.choice((0, 0, 1, 2)))[count:]
-    shape = replace(draw_shape(rng, names), apart=draw_apart(random.Random(f"apart {seed}"), names))
+    shape = replace(draw_shape(rng, names), apart=draw_apart(random.Random(f"apart {seed}"), names), cycle=cycle)
     world, oracle = build(seed, count, link, shape, unnoticed=rng.choice((0.0, 0.5)), newcomers=len(newcomers))
     plan = _draw_plan(seed, rng, count)
     plan.arm(world)
@@ -108,10 +111,10 @@ def _draw_plan(seed: int, rng: random.Random, count: int) -> FaultPlan:
     return FaultPlan((aimed, *drawn.faults[1:]))
 
 
-def report_on(seed: int) -> Report:
+def report_on(seed: int, cycle: tuple[int, ...] = ()) -> Report:
     """`run_seed` for a worker process: what went wrong is in the report."""
     try:
-        return run_seed(seed)
+        return run_seed(seed, cycle=cycle)
     except Exception as error:
         return Report(seed, 0, failure=described(error))
 

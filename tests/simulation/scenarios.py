@@ -17,7 +17,8 @@ from tests.simulation.oracle import Oracle
 from tests.simulation.peace import make_peace
 from tests.simulation.promises import Violation
 from tests.simulation.single_death import CountingWorld
-from tests.simulation.swarm import Peer, Shape, peers_named, root_of
+from tests.simulation.swarm import Peer, Shape, peers_named
+from tests.simulation.versions import root_of
 from tests.simulation.world import World
 
 

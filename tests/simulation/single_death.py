@@ -114,8 +114,11 @@ def _which_event(rng: random.Random, death: Death) -> int:
     return rng.randint(1, 2) if death.role == "leader" or death.moment != "prepare" else 1
 
 
-def run_death(seed: int) -> Death:
-    """One seed; Violation if the death aborted the round or cost more than it may."""
+def run_death(seed: int, cycle: tuple[int, ...] = ()) -> Death:
+    """One seed; Violation if the death aborted the round or cost more than it may.
+
+    With a `cycle`, rounds have so many chunks in turn.
+    """
     rng = random.Random(f"death {seed}")
     death = Death(seed, ROLES[seed % 3], list(MOMENTS)[seed // 3 % 5], rng.choice((3, 4, 5, 8)))
     names = peers_named(death.size)
@@ -126,6 +129,7 @@ def run_death(seed: int) -> Death:
     link = Link(delay=rng.choice((0.0005, 0.04)), jitter=rng.choice((0.002, 0.05)))
     if death.moment == "prepare":  # short, but for those whose last bytes come after the proposal
         link, shape = Link(delay=0.0005, jitter=0.1), dataclasses.replace(shape, chunks=24)
+    shape = dataclasses.replace(shape, cycle=cycle)
     oracle = Oracle(names[0])
     world = CountingWorld(
         lambda me, now, disk, rng: Peer(me, names, disk, rng, oracle, shape),
@@ -153,10 +157,10 @@ def run_death(seed: int) -> Death:
     return death
 
 
-def report_on(seed: int) -> Death:
+def report_on(seed: int, cycle: tuple[int, ...] = ()) -> Death:
     """`run_death` for a worker process."""
     try:
-        return run_death(seed)
+        return run_death(seed, cycle)
     except Exception as error:
         return Death(seed, failure=described(error))
 

@@ -1,14 +1,13 @@
 """A simulated training swarm: `Member` as it is in production, with arithmetic on tuples and an oracle beside it.
 
-A contribution is a list of facts (who, which round, which base, chunk, weight, amount), so that a committed
-chunk tells exactly who is in it, how often, and with what weight.
+What is contributed, and how it is averaged, is in facts.py.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgpack
 
@@ -16,95 +15,24 @@ from shoal.protocol.allreduce import Blamed
 from shoal.protocol.apart import Standing
 from shoal.protocol.attempt import Attempt
 from shoal.protocol.certificate import genesis
-from shoal.protocol.donor import state_root
 from shoal.protocol.effects import Effect, Event, Timer, Wake
-from shoal.protocol.errors import PayloadError
-from shoal.protocol.ids import Digest, PeerId, content_hash
+from shoal.protocol.ids import PeerId, content_hash
 from shoal.protocol.member import PART, Member, RunFacts
 from shoal.protocol.milestones import Aborted, Committed, HandIn, Waiting
 from shoal.protocol.parting import Parted
 from shoal.protocol.roster import Base, Offer, Policy
 from shoal.protocol.shelf import Decision
 from shoal.protocol.transfer import StateReceived
-from shoal.protocol.wire import Message, Payload
+from shoal.protocol.wire import Message
+from tests.simulation.facts import FactReducer
 from tests.simulation.ledger import RUN
 from tests.simulation.node import Node
 from tests.simulation.oracle import Oracle
 from tests.simulation.resting import load_rest, save_rest
 from tests.simulation.signing import FakeSigner
+from tests.simulation.versions import Versions, initial_state, root_of
 
-LAYOUT = b"simulated"
 TRAINING = 2.0  # virtual seconds of inner steps
-POISON = b"poison"  # as contribution or mean: what no codec makes
-LONGEST = 200  # bytes of a contribution
-TOO_LONG = bytes(LONGEST + 1)  # as contribution: told by its size
-
-
-class FactSum:
-    """Adds up facts; the mean of their amounts rides along."""
-
-    def __init__(self) -> None:
-        self.facts: list[list[object]] = []
-
-    def add(self, weight: int, payload: Payload) -> None:
-        if payload == POISON:
-            raise PayloadError("poison")
-        self.facts.append([*msgpack.unpackb(payload), weight])
-
-    def finish(self) -> bytes:
-        total = sum(fact[-1] for fact in self.facts)  # type: ignore[misc]
-        mean = sum(fact[-1] * fact[-2] for fact in self.facts) / total if total else 0.0  # type: ignore[operator]
-        packed: bytes = msgpack.packb([self.facts, mean])
-        return packed
-
-
-class FactReducer:
-    """Opens FactSums."""
-
-    def open(self, chunk: int) -> FactSum:
-        return FactSum()
-
-    def fits(self, chunk: int, size: int) -> bool:
-        return size <= LONGEST
-
-    def check(self, chunk: int, payload: Payload) -> None:
-        if payload == POISON:
-            raise PayloadError("poison")
-
-
-def initial_state(chunks: int) -> list[bytes]:
-    """What the manifest's seed gives."""
-    return [b"initial"] * chunks
-
-
-def root_of(state: Sequence[bytes]) -> Digest:
-    """The state root as production computes it."""
-    return state_root(LAYOUT, [content_hash(chunk) for chunk in state])
-
-
-@dataclass
-class Versions:
-    """A Store: the newest two versions and the pinned ones."""
-
-    states: dict[int, list[bytes]] = field(default_factory=dict)
-    pinned: tuple[int, ...] = ()
-
-    def versions(self) -> list[int]:
-        return sorted(self.states)
-
-    def describe(self, round: int) -> tuple[bytes, tuple[Digest, ...]]:
-        return LAYOUT, tuple(content_hash(chunk) for chunk in self.states[round])
-
-    def chunk(self, round: int, index: int) -> bytes:
-        return self.states[round][index] if round in self.states else b""
-
-    def pin(self, rounds: Sequence[int]) -> None:
-        self.pinned = tuple(rounds)
-
-    def put(self, round: int, state: list[bytes]) -> None:
-        self.states = {kept: old for kept, old in self.states.items() if kept < round} | {round: state}
-        newest = sorted(self.states)[-2:]
-        self.states = {kept: self.states[kept] for kept in self.states if kept in newest or kept in self.pinned}
 
 
 @dataclass(frozen=True)
@@ -120,6 +48,19 @@ class Shape:
     keepers: tuple[PeerId, ...] = ()  # keep state and vote, with weight 0
     slack: float = 0.0
     ups: tuple[tuple[PeerId, int], ...] = ()  # who knows how fast its uplink is, in bytes a second
+    cycle: tuple[
+        int, ...
+    ] = ()  # chunks of the rounds in turn, if they are about fragments, which lie behind each other
+
+    @property
+    def cycles(self) -> tuple[int, ...]:
+        """What a policy says of chunks."""
+        return self.cycle or (self.chunks,)
+
+    def part(self, round: int) -> slice:
+        """The chunks of the state that a round is about."""
+        place = (round - 1) % len(self.cycles)
+        return slice(sum(self.cycles[:place]), sum(self.cycles[: place + 1]))
 
     def up(self, peer: PeerId) -> int:
         """What `peer` knows of its uplink."""
@@ -150,16 +91,17 @@ class Peer(Node):
         self.shape = shape
         self._disk = disk
         rested = load_rest(disk)
-        self.state = rested.state if rested is not None else initial_state(shape.chunks)
+        self._size = sum(shape.cycles)
+        self.state = rested.state if rested is not None else initial_state(self._size)
         self._standing = rested.rest.round if rested is not None else 0  # the round whose state this is
         self.store = Versions({self._standing: list(self.state)})
-        policy = Policy(shape.min_members, shape.start_members, 64, 1 << 30, (shape.chunks,), slack=shape.slack)
-        facts = RunFacts(Base(0, genesis(RUN, PART), root_of(initial_state(shape.chunks)), (peers[0],)), policy)
+        policy = Policy(shape.min_members, shape.start_members, 64, 1 << 30, shape.cycles, slack=shape.slack)
+        facts = RunFacts(Base(0, genesis(RUN, PART), root_of(initial_state(self._size)), (peers[0],)), policy)
         signer = FakeSigner(me)
         rest = rested.rest if rested is not None else None
         self.member = Member(me, (), facts, signer, lambda _: FactReducer(), self.store, rng, disk, rest=rest)
-        self._residual = [0.0] * shape.chunks
-        self._offered = [0.0] * shape.chunks
+        self._residual = [0.0] * self._size
+        self._offered = [0.0] * self._size
         self._decision: Decision | None = None
         self._training_for = -1
         self._token = 0
@@ -234,10 +176,12 @@ class Peer(Node):
         match event:
             case Committed(decision=decision, counted=counted):
                 self._oracle.committed(self.me, decision, self._standing)
-                self._residual = [0.0 if was else offered for was, offered in zip(counted, self._offered, strict=True)]
-                self._oracle.counted(self.me, decision, counted, self._offered)
+                part = self.shape.part(decision.round)
+                offered = self._offered[part]
+                self._residual[part] = [0.0 if was else sent for was, sent in zip(counted, offered, strict=True)]
+                self._oracle.counted(self.me, decision, counted, offered)
                 self._decision = decision
-                self._offered = [0.0] * self.shape.chunks
+                self._offered = [0.0] * self._size
                 return [Wake(self._rng.uniform(0.0, 0.05), Timer("app", "apply", 0))]
             case StateReceived(base=base, payloads=payloads):
                 self.state, self._decision, self._standing = [bytes(each) for each in payloads], None, base.round
@@ -284,13 +228,13 @@ class Peer(Node):
             return []
         self._token += 1
         weight = 0 if self.me in self.shape.keepers else self._rng.randint(1, 1000)
-        fresh = [1.0 + self._rng.random() for _ in self._residual]
-        self._offered = [old + new for old, new in zip(self._residual, fresh, strict=True)]
+        part = self.shape.part(base.round + 1)
+        offered = [old + (1.0 + self._rng.random()) for old in self._residual[part]]
+        self._offered[part] = offered
         payloads = [
-            msgpack.packb([self.me, base.round + 1, base.root, chunk, amount])
-            for chunk, amount in enumerate(self._offered)
+            msgpack.packb([self.me, base.round + 1, base.root, chunk, amount]) for chunk, amount in enumerate(offered)
         ]
-        self._oracle.offered(self.me, base.round + 1, weight, self._offered)
+        self._oracle.offered(self.me, base.round + 1, weight, offered)
         self._oracle.begins(base.round + 1)
         offer = Offer(weight, up=self.shape.up(self.me), standing=self.shape.standing(self.me))
         return self.member.submit(now, offer, payloads.__getitem__ if weight else None)
@@ -299,7 +243,9 @@ class Peer(Node):
         decision, self._decision = self._decision, None
         if decision is None:
             return []
-        self.state = [content_hash(old + new) for old, new in zip(self.state, decision.payloads, strict=True)]
+        part = self.shape.part(decision.round)
+        made = [content_hash(old + new) for old, new in zip(self.state[part], decision.payloads, strict=True)]
+        self.state = [*self.state[: part.start], *made, *self.state[part.stop :]]
         self._standing = decision.round
         self.store.put(decision.round, list(self.state))
         self._oracle.holds(self.me, decision.round, root_of(self.state))

@@ -10,8 +10,9 @@ from shoal.protocol.effects import Effect, Send
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.rounds import Contribution
 from tests.simulation.campaign import build
+from tests.simulation.facts import TOO_LONG
 from tests.simulation.links import LAN
-from tests.simulation.swarm import TOO_LONG, Peer, peers_named
+from tests.simulation.swarm import Peer, peers_named
 
 SOON = 300.0  # virtual seconds
 

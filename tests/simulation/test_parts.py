@@ -21,12 +21,13 @@ from shoal.protocol.milestones import Committed
 from shoal.protocol.roster import Base, Offer, Policy
 from shoal.protocol.rounds import Rounds
 from shoal.protocol.wire import Message
+from tests.simulation.facts import FactReducer
 from tests.simulation.ledger import RUN
 from tests.simulation.links import Link
 from tests.simulation.members import status
 from tests.simulation.node import Node
 from tests.simulation.signing import FakeSigner
-from tests.simulation.swarm import FactReducer, peers_named
+from tests.simulation.swarm import peers_named
 from tests.simulation.world import Disk, World
 
 NAMES = peers_named(4)

@@ -12,7 +12,7 @@ from shoal.protocol.ids import PeerId, result_hash
 from shoal.protocol.messages.rounds import Assignment, Ballot, Contribution, Final, Have, Want
 from shoal.protocol.shelf import Shelf
 from shoal.protocol.wanted import Wanted
-from tests.simulation.swarm import POISON, TOO_LONG, FactReducer
+from tests.simulation.facts import POISON, TOO_LONG, FactReducer
 from tests.unit.rounds_kit import CHUNKS, ROUND, STRANGER, plan, refused, sent, told
 
 ME, NEXT, LAST = plan().members

@@ -19,8 +19,8 @@ from shoal.protocol.shelf import Shelf
 from shoal.protocol.voting import VoteState
 from shoal.protocol.wanted import Wanted
 from shoal.protocol.wire import Message
+from tests.simulation.facts import FactReducer
 from tests.simulation.signing import FakeSigner
-from tests.simulation.swarm import FactReducer
 from tests.unit.rounds_kit import BASE, POLICY, ROUND, plan, roster
 
 NOBODY = cast(View, None)  # an attempt does not ask who is alive: it is told

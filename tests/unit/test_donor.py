@@ -6,7 +6,7 @@ from shoal.protocol.donor import LEASE, MAX_LEASES, MAX_VERSIONS, MAX_WAITING, S
 from shoal.protocol.effects import Send
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.transfer import GetState, GetStateChunk, StateChunk
-from tests.simulation.swarm import Versions
+from tests.simulation.versions import Versions
 from tests.unit.rounds_kit import C, refused
 from tests.unit.transfer_kit import (
     ROOT,

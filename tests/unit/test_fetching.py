@@ -13,8 +13,9 @@ from shoal.protocol.messages.rounds import Busy, ChunkRef, Fetch, Fetched
 from shoal.protocol.outbox import Outbox
 from shoal.protocol.shelf import Shelf
 from tests.simulation.campaign import build
+from tests.simulation.facts import FactReducer
 from tests.simulation.links import LAN
-from tests.simulation.swarm import FactReducer, peers_named
+from tests.simulation.swarm import peers_named
 from tests.unit.rounds_kit import POLICY, ROUND, SIGNER, A, B, C, sent
 from tests.unit.test_matchmaking import _View
 

@@ -30,8 +30,8 @@ from shoal.protocol.shelf import Shelf
 from shoal.protocol.signing import signed
 from shoal.protocol.voting import NO_BALLOT, Election, Tally, VoteState, counting, left_before, must_propose
 from shoal.protocol.wire import encode
+from tests.simulation.facts import FactReducer
 from tests.simulation.signing import FakeSigner
-from tests.simulation.swarm import FactReducer
 from tests.unit.rounds_kit import (
     BASE,
     PEERS,

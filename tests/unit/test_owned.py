@@ -9,7 +9,7 @@ import pytest
 
 from shoal.protocol.certificate import mask_of
 from shoal.protocol.owned import OwnedChunk
-from tests.simulation.swarm import POISON, TOO_LONG, FactReducer
+from tests.simulation.facts import POISON, TOO_LONG, FactReducer
 from tests.unit.rounds_kit import PEERS, STRANGER, plan
 
 FIRST, SECOND, THIRD = plan().members

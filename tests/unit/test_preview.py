@@ -13,7 +13,7 @@ from shoal.node import qr
 from shoal.node.dataset.supply import DataStanding
 from shoal.node.description import data_in_words, describe
 from shoal.node.introduction import Introduction
-from shoal.node.manifest import DataSpec, Manifest, load_manifest
+from shoal.node.manifest import DataSpec, Manifest, load_manifest, parse_manifest
 from shoal.node.preview import show_preview
 from shoal.node.service import Answer
 from shoal.protocol.ids import PeerId
@@ -42,6 +42,24 @@ rounds   14 done, and no last one; 4 members; about one every 12 s
 memory   about 890 MiB: 440 MiB for the node, 450 MiB to train, partly on a GPU if used
 traffic  about 5.0 MiB a round, 35 GiB a day, each way; 6.3 MiB to begin with
 """
+
+
+METHOD_WORDS = {
+    "ddp": "ddp: one step together, by the average of what all make of 16 sequences; gradients are sent in full",
+    "diloco-delayed": "20 steps of 16 sequences alone, while the average of the steps before is made; changes are sent",
+    "diloco-eager": "is made, of which the own share counts at once; changes are sent in full",
+    "co2": "alone, while the average of the weights before them is made; weights are sent in full",
+    "streaming-diloco": "alone, in which each fragment of the model is averaged once, one after the other; "
+    "changes are sent in 4 bits, the mean in full",
+    "sparseloco": "then an average of the largest changes, the others wait for later rounds; "
+    "they are sent sparsely, in about 1/4 bit, the mean in full",
+}
+
+
+@pytest.mark.parametrize("name", METHOD_WORDS)
+def test_a_method_is_told_by_what_it_does(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    show_preview(described(parse_manifest(f'name = "a"\n[method]\nname = "{name}"')))
+    assert METHOD_WORDS[name] in capsys.readouterr().out
 
 
 def test_what_is_not_known_is_not_said(capsys: pytest.CaptureFixture[str]) -> None:

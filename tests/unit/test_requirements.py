@@ -5,12 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from shoal.node.layout import Layout
 from shoal.node.manifest import CodecSpec, DataSpec, Manifest, ModelSpec, load_manifest
 from shoal.node.method_spec import MethodSpec
+from shoal.node.methods.registry import METHODS, method_of
 from shoal.node.model import skeleton
-from shoal.node.requirements import MIB, VALUE_BYTES, parameters, requirements
+from shoal.node.requirements import (
+    MIB,
+    VALUE_BYTES,
+    bytes_per_parameter,
+    parameters,
+    requirements,
+    vectors_of,
+)
 from shoal.protocol.compression import CODECS
 
 STDLIB = load_manifest(Path(__file__).parents[2] / "examples/stdlib.toml")
@@ -70,3 +79,38 @@ def test_traffic_approaches_twice_the_model_and_less_with_a_codec() -> None:
     assert requirements(STDLIB, 10_000).sent == pytest.approx(8 * count, rel=0.001)
     small = STDLIB.model_copy(update={"codec": CodecSpec(scatter="int8", gather="int8")})
     assert requirements(small, 10_000).sent == pytest.approx(2 * count, rel=0.01)
+
+
+# -- by method ----------------------------------------------------------------------------------------------
+
+
+def of_method(name: str, **settings: int) -> Manifest:
+    return Manifest(name="a", model=STDLIB.model, method=MethodSpec(name=name, **settings))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_vectors_are_counted_as_the_method_names_them(name: str) -> None:
+    manifest = of_method(name)
+    layout = Layout.of(skeleton(manifest.model))
+    method, count = method_of(manifest, layout), vectors_of(manifest)
+    agreed, private = method.begin(torch.zeros(layout.size))
+    assert (count.agreed, count.reads, count.keeps) == (len(agreed), len(method.reads), len(method.keeps))
+    assert count.answers == int(method.merges_answers)
+    assert count.private >= len(private)
+    assert (count.inner == 0) == method.wants_gradients
+    assert requirements(manifest, 2).state == len(agreed) * 4 * layout.size
+
+
+def test_a_round_of_fragments_carries_one_of_them() -> None:
+    count = parameters(STDLIB.model)
+    whole, parted = of_method("streaming-diloco", strides=1), of_method("streaming-diloco", strides=4, inner_steps=20)
+    assert requirements(whole, 2).sent == pytest.approx(count * (VALUE_BYTES["fp4"] + 4) / 2, abs=1)
+    assert requirements(parted, 2).sent == pytest.approx(requirements(whole, 2).sent / 5, abs=1)
+
+
+def test_what_is_sent_for_a_parameter_follows_from_the_codecs_of_the_method() -> None:
+    there = {"sparseloco": VALUE_BYTES["topk"], "streaming-diloco": VALUE_BYTES["fp4"] / 3}
+    back = {"streaming-diloco": 4 / 3}
+    for name in METHODS:
+        expected = 3 / 4 * (there.get(name, 4) + back.get(name, 4))
+        assert bytes_per_parameter(of_method(name), 4) == pytest.approx(expected)

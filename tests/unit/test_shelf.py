@@ -10,7 +10,7 @@ from shoal.protocol.certificate import mask_of
 from shoal.protocol.ids import result_hash
 from shoal.protocol.messages.rounds import Ask, Commit, Fetch, Fetched
 from shoal.protocol.shelf import KEPT_ROUNDS, MOST_ROUNDS, Decision, Shelf
-from tests.simulation.swarm import POISON, FactReducer
+from tests.simulation.facts import POISON, FactReducer
 from tests.unit.rounds_kit import PEERS, A, B, certificate, refs, refused, value
 
 MASK = mask_of(PEERS, PEERS)

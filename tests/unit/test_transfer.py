@@ -14,7 +14,7 @@ from shoal.protocol.messages.status import RunStatus
 from shoal.protocol.messages.transfer import Chain, GetChain, GetState, GetStateChunk, StateChunk
 from shoal.protocol.roster import Base
 from shoal.protocol.transfer import MAX_LIARS, PATIENCE, WINDOW, Transfer
-from tests.simulation.swarm import Versions
+from tests.simulation.versions import Versions
 from tests.unit.rounds_kit import BASE, SIGNER, A, B, C, refused, sent, told
 from tests.unit.transfer_kit import (
     LAYOUT,

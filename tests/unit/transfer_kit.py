@@ -12,7 +12,7 @@ from shoal.protocol.messages.rounds import Certificate
 from shoal.protocol.messages.transfer import GetState, GetStateChunk, StateChunk, StateIs
 from shoal.protocol.roster import Base
 from shoal.protocol.wire import Message
-from tests.simulation.swarm import Versions
+from tests.simulation.versions import Versions
 from tests.unit.rounds_kit import BASE, SIGNER, A, C, certificate, value
 
 STATE = [b"chunk %d" % index for index in range(10)]

@@ -1,0 +1,196 @@
+"""Each method in a real swarm: a daemon dies in an all-reduce, a newcomer takes its place, and all agree to the bit.
+
+After the death too few members are left, so that the run waits for the newcomer: each round but the fatal one has the
+same three members, however fast the machine is, and what they send can be held against the method's formula.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from shoal.node.client import Answer
+from shoal.node.layout import Layout
+from shoal.node.manifest import Manifest, parse_manifest
+from shoal.node.methods.registry import method_of
+from shoal.node.methods.timetable import Timetable
+from shoal.node.model import skeleton
+from shoal.node.requirements import requirements
+from shoal.node.up.processes import Children
+from shoal.protocol.chunks import chunk_bounds
+from shoal.protocol.compression import codec
+from tests.integration.nodes import RealNode, until
+
+MEMBERS = 3
+FATAL = 2  # the round in which one is killed
+CHUNK = 16_384  # bytes: a block of topk, so that no codec's payload is padded but the last
+MANIFEST = """
+name = "tiny"
+[model]
+vocab = 4096
+dim = 32
+layers = 2
+heads = 2
+kv_heads = 1
+hidden = 64
+context = 32
+[data]
+name = "files"
+[method]
+name = "{name}"
+batch = 2
+warmup_steps = 2
+inner_lr = 5e-3
+{settings}
+[rounds]
+min_members = 3
+start_members = 3
+last = {last}
+pace = "steps"
+chunk_bytes = {chunk}
+"""
+
+
+@dataclass(frozen=True)
+class Play:
+    """A method, and how long it is trained by."""
+
+    name: str
+    settings: str = "inner_steps = 12"
+    last: int = 6
+
+    @property
+    def manifest(self) -> str:
+        return MANIFEST.format(name=self.name, settings=self.settings, last=self.last, chunk=CHUNK)
+
+
+STREAMING = Play("streaming-diloco", "inner_steps = 30\ndelay = 10", last=9)  # three fragments, and never a pause
+FAST = [Play("sparseloco"), STREAMING, Play("diloco-eager")]
+SLOW = [Play("ddp", "", last=24), Play("diloco"), Play("diloco-delayed"), Play("co2")]
+
+
+@pytest.fixture
+def children() -> Iterator[Children]:
+    with Children(grace=0.0) as started:  # how nodes say goodbye is looked at elsewhere
+        yield started
+
+
+@pytest.mark.parametrize(
+    "play",
+    [*FAST, *(pytest.param(play, marks=pytest.mark.slow) for play in SLOW)],
+    ids=lambda play: play.name,
+)
+def test_a_run_trains_through_a_death_and_an_arrival(children: Children, tmp_path: Path, play: Play) -> None:
+    text = write_text(tmp_path)
+    first = RealNode(tmp_path / "n0").start(children, data=(text,))
+    others = [
+        RealNode(tmp_path / f"n{index}").launch(children, first.address, fault, data=(text,))
+        for index, fault in enumerate(("", f"kill round={FATAL}", ""), start=1)
+    ]
+    nodes = [first, *(node.ready() for node in others)]
+    _, _, victim, newcomer = nodes
+
+    def words() -> str:
+        return "\n".join(f"{node.folder.name}: {node.row()}\n{node.words()}" for node in nodes)
+
+    run = join_all(nodes[:MEMBERS], play.manifest)
+    until(lambda: not victim.is_running, "the fault to fire", words)
+    assert "fault fired" in victim.words()
+    newcomer.client.join_run(run, True)
+    live = [node for node in nodes if node is not victim]
+    until(lambda: all(node.round() == play.last for node in live), "the last round", words)
+
+    assert len({node.saved_state(run) for node in live}) == 1
+    records = [node.client.rounds(run) for node in live]
+    assert [each["round"] for each in records[0]] == list(range(1, play.last + 1))
+    assert {each["attempt"] for each in records[0]} == {1}
+    assert records[0][FATAL - 1]["contributors"] >= MEMBERS - 1
+    assert records[-1][-1]["took_part"]
+    assert records[-1][-1]["tokens"] > 0
+    assert records[0][-1]["loss"] < 0.9 * records[0][0]["loss"]
+    check_traffic(parse_manifest(play.manifest), records)
+
+
+@pytest.mark.parametrize(
+    "play",
+    [STREAMING, pytest.param(Play("diloco-delayed", "inner_steps = 20"), marks=pytest.mark.slow)],
+    ids=lambda play: play.name,
+)
+def test_a_worker_dies_while_a_mean_is_under_way(children: Children, tmp_path: Path, play: Play) -> None:
+    text = write_text(tmp_path)
+    first = RealNode(tmp_path / "n0").start(children, data=(text,))
+    others = [RealNode(tmp_path / f"n{index}").launch(children, first.address, data=(text,)) for index in (1, 2)]
+    nodes = [first, *(node.ready() for node in others)]
+
+    def words() -> str:
+        return "\n".join(f"{node.folder.name}: {node.row()}\n{node.words()}" for node in nodes)
+
+    run = join_all(nodes, play.manifest)
+    bereaved = nodes[1]
+    until(lambda: bereaved.round() >= 2 and bereaved.row()["step"] > 0, "training to go on", words)
+    os.kill(worker_of(bereaved), signal.SIGKILL)
+    until(lambda: "SIGKILL" in bereaved.log.read_text(), "the daemon to miss its worker", words)
+    until(lambda: all(node.round() == play.last for node in nodes), "the last round", words)
+
+    assert len({node.saved_state(run) for node in nodes}) == 1
+    last = bereaved.client.rounds(run)[-1]
+    assert (last["members"], last["contributors"]) == (MEMBERS, MEMBERS)
+    assert last["tokens"] > 0
+
+
+def write_text(folder: Path) -> Path:
+    text = folder / "text.txt"
+    text.write_text("".join(f"{n} sheep on the hill, {n + 1} on the way.\n" for n in range(5000)))
+    return text
+
+
+def join_all(nodes: list[RealNode], manifest: str) -> str:
+    """Create the run on the first node, join it on the others."""
+    run = str(nodes[0].client.create_run(manifest, True)["run"])
+    for node in nodes[1:]:
+        until(lambda node=node: node.client.peers(), "a connection", node.words)  # type: ignore[misc]
+        node.client.join_run(run, True)
+    return run
+
+
+def worker_of(node: RealNode) -> int:
+    """The process that trains for `node`."""
+    listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True)
+    rows = [line.split(None, 2) for line in listed.stdout.splitlines()]
+    (pid,) = (int(pid) for pid, parent, args in rows if int(parent) == node.pid and "shoal.node.worker" in args)
+    return pid
+
+
+def check_traffic(manifest: Manifest, records: list[list[Answer]]) -> None:
+    """Rounds of all members: together they send each chunk to its owner, and its mean back, but to themselves.
+
+    On a busy machine something may be sent twice in one round: the least of a part's rounds is what counts.
+    """
+    took_part = [row for rows in records for row in rows if row["took_part"] and row["contributors"] == MEMBERS]
+    reports = Counter(row["round"] for row in took_part)
+    sent = {round: sum(row["bytes"] for row in took_part if row["round"] == round) for round in sorted(reports)}
+    sent = {round: size for round, size in sent.items() if reports[round] == MEMBERS}  # else the victim's is not there
+    fragments = manifest.method.fragments
+    least = [min(size for round, size in sent.items() if round % fragments == each) for each in range(fragments)]
+    print(
+        f"\n{manifest.method.name}: in rounds {sent}; {sum(least) / fragments / MEMBERS:,.0f} bytes a member and round"
+    )
+    assert least == [(MEMBERS - 1) * payload(manifest, fragments + each) for each in range(fragments)]
+    assert sum(least) / fragments / MEMBERS == pytest.approx(requirements(manifest, MEMBERS).sent, rel=0.03)
+
+
+def payload(manifest: Manifest, round: int) -> int:
+    """Bytes of a round's part, there and back, as its chunks are encoded."""
+    layout = Layout.of(skeleton(manifest.model))
+    method = method_of(manifest, layout)
+    fragment = method.fragment(Timetable(method).part(round))
+    scatter, gather = codec(manifest.codec.scatter), codec(manifest.codec.gather)
+    bounds = chunk_bounds(layout.size if fragment is None else fragment.size, CHUNK, max(scatter.block, gather.block))
+    return sum(each.bytes_for(stop - start) for start, stop in bounds for each in (scatter, gather))

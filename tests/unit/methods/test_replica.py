@@ -1,0 +1,95 @@
+"""What a replica makes of answers that are in its weights already, or that it can no longer be shown."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from shoal.node.layout import Layout
+from shoal.node.methods.eager import EagerDiLoCo
+from shoal.node.methods.method import Method
+from shoal.node.methods.streaming import Streaming
+from shoal.node.moments import moments_size
+from shoal.node.replica import Replica
+from shoal.node.worker_messages import Landing, Train
+from tests.unit.methods.agenda_kit import Weights
+
+D, MEMBERS = 3, 2
+LAYOUT = Layout({"w": (D,)})
+
+
+class Bench:
+    """A replica, and the vectors that its daemon writes."""
+
+    def __init__(self, method: Method) -> None:
+        self.model = Weights(D)
+        self.agreed = np.zeros(len(method.reads) * D, dtype=np.float32)
+        self.answer = np.zeros(D, dtype=np.float32)
+        own = np.zeros(moments_size(D, len(method.keeps)), dtype=np.float32)
+        self.replica = Replica(method, self.model, self.agreed, own, self.answer)
+
+    def order(self, round: int, version: int, theta: float, *landings: Landing, fresh: bool = False) -> float:
+        """Take an order for `round` while the parameters of `version` are `theta`; the weights after it."""
+        self.agreed[:D] = theta
+        self.replica.take(Train(1, round, 0, version, is_fresh=fresh, landings=landings))
+        return self.weight
+
+    def train(self, by: float) -> None:
+        self.model.theta = self.model.theta - by
+
+    def contribute(self, round: int) -> float:
+        return float(self.replica.contribute(round, self.model.read(), torch.empty(D))[0])
+
+    @property
+    def weight(self) -> float:
+        assert len(set(self.model.theta.tolist())) == 1
+        return self.model.theta[0].item()
+
+
+def eager() -> Bench:
+    return Bench(EagerDiLoCo(5, 1.0, 0.0))
+
+
+def there(round: int, is_shown: bool = True) -> Landing:
+    return Landing(round, True, is_shown, MEMBERS, ())
+
+
+def test_an_answer_counts_once_where_a_new_worker_began_with_it() -> None:
+    """The worker died in the second stint of round 6, while round 5 was committed: its successor begins with that."""
+    bench = eager()
+    assert bench.order(6, 5, 10.0) == 10.0
+    bench.answer[:] = 1.0
+    assert bench.order(7, 5, 10.0, there(5)) == 10.0
+    bench.train(4.0)
+    assert bench.contribute(7) == 4.0
+    bench.answer[:] = 3.0
+    assert bench.order(8, 6, 7.0, there(6)) == 10.0 - 4.0 / MEMBERS - 3.0
+
+
+def test_a_fragment_is_not_mixed_in_where_a_new_worker_began_with_it() -> None:
+    bench = Bench(Streaming(LAYOUT, 1, 4, 2, 0.5, 1.0, 0.0))
+    assert bench.order(6, 5, 10.0) == 10.0
+    bench.train(4.0)
+    assert bench.order(6, 5, 10.0, there(5)) == 6.0
+    assert bench.order(7, 6, 2.0, there(6)) == 4.0
+
+
+def test_who_can_no_longer_be_shown_an_answer_begins_anew_with_what_came_of_it() -> None:
+    """Two rounds were committed without it: of the first one the mean is not kept."""
+    bench = eager()
+    bench.order(1, 0, 10.0, fresh=True)
+    bench.train(4.0)
+    assert bench.contribute(1) == 4.0
+    bench.order(2, 0, 10.0, Landing(0, False, False, MEMBERS, ()))
+    bench.answer[:] = 1.0
+    assert bench.order(4, 2, 7.0, there(1, is_shown=False), there(2)) == 7.0
+    bench.train(2.0)
+    assert bench.contribute(4) == 2.0, "what it had trained before is no part of it"
+    bench.answer[:] = 3.0
+    assert bench.order(5, 3, 4.0, there(3)) == 7.0 - 2.0 / MEMBERS - 3.0
+
+
+def test_no_answer_is_lost_where_the_state_has_all_that_is_needed() -> None:
+    bench = Bench(Streaming(LAYOUT, 1, 4, 2, 0.5, 1.0, 0.0))
+    bench.order(1, 0, 10.0, fresh=True)
+    assert bench.order(4, 2, 6.0, there(1, is_shown=False)) == 8.0, "the weights go on"

@@ -1,0 +1,149 @@
+"""A method's name alone is enough, what belongs to another is refused, and runs of DiLoCo keep their ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from pydantic import ValidationError
+
+from shoal.node.layout import Layout
+from shoal.node.manifest import Manifest, decode_manifest, load_manifest, parse_manifest
+from shoal.node.method_spec import OWN, MethodName, MethodSpec
+from shoal.node.methods.registry import METHODS, method_of, timetable_of
+from shoal.node.model import skeleton
+from shoal.protocol.errors import LocalError
+
+BUILT_IN = Path(__file__).parents[2] / "examples" / "stdlib.toml"
+BEFORE = "9e086a85d4f1674a33e1d07badd03cd1c094daf1e8147121709a693bdf5885d7"  # its run id when only diloco existed
+NAMES = get_args(MethodName)
+SUITING = {  # inner steps, outer rate and momentum, and the codecs, of a manifest that names a method and no more
+    "ddp": (1, 1.0, 0.0, "fp32", "fp32"),
+    "diloco": (20, 0.7, 0.9, "fp32", "fp32"),
+    "diloco-delayed": (20, 0.7, 0.9, "fp32", "fp32"),
+    "diloco-eager": (20, 0.7, 0.9, "fp32", "fp32"),
+    "co2": (20, 1.0, 0.2, "fp32", "fp32"),
+    "streaming-diloco": (20, 0.7, 0.9, "fp4", "fp32"),
+    "sparseloco": (20, 1.0, 0.0, "topk", "fp32"),
+}
+
+
+def parsed(method: str, more: str = "") -> Manifest:
+    return parse_manifest(f'name = "a"\n[method]\nname = "{method}"\n{more}')
+
+
+def test_each_name_is_in_the_registry() -> None:
+    assert set(NAMES) == set(METHODS) == set(SUITING)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_alone_is_a_run(name: str) -> None:
+    manifest = parsed(name)
+    spec, codec = manifest.method, manifest.codec
+    found = (spec.inner_steps, spec.outer_lr, spec.outer_momentum, codec.scatter, codec.gather)
+    assert found == SUITING[name]
+    assert decode_manifest(manifest.canonical(), manifest.run_id) == manifest
+    layout = Layout.of(skeleton(manifest.model))
+    assert timetable_of(manifest, layout).delay == method_of(manifest, layout).delay
+
+
+def test_streaming_has_fragments_that_are_mixed_in_a_step_later() -> None:
+    spec = parsed("streaming-diloco").method
+    assert (spec.strides, spec.delay, spec.alpha, spec.fragments) == (2, 1, 0.5, 3)
+    assert parsed("streaming-diloco", "strides = 1").method.fragments == 1
+    assert parsed("diloco").method.fragments == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("key", OWN)
+def test_a_setting_of_another_method_is_refused_and_named(name: str, key: str) -> None:
+    if OWN[key] == name:
+        assert getattr(parsed(name, f"{key} = 1").method, key) == 1
+        return
+    with pytest.raises(LocalError, match=f"`{key}` is a setting of {OWN[key]}, and nothing to {name}"):
+        parsed(name, f"{key} = 1")
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "value"),
+    [
+        ("ddp", "inner_steps = 5", "`inner_steps` is always 1"),
+        ("ddp", "outer_lr = 0.7", "`outer_lr` is always 1"),
+        ("ddp", "outer_momentum = 0.9", "`outer_momentum` is always 0"),
+        ("sparseloco", "outer_momentum = 0.9", "`outer_momentum` is always 0"),
+    ],
+)
+def test_a_setting_that_cannot_be_another_is_refused(name: str, setting: str, value: str) -> None:
+    with pytest.raises(LocalError, match=f"with {name} {value}: leave it out"):
+        parsed(name, setting)
+    parsed(name, f"{setting.split(' = ')[0]} = {value.split()[-1]}")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ("strides = 4\ninner_steps = 4", "5 fragments in 4 inner steps"),
+        ("strides = 2\ninner_steps = 9\ndelay = 4", "3 fragments in 9 inner steps are sent 3 steps apart"),
+        ("strides = 1\ninner_steps = 9\ndelay = 9", "1 fragments in 9 inner steps are sent 9 steps apart"),
+        ("strides = 1\ninner_steps = 1", "1 fragments in 1 inner steps"),
+    ],
+)
+def test_fragments_that_would_be_under_way_twice_are_refused(settings: str, words: str) -> None:
+    with pytest.raises(LocalError, match=words):
+        parsed("streaming-diloco", settings)
+
+
+def test_more_fragments_than_layers_are_refused() -> None:
+    with pytest.raises(LocalError, match=r"method\.strides is 5, but the model has 4 layers"):
+        parsed("streaming-diloco", "strides = 5")
+
+
+@pytest.mark.parametrize("strides", [1, 2, 3, 4])
+@pytest.mark.parametrize("inner_steps", [1, 2, 5, 9])
+@pytest.mark.parametrize("delay", [0, 1, 2, 3])
+def test_what_is_allowed_can_be_built_and_what_cannot_be_built_is_refused(
+    strides: int, inner_steps: int, delay: int
+) -> None:
+    settings = {"strides": strides, "inner_steps": inner_steps, "delay": delay}
+    try:
+        manifest = Manifest(name="a", method=MethodSpec(name="streaming-diloco", **settings))  # type: ignore[arg-type]
+    except ValidationError:
+        loose = MethodSpec(name="streaming-diloco").model_copy(update=settings)
+        manifest = Manifest(name="a").model_copy(update={"method": loose})
+        with pytest.raises(ValueError):  # noqa: PT011 - several sentences
+            timetable_of(manifest, Layout.of(skeleton(manifest.model)))
+    else:
+        timetable_of(manifest, Layout.of(skeleton(manifest.model)))
+
+
+# -- what others read of it ---------------------------------------------------------------------------------
+
+
+def test_a_run_of_diloco_has_the_id_that_it_had_before_there_were_other_methods() -> None:
+    assert load_manifest(BUILT_IN).run_id.hex() == BEFORE
+
+
+def test_settings_that_are_left_out_are_not_in_the_bytes() -> None:
+    for key in OWN:
+        assert key.encode() not in parsed("diloco").canonical()
+    assert b"outer_clip" not in parsed("co2").canonical()
+    assert b"outer_clip" in parsed("co2", "outer_clip = 0.5").canonical()
+
+
+def test_the_codec_of_a_method_gives_way_to_one_that_is_named() -> None:
+    assert parse_manifest('name="a"\n[method]\nname="sparseloco"\n[codec]\nscatter="fp32"').codec.scatter == "fp32"
+    named = parse_manifest('name="a"\n[method]\nname="streaming-diloco"\n[codec]\ngather="int8"').codec
+    assert (named.scatter, named.gather) == ("fp4", "int8")
+
+
+@pytest.mark.parametrize(
+    ("codec", "words"),
+    [
+        ('scatter = "int8"', "codec.scatter of sparseloco must be one of topk, fp32"),
+        ('gather = "topk"', "codec.gather of sparseloco must not be topk"),
+    ],
+)
+def test_codecs_that_lose_what_sparseloco_keeps_are_refused(codec: str, words: str) -> None:
+    with pytest.raises(LocalError, match=words):
+        parse_manifest(f'name="a"\n[method]\nname="sparseloco"\n[codec]\n{codec}')

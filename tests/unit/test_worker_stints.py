@@ -1,0 +1,136 @@
+"""The training loop of the built-in worker where a round is made in two stints, or of a gradient instead of steps."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from shoal.node.layout import Layout
+from shoal.node.methods.ddp import DDP
+from shoal.node.methods.delayed import DelayedDiLoCo
+from shoal.node.methods.streaming import Streaming
+from shoal.node.worker_messages import Contribution, HandIn, Landing, Progress, Trained
+from tests.unit.test_worker import Bench, train
+
+STEPS = 4
+
+
+def ddp(clip: float | None = None) -> Bench:
+    return Bench(DDP(lambda step: 0.1, (0.9, 0.95), 1e-8, 0.0, clip))
+
+
+def delayed() -> Bench:
+    return Bench(DelayedDiLoCo(STEPS, 1.0, 0.0))
+
+
+def test_a_stint_that_hands_in_nothing_says_so_and_leaves_what_is_the_daemons() -> None:
+    bench = delayed()
+    bench.order(train(steps=STEPS, hand_in=False, is_fresh=True))
+    assert bench.sent[-1] == Trained(1, 7)
+    assert bench.steps() == [1, 2, 3, 4]
+    assert torch.from_numpy(bench.contribution).isnan().all()
+    assert not bench.moments.any()
+
+
+def test_what_both_stints_have_made_is_one_contribution() -> None:
+    bench = delayed()
+    bench.order(train(1, steps=3, hand_in=False, is_fresh=True))
+    bench.order(train(2, first=3, steps=1))
+    assert bench.steps() == [1, 2, 3, 4]
+    assert bench.sent[-1] == Contribution(2, 7, steps=4, tokens=40, loss=0.5)
+    assert bench.contribution.tolist() == [8.0, 8.0, 8.0]
+    assert [each.tokens for each in bench.sent if isinstance(each, Progress)] == [10, 20, 30, 40]
+
+
+def test_a_stint_of_no_steps_hands_in_what_the_first_has_made() -> None:
+    bench = delayed()
+    bench.order(train(1, steps=STEPS, hand_in=False, is_fresh=True))
+    bench.order(train(2, first=STEPS, steps=0))
+    assert bench.sent[-1] == Contribution(2, 7, steps=4, tokens=40, loss=0.5)
+
+
+def test_the_next_round_counts_from_nothing() -> None:
+    bench = delayed()
+    bench.order(train(1, 7, steps=STEPS, is_fresh=True))
+    bench.order(train(2, 8, steps=STEPS, hand_in=False))
+    bench.order(train(3, 8, first=STEPS, steps=0))
+    assert bench.sent[-1] == Contribution(3, 8, steps=4, tokens=40, loss=0.5)
+
+
+def test_a_worker_that_begins_with_the_second_stint_has_nothing_to_weigh() -> None:
+    """The one that made the first is dead."""
+    bench = delayed()
+    bench.order(train(2, first=STEPS, steps=0))
+    assert bench.sent[-1] == Contribution(2, 7, steps=0, tokens=0, loss=None)
+    assert bench.contribution.tolist() == [0.0, 0.0, 0.0]
+
+
+def test_a_hand_in_ends_the_first_stint_and_the_second_goes_on_to_nothing() -> None:
+    bench = delayed()
+    bench.trainer.before_step = lambda step: bench.orders.take(HandIn(1)) if step == 2 else None
+    bench.order(train(1, steps=3, hand_in=False, is_fresh=True))
+    bench.orders.take(HandIn(2))
+    bench.order(train(2, first=3, steps=1))
+    assert bench.sent[-2:] == [Trained(1, 7), Contribution(2, 7, steps=2, tokens=20, loss=0.5)]
+    assert bench.contribution.tolist() == [4.0, 4.0, 4.0]
+
+
+def test_weights_go_on_while_an_answer_is_under_way_and_go_back_where_it_lands() -> None:
+    bench = delayed()
+    bench.order(train(1, 7, steps=STEPS, is_fresh=True))
+    assert bench.trainer.weights.tolist() == [-7.0] * 3
+    bench.parameters.fill(5.0)
+    bench.order(train(2, 8, steps=1, hand_in=False))
+    assert bench.trainer.weights.tolist() == [-9.0] * 3
+    bench.order(train(3, 8, first=1, steps=1, version=7, landings=(Landing(7, True, True, 3, ()),)))
+    assert bench.trainer.weights.tolist() == [3.0] * 3
+    bench.order(train(4, 8, first=2, steps=1, version=7, landings=(Landing(7, True, True, 3, ()),)))
+    assert bench.trainer.weights.tolist() == [1.0] * 3, "an answer that has landed does not land again"
+
+
+def test_a_fragment_is_as_much_of_the_contribution_as_its_numbers() -> None:
+    layout = Layout({"layers.0.w": (2,), "norm": (1,)})
+    bench = Bench(Streaming(layout, 1, STEPS, 0, 0.0, 1.0, 0.0))
+    bench.order(train(1, 1, is_fresh=True))
+    assert bench.contribution.tolist() == [8.0] * 3
+    two = Bench(Streaming(Layout({"layers.0.w": (1,), "layers.1.w": (1,), "norm": (1,)}), 2, 6, 0, 0.0, 1.0, 0.0))
+    two.order(train(1, 1, steps=2, is_fresh=True))
+    assert two.contribution[0] == 4.0
+    assert two.sent[-1] == Contribution(1, 1, steps=2, tokens=20, loss=0.5)
+
+
+# -- gradients ----------------------------------------------------------------------------------------------
+
+
+def test_a_gradient_is_handed_in_and_no_weight_is_moved() -> None:
+    bench = ddp()
+    bench.order(train(1, 7, lane=3, steps=1, is_fresh=True))
+    assert bench.steps() == [1]
+    assert bench.sent[-1] == Contribution(1, 7, steps=1, tokens=10, loss=0.5)
+    assert bench.contribution.tolist() == [3.0] * 3
+    assert bench.trainer.weights.tolist() == [1.0] * 3
+    assert bench.trainer.steps == 0
+
+
+def test_a_gradient_is_clipped_by_who_made_it() -> None:
+    bench = ddp(clip=0.5)
+    bench.order(train(1, 7, lane=3, steps=1, is_fresh=True))
+    assert float(torch.from_numpy(bench.contribution).norm()) == pytest.approx(0.5)
+
+
+def test_who_is_asked_before_its_gradient_hands_in_zeros_of_no_weight() -> None:
+    bench = ddp()
+    bench.contribution[:] = 9.0  # that of the round before
+    bench.orders.take(HandIn(1))
+    bench.order(train(1, 7, steps=1, is_fresh=True))
+    assert bench.sent == [Contribution(1, 7, steps=0, tokens=0, loss=None)]
+    assert bench.contribution.tolist() == [0.0] * 3
+
+
+def test_the_next_gradient_is_taken_at_what_landed() -> None:
+    bench = ddp()
+    bench.order(train(1, 7, steps=1, is_fresh=True))
+    bench.parameters.fill(5.0)
+    bench.order(train(2, 8, steps=1, version=7, landings=(Landing(7, True, True, 3, ()),)))
+    assert bench.trainer.weights.tolist() == [5.0] * 3
+    assert bench.sent[-1] == Contribution(2, 8, steps=1, tokens=10, loss=0.5)
