@@ -19,6 +19,8 @@ from dataclasses import dataclass
 
 from shoal.node.methods.timetable import Timetable
 
+MOST_LANDINGS = 64  # of an order: who was away for longer is told of the latest
+
 
 @dataclass(frozen=True, slots=True)
 class Stint:
@@ -41,14 +43,14 @@ class Agenda:
         self._base = 0  # the newest round that is committed here
         self._round = 1  # the one that is trained
         self._is_late = False  # in its second stint, or about to be
-        self._landed = 0  # the newest round whose answer the worker has taken
+        self.landed = 0  # the newest round whose answer the worker has taken
         self._is_fresh = True
         self.running: Stint | None = None
 
     def begin(self, base: int) -> Stint | None:
         """The state of round `base` has come from elsewhere: all starts anew from it."""
         self._is_fresh = True
-        self._landed = base - 1 if self._timetable.delay else base
+        self.landed = base - 1 if self._timetable.delay else base
         return self._turn_to(base)
 
     def committed(self, base: int) -> Stint | None:
@@ -63,7 +65,7 @@ class Agenda:
         stint, self.running = self.running, None
         assert stint is not None
         self._is_fresh = False
-        self._landed = max((self._landed, *stint.landings))
+        self.landed = max((self.landed, *stint.landings))
         if stint.hand_in:
             self._round, self._is_late = stint.round + 1, False
         else:
@@ -84,7 +86,8 @@ class Agenda:
         if early:
             first, length, due = 0, delay, round - 2
         else:
-            first, length, due = delay, steps - delay, round - 1 if delay < steps else self._landed
-        landings = tuple(range(self._landed + 1, min(due, self._base) + 1))
+            first, length, due = delay, steps - delay, round - 1 if delay < steps else self.landed
+        newest = min(due, self._base)
+        landings = tuple(range(max(self.landed, newest - MOST_LANDINGS) + 1, newest + 1))
         self.running = Stint(round, first, length, not early, landings, self._is_fresh)
         return self.running

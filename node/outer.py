@@ -5,7 +5,7 @@ All of it runs on the CPU in fp32, so that every member computes the same bits f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -85,7 +85,8 @@ class OuterState:
         """What a worker is told of a round."""
         proposal = event.decision.certificate.proposal
         chunks = zip(self.bounds(proposal.round), event.counted, strict=True)
-        return Outcome(sum(map(bool, proposal.weights)), tuple(Range(*bound) for bound, was in chunks if not was))
+        missed = _joined(bound for bound, was in chunks if not was)
+        return Outcome(sum(map(bool, proposal.weights)), tuple(Range(*each) for each in missed))
 
     def bounds(self, round: int) -> Sequence[tuple[int, int]]:
         """Where the chunks of a round's contributions begin and end."""
@@ -147,6 +148,16 @@ class OuterState:
             yield piece
         self.answers = {kept: value for kept, value in self.answers.items() if kept == round - 1}
         self.answers[round] = answer.numpy()
+
+
+def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same numbers, those that touch in one: owners have neighbours, so what was missed is a few ranges."""
+    joined: list[tuple[int, int]] = []
+    for start, stop in ranges:
+        if joined and joined[-1][1] == start:
+            start = joined.pop()[0]
+        joined.append((start, stop))
+    return joined
 
 
 def _initial(manifest: Manifest) -> CommittedState:

@@ -51,7 +51,7 @@ class Training:
         self._outer = outer
         self._agenda = Agenda(outer.timetable, last)
         self._lane = 0
-        self._outcomes: dict[int, Outcome] = {}  # of rounds that were committed since we began anew
+        self._outcomes: dict[int, Outcome] = {}  # of committed rounds that the worker may not know yet
         self._submit = submit
         self._spawn = spawn
         self._begun = 0  # how often we began anew
@@ -84,7 +84,8 @@ class Training:
 
     def note(self, round: int, outcome: Outcome) -> None:
         """A round is applied here."""
-        self._outcomes[round] = outcome
+        landed = self._agenda.landed
+        self._outcomes = {past: known for past, known in self._outcomes.items() if past > landed} | {round: outcome}
 
     def committed(self, base: int, lane: int) -> None:
         """Round `base` is the newest that is applied; `lane` is whose data we read in the next."""

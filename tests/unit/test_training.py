@@ -189,3 +189,16 @@ async def test_the_loss_of_a_worker_is_trouble_until_the_next_makes_a_step(bench
     bench.worker.on_progress(progress(3))
     assert bench.training.trouble == ""
     await bench.settle()
+
+
+@pytest.mark.asyncio
+async def test_what_became_of_a_round_is_forgotten_once_the_worker_knows_it(bench: Bench) -> None:
+    """Rounds of single steps are many: nothing may grow with their number."""
+    bench.training.begin(2, lane=2)
+    for round in range(3, 203):
+        bench.worker.on_contribution(contribution(round))
+        bench.training.note(round, Outcome(4, ()))
+        bench.training.committed(round, lane=0)
+        await bench.settle()
+        assert bench.worker.orders[-1].landings == (Landing(round, True, False, 4, ()),)
+    assert len(bench.training._outcomes) < 5

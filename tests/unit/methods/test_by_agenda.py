@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shoal.node.agenda import Agenda, Stint
+from shoal.node.agenda import MOST_LANDINGS, Agenda, Stint
 from shoal.node.layout import Layout
 from shoal.node.methods.co2 import CO2
 from shoal.node.methods.delayed import DelayedDiLoCo
@@ -139,6 +139,21 @@ def test_a_state_from_elsewhere_begins_anew() -> None:
     assert one.begin(7) == Stint(8, 0, 5, False, (), is_fresh=True)
     assert one.done() == Stint(8, 5, 0, True, ())
     assert one.done() == Stint(9, 0, 5, False, (7,))  # it lapses: what it brought is in the state already
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_who_was_away_for_long_is_told_of_the_latest_rounds_only(name: str) -> None:
+    """An order has to fit into a frame."""
+    one = agenda(METHODS[name])
+    one.begin(0)
+    stints = [one.committed(base) for base in range(1, 5000)]
+    assert one.landed <= 0, "the worker has answered nothing"
+    assert all(stint is not None and len(stint.landings) <= MOST_LANDINGS for stint in stints)
+    last = stints[-1]
+    assert last is not None
+    assert last.landings[-1] in (4998, 4999)
+    one.done()
+    assert one.landed == last.landings[-1]
 
 
 # -- timetables ---------------------------------------------------------------------------------------------

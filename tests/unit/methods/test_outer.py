@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ from shoal.node.methods.streaming import Streaming
 from shoal.node.outer import OuterState
 from shoal.node.schedule import rate
 from shoal.node.shm import FloatArray
+from shoal.node.worker_messages import Range
+from shoal.protocol.milestones import Committed
 from shoal.protocol.wire import Payload
 
 MODEL = ModelSpec(vocab=64, dim=16, layers=3, heads=2, kv_heads=1, hidden=32, context=16)
@@ -119,6 +122,30 @@ def test_a_worker_is_shown_the_means_of_the_last_two_rounds_if_the_method_wants_
         assert all(np.array_equal(state.answers[each], means[each]) for each in state.answers)
     assert not other.answers
     assert all(torch.equal(vectors(state)[name], vectors(other)[name]) for name in vectors(state))
+
+
+def test_what_a_round_has_missed_is_told_in_few_words_however_many_chunks_there_are() -> None:
+    """Chunks are many, and neighbours have one owner: a worker is told of ranges, not of chunks."""
+    state = outer("sparseloco")
+    chunks = len(state.bounds(1))
+    assert chunks > 4
+    edges = [state.bounds(1)[index] for index in (0, 2, 3, chunks - 1)]
+
+    def missed(counted: list[bool]) -> tuple[Range, ...]:
+        return state.outcome(committed(counted)).missed
+
+    assert missed([True] * chunks) == ()
+    assert missed([False] * chunks) == (Range(0, state.elements),)
+    partly = [True, True, False, False, *[True] * (chunks - 5), False]
+    assert missed(partly) == (Range(edges[1][0], edges[2][1]), Range(*edges[3]))
+    assert state.outcome(committed(partly)).members == 2
+
+
+def committed(counted: list[bool]) -> Committed:
+    """Round 1, by three members of whom one had nothing to add."""
+    proposal = SimpleNamespace(round=1, weights=(5, 0, 7))
+    decision = SimpleNamespace(certificate=SimpleNamespace(proposal=proposal))
+    return Committed(decision, tuple(counted))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["sparseloco", "streaming-diloco", "ddp"])
