@@ -29,7 +29,8 @@ METHODS = {  # what is done, up to the words on codecs
     "co2": "{steps} alone, while the average of the weights before them is made; weights are sent",
     "streaming-diloco": "{steps} alone, in which each fragment of the model is averaged once, one after the other; "
     "changes are sent",
-    "sparseloco": "{steps} alone, then an average of the largest changes, the others wait for later rounds; they are sent",
+    "sparseloco": "{steps} alone, then an average of the largest changes, the others wait for later rounds; they are "
+    "sent",
 }
 
 

@@ -15,10 +15,9 @@ from typing import Any
 
 from shoal.node.corpus import stdlib_corpus
 from shoal.node.exits import Exit
-from shoal.node.lab.crowd import Crowd
-from shoal.node.lab.network import Network
-from shoal.node.lab.registry import METHODS, WrongSetting, parse, plan
-from shoal.node.lab.study import Result, Study, run
+from shoal.node.lab.registry import METHODS, WrongSetting, parse
+from shoal.node.lab.study import Result, run
+from shoal.node.lab.training import Training, prepare
 from shoal.node.manifest import Manifest, ModelSpec, load_manifest
 from shoal.node.method_spec import MethodSpec
 from shoal.protocol.errors import LocalError
@@ -40,31 +39,34 @@ def main(arguments: Sequence[str] | None = None) -> Exit:
         parse(options.method, options.settings)  # before anything takes time
         manifest = _manifest(options)
         corpus = stdlib_corpus()
-        crowd = Crowd(manifest, corpus.train, options.workers, options.steps)
-        made = plan(options.method, options.settings, crowd, manifest.method.inner_steps)
+        study, crowd = prepare(_training(options), manifest, corpus.train)
     except (LocalError, WrongSetting) as error:
         parser.error(str(error))
-    network = Network(
-        made.method.exchange,
-        options.workers,
-        manifest.seed,
-        lose=options.lose,
-        degree=made.degree,
-        values=made.values,
-    )
 
     def tell(step: int, loss: float) -> None:
         if step % max(1, options.steps // TOLD) == 0:
             print(f"step {step} of {options.steps}: training loss {loss:.4f}", file=sys.stderr, flush=True)
 
     try:
-        study = Study(crowd, made.method, network)
-        result = run(study, crowd, corpus, options.steps, options.validation, None if options.json else tell)
+        told = None if options.json else tell
+        result = run(study, crowd, corpus, options.steps, options.validation, told, options.every)
     except LocalError as error:
         print(f"the training failed: {error}", file=sys.stderr)
         return Exit.FAILED
     print(json.dumps(_table(options, result)) if options.json else _lines(options, result))
     return Exit.OK
+
+
+def _training(options: argparse.Namespace) -> Training:
+    return Training(
+        options.method,
+        tuple(options.settings),
+        options.workers,
+        options.lanes,
+        options.steps,
+        options.warm,
+        options.lose,
+    )
 
 
 def _manifest(options: argparse.Namespace) -> Manifest:
@@ -88,8 +90,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--inner-steps", type=_positive, help="from one exchange to the next; default: the manifest's")
     parser.add_argument("--seed", type=_seed, help="default: the manifest's")
     parser.add_argument("--manifest", type=Path, help="model and inner training; default: a small model")
+    parser.add_argument("--warm", type=_steps, default=0, help="first steps that are made together, as by ddp")
+    parser.add_argument("--lanes", type=_positive, default=1, help="batches that each worker takes together as one")
     parser.add_argument("--lose", type=_share, default=0.0, help="the probability that an exchange fails")
     parser.add_argument("--validation", type=_text, default=64 << 10, help="bytes of held-out text, from its beginning")
+    parser.add_argument("--every", type=_positive, help="steps from one look at the averaged model to the next")
     parser.add_argument("--json", action="store_true", help="the result as one line of JSON")
     parser.add_argument("settings", nargs="*", metavar="key=value", help="settings of the method")
     return parser
@@ -104,6 +109,10 @@ def _number(text: str, least: int, most: int) -> int:
 
 def _positive(text: str) -> int:
     return _number(text, 1, 100_000)
+
+
+def _steps(text: str) -> int:
+    return _number(text, 0, 100_000)
 
 
 def _seed(text: str) -> int:
@@ -125,14 +134,16 @@ def _share(text: str) -> float:
 
 
 def _lines(options: argparse.Namespace, result: Result) -> str:
-    last = result.curve[-LAST:]
+    last, traffic = result.curve[-LAST:], result.traffic
     return "\n".join(
         (
             f"{options.method}: {options.workers} workers, {options.steps} steps, {result.parameters} parameters",
             f"training loss     {result.curve[0]:.4f} at first, {sum(last) / len(last):.4f} over the last {len(last)}",
             f"validation loss   {result.merged:.4f} of the averaged model",
             f"                  {result.mean:.4f} of a replica on average, {result.spread:.4f} between best and worst",
-            f"bytes sent        {result.sent:.1f} per parameter and worker; as many received",
+            f"bytes sent        {traffic.sent:.1f} per parameter and worker; as many received",
+            f"                  contributions are {traffic.contributed:.1f}, answers {traffic.answered:.1f}, the "
+            f"greatest exchange {result.greatest:.2f}",
             f"exchanges         {result.answers} answered, {result.missed} not, counted by workers",
         )
     )
@@ -148,7 +159,11 @@ def _table(options: argparse.Namespace, result: Result) -> dict[str, Any]:
         "training_loss": [_finite(each) for each in result.curve],
         "validation_loss": _finite(result.merged),
         "replica_losses": [_finite(each) for each in result.replicas],
-        "bytes_sent_per_parameter": result.sent,
+        "validation_curve": [(step, _finite(loss)) for step, loss in result.validation],
+        "bytes_sent_per_parameter": result.traffic.sent,
+        "bytes_contributed_per_parameter": result.traffic.contributed,
+        "bytes_answered_per_parameter": result.traffic.answered,
+        "greatest_exchange_per_parameter": result.greatest,
         "answered": result.answers,
         "missed": result.missed,
     }

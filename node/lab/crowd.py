@@ -1,9 +1,7 @@
 """Many virtual workers that train at once: their weights are the rows of one matrix.
 
-All make the same inner step on batches of their own. Gradients are taken one worker after the other with one model,
-then AdamW is one call for all. One call for the gradients, too (torch.func.vmap), does not pay on a CPU: with 8
-workers, the laboratory's model and one thread it took 94 ms of processor time against 69 at a batch of 4, and 195
-against 117 at 8, as attention's fused kernel has no rule for vmap and must be made of plain products. Rows never meet.
+All make the same inner step on batches of their own: gradients by one pass for all (many.py), then AdamW, which is one
+call for all, too. Rows never meet, but in steps that are made together.
 
 Shapes: M workers, d parameters, B sequences of T + 1 tokens.
 """
@@ -13,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from shoal.node.lab import many
 from shoal.node.lanes import lane_batch
 from shoal.node.layout import Layout
 from shoal.node.manifest import Manifest
@@ -25,15 +24,28 @@ EPSILON = 1e-8  # AdamW's
 class Crowd:
     """The weights of all workers, (M, d), and each one's AdamW."""
 
-    def __init__(self, manifest: Manifest, text: Tensor, workers: int, steps: int) -> None:
-        """All begin equal. `text` is a uint8 vector; `steps` is the length of the whole run, for the schedule."""
-        self.manifest, self.workers = manifest, workers
-        self._text, self._total = text, steps
+    def __init__(
+        self,
+        manifest: Manifest,
+        text: Tensor,
+        workers: int,
+        steps: int,
+        *,
+        lanes: int = 1,
+        device: str = "cpu",
+    ) -> None:
+        """All begin equal. `text` is a uint8 vector; `steps` is the length of the whole run, for the schedule.
+
+        `lanes`: how many batches a worker takes together as one, those of its own lanes.
+        """
+        self.manifest, self.workers, self.device = manifest, workers, torch.device(device)
+        self._text, self._total, self._lanes = text, steps, lanes
         self._model: Llama = build(manifest.model, manifest.seed)
         self.layout = Layout.of(self._model)
-        self.weights = self.layout.read(self._model).repeat(workers, 1)
+        self.weights = self.layout.read(self._model).to(self.device).repeat(workers, 1)
+        self._model.to(self.device)
         self._first, self._second = torch.zeros_like(self.weights), torch.zeros_like(self.weights)
-        self._decayed = decayed(self.layout)
+        self._decayed = decayed(self.layout).to(self.device)
         self._made = 0
 
     def model_of(self, weights: Tensor) -> Llama:
@@ -43,20 +55,18 @@ class Crowd:
 
     def gradients(self, step: int) -> tuple[Tensor, Tensor]:
         """Each worker's gradient, (M, d), at its weights on its batch of inner step `step` (from 1); its loss, (M,)."""
-        gradients, losses = torch.empty_like(self.weights), torch.empty(self.workers)
-        for lane, weights in enumerate(self.weights):
-            model = self.model_of(weights)
-            loss = model.loss(self._batch(lane, step))
-            parts = torch.autograd.grad(loss, list(model.parameters()))
-            gradients[lane] = torch.cat([part.flatten() for part in parts])
-            losses[lane] = loss.detach()
-        return gradients, losses
+        tokens = torch.stack([self._batch(worker, step) for worker in range(self.workers)])
+        return many.gradients(self.manifest.model, self.layout, self.weights, tokens.to(self.device))
 
-    def step(self, step: int) -> Tensor:
-        """One inner step of all; their losses, (M,), before it."""
+    def step(self, step: int, *, together: bool = False) -> Tensor:
+        """One inner step of all; their losses, (M,), before it.
+
+        `together`: each by the mean of all their gradients, clipped one by one, as data-parallel training has it.
+        """
         gradients, losses = self.gradients(step)
         norms = gradients.norm(dim=1, keepdim=True)
-        self._update(gradients * (self.manifest.method.clip / (norms + 1e-6)).clamp(max=1.0), step)
+        clipped = gradients * (self.manifest.method.clip / (norms + 1e-6)).clamp(max=1.0)
+        self._update(clipped.mean(0).expand_as(clipped) if together else clipped, step)
         return losses
 
     def rate(self, step: int) -> float:
@@ -76,9 +86,11 @@ class Crowd:
         spread = self._second.sqrt().div_((1 - two**count) ** 0.5).add_(EPSILON)
         self.weights.addcdiv_(self._first, spread, value=-rate / (1 - one**count))
 
-    def _batch(self, lane: int, step: int) -> Tensor:
-        spec, manifest = self.manifest.method, self.manifest
-        return lane_batch(self._text, manifest.seed, lane, 0, step, spec.batch, manifest.model.context)
+    def _batch(self, worker: int, step: int) -> Tensor:
+        """(B, T + 1), of all its lanes."""
+        own = range(worker * self._lanes, (worker + 1) * self._lanes)
+        spec, seed, context = self.manifest.method, self.manifest.seed, self.manifest.model.context
+        return torch.cat([lane_batch(self._text, seed, lane, 0, step, spec.batch, context) for lane in own])
 
 
 def decayed(layout: Layout) -> Tensor:

@@ -7,11 +7,11 @@ With probability `lose`, by a hash of the seed, the exchange and who is concerne
 - GRAPH: a worker, who neither sends nor gets anything. Its neighbours keep its weight for themselves, so the mean over
   all stays as it is; who has no neighbour left has no answer.
 
-Bytes are those that a worker sends, in the mean over all workers; it receives as many. What fails counts nothing.
+Bytes are those of one worker, in the mean over all workers. What fails counts nothing.
 
 - MEAN: each owns a share of the vector, gets it of M - 1 others and sends them its mean: (M - 1) / M of the
-  contribution by its codec, and as much of the mean in fp32.
-- PAIR and GRAPH: each sends its payload to its partner, or to each neighbour.
+  contribution by its codec go out, and as much of the mean in fp32 comes back. As an owner each does the reverse, too.
+- PAIR and GRAPH: each sends its payload to its partner, or to each neighbour, and gets theirs.
 """
 
 from __future__ import annotations
@@ -33,11 +33,39 @@ FP32 = codec("fp32")
 HASHES = 2**64
 
 
+class Traffic(NamedTuple):
+    """Bytes of one worker in one exchange."""
+
+    contributed: float  # what it has to say
+    answered: float  # what comes back to it
+    sent: float  # all that leaves it, as an owner of others' contributions as well; as much arrives
+
+    @classmethod
+    def of_mean(cls, members: int, size: int, values: Codec) -> Traffic:
+        """Of a MEAN of `size` numbers, contributions being in the codec `values`."""
+        share = (members - 1) / members
+        there, back = share * values.bytes_for(size), share * FP32.bytes_for(size)
+        return cls(there, back, there + back)
+
+    @classmethod
+    def of_payloads(cls, count: float, size: int) -> Traffic:
+        """Of so many payloads that are sent, and as many that come, each of `size` numbers in fp32."""
+        much = count * FP32.bytes_for(size)
+        return cls(much, much, much)
+
+    def plus(self, other: Traffic) -> Traffic:
+        """The sums."""
+        return Traffic(*(one + two for one, two in zip(self, other, strict=True)))
+
+
+NO_TRAFFIC = Traffic(0.0, 0.0, 0.0)
+
+
 class Outcome(NamedTuple):
     """Of one exchange."""
 
     answers: list[Answer | None]  # of each worker
-    sent: float  # bytes, by one worker, in the mean over all
+    traffic: Traffic  # of one worker, in the mean over all
 
 
 class Network:
@@ -68,9 +96,9 @@ class Network:
     def _mean(self, number: int, payloads: Sequence[Tensor]) -> Outcome:
         members, size = len(payloads), payloads[0].numel()
         if self._fails(number):
-            return Outcome([None] * members, 0.0)
-        sent = (members - 1) / members * (self._values.bytes_for(size) + FP32.bytes_for(size))
-        return Outcome([Answer(merge(torch.stack(list(payloads))), members)] * members, sent)
+            return Outcome([None] * members, NO_TRAFFIC)
+        answer = Answer(merge(torch.stack(list(payloads))), members)
+        return Outcome([answer] * members, Traffic.of_mean(members, size, self._values))
 
     def _pairs(self, number: int, payloads: Sequence[Tensor]) -> Outcome:
         answers: list[Answer | None] = [None] * len(payloads)
@@ -82,7 +110,7 @@ class Network:
             for own, place in enumerate(places):
                 answers[place] = Answer(value, 2, own)
         served = sum(answer is not None for answer in answers)
-        return Outcome(answers, served / len(payloads) * FP32.bytes_for(payloads[0].numel()))
+        return Outcome(answers, Traffic.of_payloads(served / len(payloads), payloads[0].numel()))
 
     def _graph(self, number: int, payloads: Sequence[Tensor]) -> Outcome:
         graph = neighbours(self._seed, number, self._names, self._probability)
@@ -95,7 +123,7 @@ class Network:
                 others = [payloads[int(other)] for other in weights]
                 answers[int(name)] = Answer(mix(payloads[int(name)], others, list(weights.values())), 1 + len(others))
             edges += len(weights)
-        return Outcome(answers, edges / len(payloads) * FP32.bytes_for(payloads[0].numel()))
+        return Outcome(answers, Traffic.of_payloads(edges / len(payloads), payloads[0].numel()))
 
     def _fails(self, number: int, *whom: str) -> bool:
         found = digest("losses of a laboratory", self._seed, number.to_bytes(8, "little"), *map(str.encode, whom))

@@ -5,6 +5,9 @@ what is due is applied and merged, or lapses. Agreed vectors are there once, as 
 worker has. What an exchange comes to is known at once and kept until it is due. A contribution whose exchange fails
 leaves the private vectors as they were.
 
+A warm start are first steps that all make together, as data-parallel training has it; the method begins after them,
+from where they have led, and counts its own steps. Workers may train on a GPU; what is exchanged is on the CPU.
+
 The result of a run is the model of averaged weights; where nothing is agreed single replicas are no part of it but
 of interest. Losses are in nats per byte. Nothing here is random but by the seed.
 """
@@ -21,7 +24,7 @@ from torch import Tensor
 from shoal.node.corpus import Corpus
 from shoal.node.evaluate import validation_loss
 from shoal.node.lab.crowd import Crowd
-from shoal.node.lab.network import Network
+from shoal.node.lab.network import FP32, NO_TRAFFIC, Network, Traffic
 from shoal.node.methods.gossip import merge
 from shoal.node.methods.method import Answer, Exchange, Method, Vectors, applied
 
@@ -36,8 +39,10 @@ class Result:
     curve: tuple[float, ...]  # of each step the training loss, the mean over workers
     replicas: tuple[float, ...]  # of each worker's weights the validation loss
     merged: float  # validation loss of the mean of their weights
+    validation: tuple[tuple[int, float], ...]  # now and then: (steps made, validation loss of that mean)
     parameters: int
-    sent: float  # bytes per parameter that a worker sent in the whole run, on average; it received as many
+    traffic: Traffic  # of the whole run, in bytes per parameter, of a worker on average
+    greatest: float  # of the greatest exchange the bytes sent, per parameter
     answers: int  # how often a worker got one, all together
     missed: int  # how often a worker sent something and got none
 
@@ -53,16 +58,20 @@ class Result:
 
 
 class Study:
-    """The workers of one training."""
+    """The workers of one training; `warm` is how many steps they make together at first."""
 
-    def __init__(self, crowd: Crowd, method: Method, network: Network) -> None:
-        self._crowd, self._method, self._network = crowd, method, network
-        self._agreed, private = method.begin(crowd.weights[0].clone())
-        self._private: list[Vectors] = [private] * crowd.workers  # vectors are replaced, never written to
+    def __init__(self, crowd: Crowd, method: Method, network: Network, warm: int = 0) -> None:
+        self._crowd, self._method, self._network, self._warm = crowd, method, network, warm
+        self._begin()
         self._under_way: dict[int, list[tuple[int, Answers]]] = {}  # by the step of the launch
         self._applied: Counter[int] = Counter()  # of each part
         self._exchanges, self._step = 0, 0
-        self.sent, self.answers, self.missed = 0.0, 0, 0
+        self.traffic, self.greatest = NO_TRAFFIC, 0.0
+        self.answers, self.missed = 0, 0
+
+    def _begin(self) -> None:
+        self._agreed, private = self._method.begin(_on_cpu(self._crowd.weights[0]))
+        self._private: list[Vectors] = [private] * self._crowd.workers  # vectors are replaced, never written to
 
     @property
     def weights(self) -> Tensor:
@@ -72,11 +81,13 @@ class Study:
     def advance(self) -> float:
         """One step of all; the mean of their training losses."""
         self._step += 1
-        step, delay = self._step, self._method.delay
+        if self._step <= self._warm:
+            return self._advance_together()
+        step, delay = self._step - self._warm, self._method.delay
         if self._method.wants_gradients:
-            sources, losses = self._crowd.gradients(step)
+            sources, losses = self._crowd.gradients(self._step)
         else:
-            losses, sources = self._crowd.step(step), self._crowd.weights
+            losses, sources = self._crowd.step(self._step), self._crowd.weights
         for part in self._method.launches(step):
             answers = self._launch(part, sources)
             if delay:
@@ -90,14 +101,24 @@ class Study:
                 self._land(part, answers)
         return losses.mean().item()
 
+    def _advance_together(self) -> float:
+        losses = self._crowd.step(self._step, together=True)
+        self._count(Traffic.of_mean(self._crowd.workers, self._crowd.layout.size, FP32))
+        if self._step == self._warm:
+            self._begin()
+        return losses.mean().item()
+
+    def _count(self, traffic: Traffic) -> None:
+        self.traffic, self.greatest = self.traffic.plus(traffic), max(self.greatest, traffic.sent)
+
     def _launch(self, part: int, sources: Tensor) -> Answers:
         made = [
-            self._method.contribute(part, source.clone(), self._agreed, private)
+            self._method.contribute(part, _on_cpu(source), self._agreed, private)
             for source, private in zip(sources, self._private, strict=True)
         ]
-        answers, sent = self._network.exchange(self._exchanges, [each.payload for each in made])
+        answers, traffic = self._network.exchange(self._exchanges, [each.payload for each in made])
         self._exchanges += 1
-        self.sent += sent
+        self._count(traffic)
         for worker, (each, answer) in enumerate(zip(made, answers, strict=True)):
             if answer is None:
                 self.missed += 1
@@ -113,7 +134,7 @@ class Study:
             self._agreed = applied(self._method, part, self._agreed, answer)
             answers = [answer] * len(answers)
         for worker, each in enumerate(answers):
-            theta, private = self._crowd.weights[worker].clone(), self._private[worker]
+            theta, private = _on_cpu(self._crowd.weights[worker]), self._private[worker]
             if each is None:
                 merged = self._method.lapse(part, theta, self._agreed, private, len(answers))
             else:
@@ -122,20 +143,48 @@ class Study:
             self._private[worker] = merged.private
 
 
-def run(study: Study, crowd: Crowd, corpus: Corpus, steps: int, validation: int, tell: Tell | None = None) -> Result:
-    """So many steps, and the losses on the first `validation` bytes of the held-out text; `tell` hears of each step."""
-    curve = []
-    for step in range(1, steps + 1):
-        curve.append(study.advance())
-        if tell is not None:
-            tell(step, curve[-1])
+def run(
+    study: Study,
+    crowd: Crowd,
+    corpus: Corpus,
+    steps: int,
+    validation: int,
+    tell: Tell | None = None,
+    every: int | None = None,
+) -> Result:
+    """So many steps, and the losses on the first `validation` bytes of the held-out text; `tell` hears of each step.
+
+    The averaged model is looked at after `every` steps, too.
+    """
 
     def loss(weights: Tensor) -> float:
         return validation_loss(crowd.model_of(weights), corpus.validation[:validation], crowd.manifest.model.context)
 
+    curve, looked_at = [], []
+    for step in range(1, steps + 1):
+        curve.append(study.advance())
+        if tell is not None:
+            tell(step, curve[-1])
+        if every is not None and step % every == 0 and step < steps:
+            looked_at.append((step, loss(merge(study.weights))))
     rows = study.weights
     alike = all(torch.equal(row, rows[0]) for row in rows[1:])
     replicas = (loss(rows[0]),) * len(rows) if alike else tuple(loss(row) for row in rows)
     merged = replicas[0] if alike else loss(merge(rows))
     size = crowd.layout.size
-    return Result(tuple(curve), replicas, merged, size, study.sent / size, study.answers, study.missed)
+    return Result(
+        tuple(curve),
+        replicas,
+        merged,
+        (*looked_at, (steps, merged)),
+        size,
+        Traffic(*(each / size for each in study.traffic)),
+        study.greatest / size,
+        study.answers,
+        study.missed,
+    )
+
+
+def _on_cpu(row: Tensor) -> Tensor:
+    """A copy there."""
+    return row.to("cpu", copy=True)

@@ -110,6 +110,32 @@ def test_the_words_in_the_document_are_those_of_the_picture() -> None:
     assert "\n".join(lines(told, WIDE, blocks=True)) in (docs / "rounds.md").read_text(encoding="utf-8")
 
 
+def convergence(*words: str) -> str:
+    command = [sys.executable, str(BENCHMARKS / "convergence.py"), *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=600).stdout
+
+
+def test_every_method_is_trained_beside_alone_and_joined_and_once_only(tmp_path: Path) -> None:
+    words = ["--tiny", "--steps", "4", "--seeds", "1", "--jobs", "1", "--out", str(tmp_path)]
+    said = convergence(*words)
+    lines = [json.loads(line) for line in (tmp_path / "convergence.jsonl").read_text().splitlines()]
+    names = [line["name"] for line in lines]
+    assert names[:2] == ["alone", "joined"]
+    assert len(names) == len(set(names)) == 11
+    assert all(line["loss"] < 5.6 for line in lines)
+    assert all(f"| `{name}` |" in said for name in names[2:])
+    assert (tmp_path / "convergence.svg").read_text().count("joined") >= 1
+    again = convergence(*words)
+    assert again == said[said.index("| | validation") :]
+
+
+@pytest.mark.slow
+def test_the_larger_model_of_the_convergence_benchmark_trains(tmp_path: Path) -> None:
+    convergence("--full", "--steps", "2", "--seeds", "1", "--only", "diloco", "--out", str(tmp_path))
+    [line] = (tmp_path / "convergence.jsonl").read_text().splitlines()
+    assert json.loads(line)["parameters"] > 3_000_000
+
+
 def test_the_limit_of_lines_is_that_of_their_best_shares() -> None:
     program = """
 from lab import limit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shoal.node.lab.network import Network
+from shoal.node.lab.network import NO_TRAFFIC, Network
 from shoal.node.methods.method import Answer, Exchange
 from shoal.protocol.compression import codec
 
@@ -23,31 +23,31 @@ def mixed(payloads: list[torch.Tensor], answers: list[Answer | None]) -> torch.T
 
 def test_a_mean_is_the_same_for_all_and_travels_twice() -> None:
     payloads = draws(4)
-    answers, sent = Network(Exchange.MEAN, 4, 0).exchange(0, payloads)
+    answers, traffic = Network(Exchange.MEAN, 4, 0).exchange(0, payloads)
     assert all(each is answers[0] for each in answers)
     assert answers[0] is not None
     assert answers[0].members == 4
     assert torch.allclose(answers[0].value, torch.stack(payloads).mean(0), atol=1e-6)
-    assert sent == 2 * 0.75 * 4 * SIZE
+    assert traffic == (0.75 * 4 * SIZE, 0.75 * 4 * SIZE, 2 * 0.75 * 4 * SIZE)
 
 
 def test_one_worker_sends_nothing() -> None:
-    assert Network(Exchange.MEAN, 1, 0).exchange(0, draws(1)).sent == 0
+    assert Network(Exchange.MEAN, 1, 0).exchange(0, draws(1)).traffic == NO_TRAFFIC
 
 
 def test_a_codec_makes_contributions_smaller_and_not_their_mean() -> None:
     values = [torch.zeros(4096)] * 2
-    _, sent = Network(Exchange.MEAN, 2, 0, values=codec("topk")).exchange(0, values)
-    assert sent == 0.5 * (120 + 4 * 4096)
+    _, traffic = Network(Exchange.MEAN, 2, 0, values=codec("topk")).exchange(0, values)
+    assert traffic == (60, 2 * 4096, 60 + 2 * 4096)
 
 
 @pytest.mark.parametrize("workers", [2, 5, 8])
 def test_partners_have_the_same_group_and_know_their_place(workers: int) -> None:
     payloads = draws(workers)
-    answers, sent = Network(Exchange.PAIR, workers, 7).exchange(3, payloads)
+    answers, traffic = Network(Exchange.PAIR, workers, 7).exchange(3, payloads)
     served = [place for place, each in enumerate(answers) if each is not None]
     assert len(served) == workers - workers % 2
-    assert sent == len(served) / workers * 4 * SIZE
+    assert traffic == (len(served) / workers * 4 * SIZE,) * 3
     for place in served:
         each = answers[place]
         assert each is not None
@@ -71,9 +71,9 @@ def test_a_graph_keeps_the_mean_also_where_workers_are_lost(lose: float) -> None
 
 
 def test_a_graph_costs_a_payload_for_each_neighbour() -> None:
-    answers, sent = Network(Exchange.GRAPH, 5, 1, degree=4).exchange(0, draws(5))
+    answers, traffic = Network(Exchange.GRAPH, 5, 1, degree=4).exchange(0, draws(5))
     assert all(each is not None and each.members == 5 for each in answers)
-    assert sent == 4 * 4 * SIZE
+    assert traffic == (4 * 4 * SIZE,) * 3
 
 
 @pytest.mark.parametrize("kind", list(Exchange))
@@ -84,9 +84,9 @@ def test_as_much_fails_as_was_asked_for(kind: Exchange) -> None:
     assert 0.15 < sum(missed) / 1600 < 0.35
     whole = {Exchange.MEAN: {0, 8}, Exchange.PAIR: {0, 2, 4, 6, 8}}.get(kind, set(range(9)))
     assert set(missed) <= whole
-    assert [each.sent == 0 for each in outcomes] == [missing == 8 for missing in missed]
+    assert [each.traffic == NO_TRAFFIC for each in outcomes] == [missing == 8 for missing in missed]
 
 
 @pytest.mark.parametrize("kind", list(Exchange))
 def test_where_all_is_lost_nobody_has_an_answer(kind: Exchange) -> None:
-    assert Network(kind, 6, 0, lose=1.0, degree=5).exchange(0, draws(6)) == ([None] * 6, 0)
+    assert Network(kind, 6, 0, lose=1.0, degree=5).exchange(0, draws(6)) == ([None] * 6, NO_TRAFFIC)

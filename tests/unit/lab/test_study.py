@@ -47,7 +47,7 @@ def test_diloco_of_one_worker_that_takes_its_own_step_is_plain_training() -> Non
 def test_diloco_whose_exchanges_all_fail_stays_where_it_was() -> None:
     result, weights = result_of("diloco", 2, lose=1.0)
     assert torch.equal(weights, crowd_of(2).weights)
-    assert (result.answers, result.missed, result.sent) == (0, 4, 0)
+    assert (result.answers, result.missed, result.traffic.sent) == (0, 4, 0)
 
 
 def test_delayed_diloco_applies_a_round_late() -> None:
@@ -69,11 +69,11 @@ def test_a_method_with_several_mixing_steps_exchanges_as_often() -> None:
     once, _ = result_of("gossip", 4, "neighbours=3")
     thrice, _ = result_of("gossip", 4, "neighbours=3", "mixing_steps=3")
     assert (once.answers, thrice.answers) == (8, 24)
-    assert thrice.sent == 3 * once.sent == 3 * 2 * 3 * 4  # rounds, neighbours, bytes
+    assert thrice.traffic.sent == 3 * once.traffic.sent == 3 * 2 * 3 * 4  # rounds, neighbours, bytes
 
 
 def test_traffic_is_counted_per_parameter() -> None:
-    sent = {name: result_of(name, 2)[0].sent for name in ("ddp", "diloco", "streaming-diloco", "noloco")}
+    sent = {name: result_of(name, 2)[0].traffic.sent for name in ("ddp", "diloco", "streaming-diloco", "noloco")}
     assert sent == {"ddp": 8 * 4, "diloco": 2 * 4, "streaming-diloco": pytest.approx(2 * 4), "noloco": 2 * 8}
 
 

@@ -1,0 +1,109 @@
+"""One training of convergence.py as a line of JSON, and the lines of those that are done.
+
+A line has what was asked for (`Job`) and what came of it; a loss that is no number is null. A job whose line is there
+is not trained again, so a calculation that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kit.recipes import SIZES, Recipe, manifest, training
+from shoal.node.corpus import Corpus, stdlib_corpus
+from shoal.node.lab.study import run
+from shoal.node.lab.training import prepare
+from shoal.protocol.errors import LocalError
+
+VALIDATION = 64 << 10  # bytes of held-out text
+LOOKS = 20  # at the averaged model, over a training
+
+Line = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One training: of a method or a reference, by a recipe."""
+
+    name: str
+    recipe: Recipe
+    seed: int
+    steps: int
+    size: str = "small"
+    choosing: bool = False  # for the grid: validated on other text than what is reported
+
+    def asked(self) -> Line:
+        """Its part of a line."""
+        return {**asdict(self), "recipe": dict(self.recipe)}
+
+
+def train(job: Job, device: str) -> Line:
+    """Make it, on one thread of the processor (or on a GPU); its line."""
+    torch.set_num_threads(1)
+    size = SIZES[job.size]
+    began = time.monotonic()
+    made, corpus = training(job.name, job.recipe, job.steps), held_out(stdlib_corpus(), job.choosing)
+    study, crowd = prepare(made, manifest(size, job.recipe, job.seed), corpus.train, device)
+    tokens = job.steps * size.batch * size.model.context * made.lanes
+    line: Line = {**job.asked(), "device": device, "tokens": tokens, "loss": None}
+    try:
+        result = run(study, crowd, corpus, job.steps, VALIDATION, every=max(1, job.steps // LOOKS))
+    except LocalError as error:
+        return {**line, "failed": str(error)}
+    return {
+        **line,
+        "loss": number(result.merged),
+        "replicas": [number(each) for each in result.replicas],
+        "curve": [(step, number(loss)) for step, loss in result.validation],
+        "parameters": result.parameters,
+        **result.traffic._asdict(),
+        "greatest": result.greatest,
+        "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+def held_out(corpus: Corpus, choosing: bool) -> Corpus:
+    """The corpus, its validation text being what is reported on: the first part; for choosing, the last one."""
+    text = corpus.validation
+    return replace(corpus, validation=text[-VALIDATION:] if choosing else text[:VALIDATION])
+
+
+def number(value: float) -> float | None:
+    """JSON has no NaN and no infinity: null."""
+    return round(value, 5) if isfinite(value) else None
+
+
+def missing(jobs: Sequence[Job], lines: Sequence[Line]) -> list[Job]:
+    """Those that have no line yet."""
+    return [job for job in jobs if not any(answers(line, job) for line in lines)]
+
+
+def answers(line: Line, job: Job) -> bool:
+    """Whether a line is that of a job."""
+    return all(line.get(key) == value for key, value in job.asked().items())
+
+
+def read(path: Path) -> list[Line]:
+    """The lines of a file; none if there is no file. A last line that was cut off by a stop does not count."""
+    if not path.exists():
+        return []
+    text = path.read_text(encoding="utf-8")
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def append(path: Path, line: Line) -> None:
+    """Add a line, after whatever was cut off."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    whole = path.read_bytes() if path.exists() else b""
+    if cut := len(whole) - (whole.rfind(b"\n") + 1):
+        with path.open("rb+") as file:
+            file.truncate(len(whole) - cut)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")

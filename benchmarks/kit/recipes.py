@@ -1,0 +1,95 @@
+"""How each method and each reference of convergence.py is trained, and among what its settings were chosen.
+
+A recipe is a mapping: `inner_lr` (the peak), `inner_steps` (H) and `warm` (first steps that all make together) are the
+training's; all else are settings of the method (shoal.node.lab.registry). A grid has a row of values for some of them:
+all their combinations are tried, with the recipe's values for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+
+from shoal.node.lab.training import Training
+from shoal.node.manifest import Manifest, ModelSpec
+from shoal.node.method_spec import MethodSpec
+
+Recipe = Mapping[str, float | int]
+Grid = Mapping[str, tuple[float | int, ...]]
+
+WORKERS = 8
+ALONE, JOINED = "alone", "joined"
+REFERENCES = (ALONE, JOINED)
+INNER_STEPS = 20
+
+CHOSEN: Mapping[str, Recipe] = {
+    ALONE: {"inner_lr": 0.004},
+    JOINED: {"inner_lr": 0.008},
+    "ddp": {"inner_lr": 0.008},
+    "diloco": {"inner_lr": 0.008, "warm": 16, "lr": 1.0, "momentum": 0.5},
+    "diloco-delayed": {"inner_lr": 0.008, "warm": 16, "lr": 0.6, "momentum": 0.3},
+    "diloco-eager": {"inner_lr": 0.008, "warm": 16, "lr": 0.6, "momentum": 0.3},
+    "co2": {"inner_lr": 0.008, "warm": 16, "lr": 1.0, "momentum": 0.2},
+    "streaming-diloco": {
+        "inner_lr": 0.008,
+        "warm": 16,
+        "strides": 2,
+        "delay": 1,
+        "alpha": 0.5,
+        "lr": 1.0,
+        "momentum": 0.5,
+    },
+    "sparseloco": {"inner_lr": 0.008, "warm": 16, "lr": 4.0, "decay": 0.95, "inner_steps": 20},
+    "noloco": {"inner_lr": 0.008, "warm": 16, "alpha": 0.5, "beta": 0.7, "gamma": 0.7},
+    "gossip": {"inner_lr": 0.008, "warm": 16, "neighbours": 2.0},
+}
+GRIDS: Mapping[str, Grid] = {
+    ALONE: {"inner_lr": (0.002, 0.004, 0.008)},
+    JOINED: {"inner_lr": (0.004, 0.008, 0.016)},
+    "ddp": {"inner_lr": (0.008,)},  # as joined, which it is but for roundings and where gradients are clipped
+    "diloco": {"lr": (0.7, 1.0), "momentum": (0.5, 0.8)},
+    "diloco-delayed": {"lr": (0.3, 0.6, 1.0), "momentum": (0.3,)},
+    "diloco-eager": {"lr": (0.3, 0.6, 1.0), "momentum": (0.3,)},
+    "co2": {"lr": (1.0,), "momentum": (0.2, 0.5)},
+    "streaming-diloco": {"lr": (1.0,), "momentum": (0.5,), "alpha": (0.0, 0.5)},
+    "sparseloco": {"inner_steps": (5, 20), "lr": (1.0, 2.0, 4.0, 8.0)},
+    "noloco": {"alpha": (0.5,), "beta": (0.7, 1.4), "gamma": (0.7,)},
+    "gossip": {"inner_lr": (0.008, 0.016), "neighbours": (2.0,)},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A model, and how many sequences a worker takes for a step."""
+
+    model: ModelSpec
+    batch: int
+
+
+SIZES = {
+    "small": Size(ModelSpec(dim=32, layers=2, heads=2, kv_heads=1, hidden=96, context=64), 8),
+    "full": Size(ModelSpec(dim=256, layers=6, heads=4, kv_heads=2, hidden=768, context=256), 8),
+    "tiny": Size(ModelSpec(dim=8, layers=2, heads=2, kv_heads=1, hidden=8, context=8), 1),
+}
+
+
+def points(name: str, grid: Grid) -> list[Recipe]:
+    """The recipe of `name` with each combination of the grid's values."""
+    return [{**CHOSEN[name], **dict(zip(grid, values, strict=True))} for values in product(*grid.values())]
+
+
+def training(name: str, recipe: Recipe, steps: int) -> Training:
+    """What the laboratory is asked for."""
+    if name in REFERENCES:
+        lanes = WORKERS if name == JOINED else 1
+        return Training("diloco", workers=1, lanes=lanes, steps=steps, warm=steps)  # all its steps are plain ones
+    own = tuple(f"{key}={value}" for key, value in recipe.items() if key not in ("inner_lr", "inner_steps", "warm"))
+    return Training(name, own, WORKERS, steps=steps, warm=int(recipe.get("warm", 0)))
+
+
+def manifest(size: Size, recipe: Recipe, seed: int) -> Manifest:
+    """Model, batches and inner optimizer."""
+    steps = int(recipe.get("inner_steps", INNER_STEPS))
+    method = MethodSpec(batch=size.batch, inner_lr=recipe["inner_lr"], inner_steps=steps)
+    return Manifest(name="convergence", seed=seed, model=size.model, method=method)
