@@ -15,6 +15,8 @@ from shoal.node.spec import Beta, Count, Spec
 
 MethodName = Literal["ddp", "diloco", "diloco-delayed", "diloco-eager", "co2", "streaming-diloco", "sparseloco"]
 
+Single = Annotated[float, Field(ge=1e-12, le=1e12)]  # neither 0 nor infinite in fp32
+
 SUITING: Mapping[str, Mapping[str, Any]] = {  # in place of the defaults below
     "ddp": {"inner_steps": 1, "outer_lr": 1.0, "outer_momentum": 0.0},
     "co2": {"outer_lr": 1.0, "outer_momentum": 0.2},
@@ -53,8 +55,8 @@ class MethodSpec(Spec):
     strides: Annotated[int, Field(ge=1, le=512)] | None = None  # into how many fragments the layers are dealt
     delay: Annotated[int, Field(ge=0, le=100_000)] | None = None  # inner steps until a fragment's mean is mixed in
     alpha: Annotated[float, Field(ge=0, le=1)] | None = None  # our own share of the mixture
-    outer_clip: Annotated[float, Field(gt=0)] | None = None  # of each element of the outer momentum; None: no bound
-    typical_change: Annotated[float, Field(gt=0)] | None = None  # of a weight in a round; None: no staleness penalty
+    outer_clip: Single | None = None  # of each element of the outer momentum; None: no bound
+    typical_change: Single | None = None  # of a weight in a round; None: no staleness penalty
     error_decay: Annotated[float, Field(ge=0, le=1)] | None = None  # of what was not sent
 
     @model_validator(mode="before")
@@ -72,6 +74,12 @@ class MethodSpec(Spec):
         for key in FIXED.get(self.name, ()):
             if getattr(self, key) != SUITING[self.name][key]:
                 raise ValueError(f"with {self.name} `{key}` is always {SUITING[self.name][key]:g}: leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _steps_by_its_optimizer(self) -> MethodSpec:
+        if self.name == "ddp" and self.optimizer != "adamw":
+            raise ValueError(f'ddp steps by AdamW on what all agree on: leave `optimizer = "{self.optimizer}"` out')
         return self
 
     @model_validator(mode="after")

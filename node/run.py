@@ -233,10 +233,10 @@ class Run:
         base = self.member.rounds.base
         if base is None or self.is_finished or self._open_round == base.round + 1:
             return
-        self._open_round, self.obstacle = base.round + 1, ""
+        goes_on, self._open_round, self.obstacle = has_committed and self._open_round > 0, base.round + 1, ""
         if self.training is None:
             self._submit(self._open_round, 0, None)
-        elif has_committed:
+        elif goes_on:  # not after a state from elsewhere, of which a round was decided already
             self.training.committed(base.round, self._lane)
         else:
             self.training.begin(base.round, self._lane)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.node.agenda import Agenda, Stint
+from shoal.node.agenda import MOST_LANDINGS, Agenda, Stint
 from shoal.node.logs import warn
 from shoal.node.outer import Outcome, OuterState, numbers
 from shoal.node.shm import FloatArray
@@ -84,8 +84,8 @@ class Training:
 
     def note(self, round: int, outcome: Outcome) -> None:
         """A round is applied here."""
-        landed = self._agenda.landed
-        self._outcomes = {past: known for past, known in self._outcomes.items() if past > landed} | {round: outcome}
+        oldest = max(self._agenda.landed, round - 2 * MOST_LANDINGS)  # an order names a few rounds fewer than that
+        self._outcomes = {past: known for past, known in self._outcomes.items() if past > oldest} | {round: outcome}
 
     def committed(self, base: int, lane: int) -> None:
         """Round `base` is the newest that is applied; `lane` is whose data we read in the next."""

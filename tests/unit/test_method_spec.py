@@ -147,3 +147,15 @@ def test_the_codec_of_a_method_gives_way_to_one_that_is_named() -> None:
 def test_codecs_that_lose_what_sparseloco_keeps_are_refused(codec: str, words: str) -> None:
     with pytest.raises(LocalError, match=words):
         parse_manifest(f'name="a"\n[method]\nname="sparseloco"\n[codec]\n{codec}')
+
+
+@pytest.mark.parametrize("key", ["outer_clip", "typical_change"])
+@pytest.mark.parametrize("value", ["1e-60", "3.5e38"])
+def test_what_would_be_nothing_or_infinite_in_fp32_is_refused(key: str, value: str) -> None:
+    with pytest.raises(LocalError, match=key):
+        parsed("co2", f"{key} = {value}")
+
+
+def test_ddp_has_no_other_optimizer() -> None:
+    with pytest.raises(LocalError, match="ddp steps by AdamW"):
+        parsed("ddp", 'optimizer = "muon"')

@@ -202,3 +202,16 @@ async def test_what_became_of_a_round_is_forgotten_once_the_worker_knows_it(benc
         await bench.settle()
         assert bench.worker.orders[-1].landings == (Landing(round, True, False, 4, ()),)
     assert len(bench.training._outcomes) < 5
+
+
+@pytest.mark.asyncio
+async def test_nor_does_it_grow_while_the_worker_is_away(bench: Bench) -> None:
+    bench.training.begin(2, lane=2)
+    for round in range(3, 1003):
+        bench.training.note(round, Outcome(4, ()))
+        bench.training.committed(round, lane=0)
+    await bench.settle()
+    landings = bench.worker.orders[-1].landings
+    assert [each.round for each in landings] == list(range(1003 - len(landings), 1003))
+    assert all(each.is_there for each in landings)
+    assert len(bench.training._outcomes) <= 2 * len(landings)
