@@ -102,6 +102,11 @@ class MethodSpec(Spec):
         """How many fragments there are: what is in no layer is one of its own."""
         return 1 if self.strides in (None, 1) else (self.strides or 0) + 1
 
+    @property
+    def state(self) -> str:
+        """What committed states are of: methods that say the same can go on from each other's."""
+        return "outer Nesterov" if "diloco" in self.name else self.name
+
     def canonical(self, table: dict[str, Any]) -> dict[str, Any]:
         """`table`, which is this as JSON, without settings that it does not have."""
         absent = {key for key in OWN if table[key] is None} | ({"optimizer"} if self.optimizer == "adamw" else set())

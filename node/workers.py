@@ -179,6 +179,8 @@ class Worker:
                 continue  # the answer to an older order
             if message.round != self._order.round:
                 return f"broke the protocol: it was asked for round {self._order.round}, not {message.round}"
+            if isinstance(message, Trained if self._order.hand_in else Contribution):
+                return f"broke the protocol: {type(message).__name__} is not what its order asked for"
             self._pass_on(message)
 
     async def _hang(self) -> str:

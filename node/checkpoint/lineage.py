@@ -62,3 +62,8 @@ def check_fits(manifest: Manifest, checkpoint: Checkpoint | None) -> None:
     ours, theirs = manifest, checkpoint.manifest
     if (ours.model, ours.rounds.state_chunk_bytes) != (theirs.model, theirs.rounds.state_chunk_bytes):
         raise LocalError("the manifest's model and rounds.chunk_bytes must be those of the checkpoint")
+    if ours.method.state != theirs.method.state:
+        raise LocalError(
+            f"a state that {theirs.method.name} has made cannot be gone on from with {ours.method.name}, which keeps "
+            f"something else: let the manifest's method be {theirs.method.name}"
+        )

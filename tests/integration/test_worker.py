@@ -355,6 +355,15 @@ async def test_twenty_starts_leak_neither_descriptors_nor_memory(tmp_path: Path)
     assert sorted(os.listdir(tmp_path)) == ["script.py", "worker.log"]
 
 
+@pytest.mark.asyncio
+async def test_an_answer_that_was_not_asked_for_breaks_the_protocol(tmp_path: Path) -> None:
+    async with supervised(script_settings(tmp_path)) as (worker, seen):
+        await worker.train(dataclasses.replace(train(1, 0), hand_in=False), [vector(0)])
+        await seen.until(lambda: seen.lost)
+        assert "broke the protocol: Contribution is not what its order asked for" in seen.lost[0]
+        assert not seen.contributions
+
+
 # -- the built-in worker ------------------------------------------------------------------------------------
 
 TINY = Manifest(

@@ -9,6 +9,7 @@ import pytest
 from shoal.node.checkpoint.lineage import check_fits, going_on
 from shoal.node.checkpoint.read import Checkpoint, load
 from shoal.node.manifest import Manifest, decode_manifest, parse_manifest
+from shoal.node.method_spec import MethodSpec
 from shoal.node.run_facts import SLACK, run_facts
 from shoal.node.up.plan import to_toml
 from shoal.protocol.certificate import genesis
@@ -79,6 +80,12 @@ def test_what_does_not_fit_is_refused_in_a_sentence(checkpoint: Checkpoint, tmp_
     wider = MANIFEST.model_copy(update={"model": MANIFEST.model.model_copy(update={"layers": 2})})
     with pytest.raises(LocalError, match=r"model and rounds\.chunk_bytes"):
         going_on(wider, checkpoint)
+    for name in ("ddp", "sparseloco", "co2"):
+        other = parse_manifest(f'name = "other"\n[method]\nname = "{name}"').method
+        with pytest.raises(LocalError, match=f"diloco has made cannot be gone on from with {name}"):
+            going_on(MANIFEST.model_copy(update={"method": other}), checkpoint)
+    for name in ("diloco-eager", "diloco-delayed"):
+        going_on(MANIFEST.model_copy(update={"method": MethodSpec(name=name)}), checkpoint)  # type: ignore[arg-type]
     over = MANIFEST.model_copy(update={"rounds": MANIFEST.rounds.model_copy(update={"last": 4})})
     with pytest.raises(LocalError, match=r"rounds\.last is 4, but the run begins with round 5"):
         going_on(over, checkpoint)
