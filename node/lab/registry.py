@@ -109,7 +109,7 @@ def _gossip(crowd: Crowd, inner_steps: int, settings: Settings) -> Plan:
     for key in ("mixing_steps", "neighbours"):
         if not settings[key] > 0:
             raise WrongSetting(f"{key}={settings[key]}: {key} must be more than 0")
-    return Plan(Gossip(inner_steps, settings["mixing_steps"]), degree=settings["neighbours"])
+    return Plan(Gossip(inner_steps, settings["mixing_steps"], settings["delay"]), degree=settings["neighbours"])
 
 
 METHODS: Mapping[str, Entry] = {
@@ -124,8 +124,8 @@ METHODS: Mapping[str, Entry] = {
     ),
     "sparseloco": Entry({"lr": 1.0, "decay": 0.95, "codec": "topk"}, _sparseloco),
     "noloco": Entry(
-        {"alpha": 0.5, "beta": 0.7, "gamma": 0.7}, lambda _, steps, settings: Plan(NoLoCo(steps, **settings))
+        {"alpha": 0.5, "beta": 0.7, "gamma": 0.7, "delay": 0}, lambda _, steps, settings: Plan(NoLoCo(steps, **settings))
     ),
-    "gossip": Entry({"mixing_steps": 1, "neighbours": 2.0}, _gossip),
+    "gossip": Entry({"mixing_steps": 1, "neighbours": 2.0, "delay": 0}, _gossip),
 }
 """In `co2` a typical change of 0 means no staleness penalty; `neighbours` are a worker's in `gossip`, on average."""

@@ -70,8 +70,9 @@ class Study:
         self.answers, self.missed = 0, 0
 
     def _begin(self) -> None:
-        self._agreed, private = self._method.begin(_on_cpu(self._crowd.weights[0]))
-        self._private: list[Vectors] = [private] * self._crowd.workers  # vectors are replaced, never written to
+        agreed, private = self._method.begin(_on_cpu(self._crowd.weights[0]))
+        self._agreed: list[Vectors] = [agreed] * self._crowd.workers  # vectors are replaced, never written to
+        self._private: list[Vectors] = [private] * self._crowd.workers
 
     @property
     def weights(self) -> Tensor:
@@ -113,10 +114,11 @@ class Study:
 
     def _launch(self, part: int, sources: Tensor) -> Answers:
         made = [
-            self._method.contribute(part, _on_cpu(source), self._agreed, private)
-            for source, private in zip(sources, self._private, strict=True)
+            self._method.contribute(part, _on_cpu(source), agreed, private)
+            for source, agreed, private in zip(sources, self._agreed, self._private, strict=True)
         ]
-        answers, traffic = self._network.exchange(self._exchanges, [each.payload for each in made])
+        payloads = [self._along(each.payload, agreed) for each, agreed in zip(made, self._agreed, strict=True)]
+        answers, traffic = self._network.exchange(self._exchanges, payloads)
         self._exchanges += 1
         self._count(traffic)
         for worker, (each, answer) in enumerate(zip(made, answers, strict=True)):
@@ -127,18 +129,29 @@ class Study:
                 self._private[worker] = each.private
         return answers
 
+    def _along(self, payload: Tensor, agreed: Vectors) -> Tensor:
+        """A contribution with what goes along: (n, d) of a PAIR, else (d,)."""
+        if self._method.exchange is not Exchange.PAIR:
+            return payload
+        return torch.stack((payload, *(agreed[name] for name in self._method.sends)))
+
     def _land(self, part: int, answers: Answers) -> None:
         if self._method.exchange is Exchange.MEAN and answers[0] is not None:
             self._applied[part] += 1
             answer = answers[0]._replace(number=self._applied[part])
-            self._agreed = applied(self._method, part, self._agreed, answer)
             answers = [answer] * len(answers)
+            self._agreed = [applied(self._method, part, self._agreed[0], answer)] * len(answers)
+        elif self._method.exchange.is_of_replicas:
+            self._agreed = [
+                agreed if answer is None else applied(self._method, part, agreed, answer)
+                for agreed, answer in zip(self._agreed, answers, strict=True)
+            ]
         for worker, each in enumerate(answers):
-            theta, private = _on_cpu(self._crowd.weights[worker]), self._private[worker]
+            theta, agreed, private = _on_cpu(self._crowd.weights[worker]), self._agreed[worker], self._private[worker]
             if each is None:
-                merged = self._method.lapse(part, theta, self._agreed, private, len(answers))
+                merged = self._method.lapse(part, theta, agreed, private, len(answers))
             else:
-                merged = self._method.merge(part, theta, self._agreed, private, each)
+                merged = self._method.merge(part, theta, agreed, private, each)
             self._crowd.weights[worker] = merged.theta
             self._private[worker] = merged.private
 

@@ -97,6 +97,7 @@ class DDP:
 
     exchange, wants_gradients, delay, period = Exchange.MEAN, True, 0, 1
     reads: tuple[str, ...] = (PARAMETERS,)
+    sends: tuple[str, ...] = ()
     keeps: tuple[str, ...] = ()
     merges_weights = merges_answers = False
 

@@ -62,6 +62,7 @@ class DiLoCo:
 
     exchange, wants_gradients, delay = Exchange.MEAN, False, 0
     reads: tuple[str, ...] = (PARAMETERS,)
+    sends: tuple[str, ...] = ()
     keeps: tuple[str, ...] = ()
     merges_weights = merges_answers = False
 

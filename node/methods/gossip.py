@@ -10,9 +10,13 @@ W^Q in place of W, shrink it further (the multiple gossip steps of DFedSAM-MGS, 
 while training goes on, if all weights are merged by one global mean at its end: "A Single Merging Suffices" (arXiv
 2507.06542). That merged model is the run's result; single replicas are worse than it.
 
-Nothing is agreed, so nothing need have the same bits elsewhere: W is in Python floats, the mixing in plain fp32.
+In a run each exchanges with one partner that is drawn for the round. That is a graph, too: both weights are 1/2.
 
-- Late: the graph was drawn for one round; what comes after it is dropped.
+The weights last mixed are the replica: held as agreed vectors are, but agreed with nobody, so nothing need have the same
+bits elsewhere: W is in Python floats, the mixing in plain fp32. With a `delay` training goes on for so many inner steps
+while the exchange is under way, and what was trained in them is put on top of the mixture (late.py).
+
+- Late: the graph was drawn for one round; what comes after it is dropped. Who is there before the answer waits for it.
 - A neighbour that is gone: its weight falls to ourselves, as `mix` takes what is missing to 1 from our own. That keeps
   the mean if no neighbour counts it either. If nobody is left, the round is a no-op and training goes on from theta.
 - One-sided: where one has heard of a pair and the other has not, the mean over all moves by that one difference.
@@ -27,7 +31,8 @@ import torch
 from torch import Tensor
 
 from shoal.node.methods.fragments import Fragment
-from shoal.node.methods.method import NONE, PARAMETERS, Answer, Contribution, Exchange, Merged, Vectors
+from shoal.node.methods.late import check_delay, launched, resumed
+from shoal.node.methods.method import PARAMETERS, Answer, Contribution, Exchange, Merged, Vectors
 
 
 def mix(own: Tensor, others: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
@@ -59,26 +64,32 @@ def _row(stack: Tensor, own: int, row: Sequence[float]) -> Tensor:
 
 
 class Gossip:
-    """The method: each `inner_steps` steps all weights, with the neighbours of the round, for whom we wait.
+    """The method: each `inner_steps` steps all weights, with the neighbours of the round.
 
-    With several mixing steps the exchange is made as often in a row, each with a graph of its own.
+    `delay` is how many inner steps are made before the answer is waited for. With several mixing steps the exchange is
+    made as often in a row, each with a graph of its own.
     """
 
-    exchange, wants_gradients, delay = Exchange.GRAPH, False, 0
+    exchange, wants_gradients = Exchange.GRAPH, False
     reads: tuple[str, ...] = (PARAMETERS,)
-    keeps: tuple[str, ...] = (PARAMETERS,)
-    merges_weights = merges_answers = True
+    sends: tuple[str, ...] = ()
+    keeps: tuple[str, ...] = ()
+    merges_weights, merges_answers = True, False
 
-    def __init__(self, inner_steps: int, mixing_steps: int = 1) -> None:
-        self.period, self._mixing_steps = inner_steps, mixing_steps
+    def __init__(self, inner_steps: int, mixing_steps: int = 1, delay: int = 0) -> None:
+        """ValueError for a delay with which two exchanges would be under way."""
+        check_delay(delay, inner_steps)
+        if delay and mixing_steps > 1:
+            raise ValueError("of several mixing steps each needs what the one before has left: delay must be 0")
+        self.period, self.delay, self._mixing_steps = inner_steps, delay, mixing_steps
 
     def begin(self, theta: Tensor) -> tuple[Vectors, Vectors]:
-        """Nothing is agreed; the weights last mixed are private, for a peer that starts again."""
-        return NONE, {PARAMETERS: theta}
+        """The replica is the weights last mixed."""
+        return {PARAMETERS: theta}, launched(theta, self.delay)
 
     def join(self, agreed: Vectors) -> Vectors:
-        """The copy."""
-        return {PARAMETERS: agreed[PARAMETERS]}
+        """Nothing was trained since."""
+        return launched(agreed[PARAMETERS], self.delay)
 
     def launches(self, step: int) -> tuple[int, ...]:
         """After the last step of a round, as often as is mixed."""
@@ -90,15 +101,15 @@ class Gossip:
 
     def contribute(self, part: int, theta: Tensor, agreed: Vectors, private: Vectors) -> Contribution:
         """The weights themselves, (d,)."""
-        return Contribution(theta.float(), private)
+        return Contribution(theta.float(), launched(theta, self.delay))
 
     def apply(self, part: int, agreed: Vectors, answer: Answer) -> Vectors:
-        """Nothing."""
-        return agreed
+        """The mixture."""
+        return {PARAMETERS: answer.value}
 
     def merge(self, part: int, theta: Tensor, agreed: Vectors, private: Vectors, answer: Answer) -> Merged:
-        """The mixed weights."""
-        return Merged(answer.value, {PARAMETERS: answer.value})
+        """The mixed weights; training goes on from there."""
+        return resumed(theta, agreed, private, self.delay)
 
     def lapse(self, part: int, theta: Tensor, agreed: Vectors, private: Vectors, members: int) -> Merged:
         """It trains on, and exchanges the next time."""

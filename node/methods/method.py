@@ -2,8 +2,12 @@
 
 A method is stateless: all that it remembers are named vectors, which go in and come out. Two kinds, of d numbers each:
 
-- *agreed* ones, which all members hold to the same bits, and which fencing and state roots cover;
-- *private* ones, which belong to one peer, and which nobody else ever sees; those worth it go into its checkpoints.
+- *agreed* ones, which a peer's daemon holds, applies answers to, saves, and gives to joiners under their root;
+- *private* ones, which belong to one peer's worker, and which nobody else ever sees; those worth it go into its
+  checkpoints.
+
+Of a MEAN the agreed ones are the same to the bit on all members, and fencing covers them. Of a PAIR or a GRAPH they are
+those of a *replica*, which is one peer's: held like agreed ones, but agreed with nobody.
 
 A *part* is what one exchange is about: the whole vector, or a fragment of it. After inner step t (from 1, over the
 whole run) a method may launch exchanges of some parts, and `delay` steps later it takes their answers:
@@ -26,8 +30,7 @@ An exchange that fails, as its round was aborted or the partner is gone, has no 
 vectors stay what they were before the contribution, and `lapse` takes the place of `merge`. So it does wherever
 launches(t - delay) names a part that we sent nothing of: before the run's first step, or before we joined.
 
-Of PAIR and GRAPH nothing need be agreed: each peer has a replica of its own. After the last step of such a run one
-plain mean of the weights of all who are there is its result.
+After the last step of a run of replicas one plain mean of the weights of all who are there is its result.
 """
 
 from __future__ import annotations
@@ -54,11 +57,16 @@ class Exchange(Enum):
     PAIR = "pair"
     GRAPH = "graph"
 
+    @property
+    def is_of_replicas(self) -> bool:
+        """Whether each peer has parameters of its own."""
+        return self is not Exchange.MEAN
+
 
 class Contribution(NamedTuple):
     """What goes to the network, and the private vectors as they are once the exchange has counted it."""
 
-    payload: Tensor  # (k,), or (n, k) for several vectors of one part
+    payload: Tensor  # (k,)
     private: Vectors
 
 
@@ -72,7 +80,7 @@ class Merged(NamedTuple):
 class Answer(NamedTuple):
     """What came of an exchange."""
 
-    value: Tensor  # (k,) of a MEAN or a GRAPH; (members, n, k) of a PAIR
+    value: Tensor  # (k,) of a MEAN or a GRAPH; (members, 1 + len(sends), k) of a PAIR: contribution, then what goes along
     members: int  # who were in it
     own: int = 0  # of a PAIR: which of them we are
     number: int = 0  # of a MEAN: how many of its part were applied, this one too; agreed, as the value is
@@ -94,6 +102,10 @@ class Method(Protocol):
         """The agreed vectors that `join`, `contribute`, `merge` and `lapse` look at."""
 
     @property
+    def sends(self) -> tuple[str, ...]:
+        """The agreed vectors that go along with a contribution, as they are when it is made: of a PAIR."""
+
+    @property
     def merges_weights(self) -> bool:
         """Whether `merge` and `lapse` look at the weights that were trained; else those are replaced."""
 
@@ -107,7 +119,7 @@ class Method(Protocol):
     def join(self, agreed: Vectors) -> Vectors:
         """The private vectors of who comes later, or lost its own, and starts from these agreed ones.
 
-        Where nothing is agreed, it starts from a copy of another peer's weights, which come as `PARAMETERS`.
+        Those of a replica are a copy of another peer's.
         """
 
     def launches(self, step: int) -> tuple[int, ...]:

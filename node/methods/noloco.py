@@ -14,15 +14,18 @@ replicas differ, with a group drawn afresh each round, vanishes in the mean squa
 
 which is sharp for many replicas; a few are stable a little beyond it. alpha = 0.5 allows 1.5, alpha = 0.9 only 0.38.
 
-Nothing is agreed, so nothing need have the same bits elsewhere. Still the arithmetic is plain fp32 and sums are in the
-group's order. What is exchanged, our own part as well, is taken as the codec has made it: so the pull cancels also
-where that loses something.
+phi and m are the replica: they are held as agreed vectors are, but are agreed with nobody, so nothing need have the same
+bits elsewhere. Still the arithmetic is plain fp32 and sums are in the group's order. What is exchanged, our own part as
+well, is taken as the codec has made it: so the pull cancels also where that loses something.
 
-- Late: the draft was for one round; what comes after it is dropped.
+With a `delay` training goes on for so many inner steps while the exchange is under way, and what was trained in them is
+put on top of the new phi (late.py), as theta <- phi_i + (theta_i - theta_i at the launch). It is part of the next Delta.
+
+- Late: the draft was for one round; what comes after it is dropped. Who is there before the answer waits for it.
 - A round without an exchange, be it a bye or a partner that is gone, is a no-op of the exchange: phi and m stay, and
   the replica trains on from theta. The next Delta is that of both rounds.
 - One-sided: if only one of two has applied, the mean is off by half of what the other missed; later pulls spread it.
-- Join: with the slow weights of any member, and momentum 0. Who dies takes its replica along; no other waits.
+- Join: with a copy of any member's slow weights and momentum. Who dies takes its replica along; no other waits.
 """
 
 from __future__ import annotations
@@ -31,28 +34,9 @@ import torch
 from torch import Tensor
 
 from shoal.node.methods.fragments import Fragment
-from shoal.node.methods.method import MOMENTUM, NONE, PARAMETERS, Answer, Contribution, Exchange, Merged, Vectors
-
-SLOW = "slow weights"  # phi
-
-
-def gamma_limit(alpha: float, group: int = 2) -> float:
-    """Where stability ends; 0 <= alpha < 1, and a group has two or more."""
-    if not 0 <= alpha < 1:
-        raise ValueError(f"alpha, the momentum, is {alpha}; it must be at least 0 and less than 1")
-    if group < 2:
-        raise ValueError(f"a group of {group} has nobody to exchange with; it needs at least 2")
-    return 2 * (1 - alpha * alpha) / (1 - alpha * (1 - 2 / group))
-
-
-def check_stability(alpha: float, gamma: float, group: int = 2) -> None:
-    """ValueError if replicas with this momentum and this pull would drift apart."""
-    limit = gamma_limit(alpha, group)
-    if not 0 < gamma < limit:
-        raise ValueError(
-            f"gamma, the pull, is {gamma}; with alpha = {alpha} and groups of {group} "
-            f"replicas stay together only if it is more than 0 and less than {limit:.4g}"
-        )
+from shoal.node.methods.late import check_delay, launched, resumed
+from shoal.node.methods.method import MOMENTUM, PARAMETERS, Answer, Contribution, Exchange, Merged, Vectors
+from shoal.node.methods.stability import check_stability
 
 
 def pull(
@@ -74,24 +58,31 @@ def pull(
 
 
 class NoLoCo:
-    """The method: each `inner_steps` steps the whole replica, with one partner, for whom we wait."""
+    """The method: each `inner_steps` steps the whole replica, with one partner.
 
-    exchange, wants_gradients, delay = Exchange.PAIR, False, 0
+    `delay` is how many inner steps are made before the answer is waited for.
+    """
+
+    exchange, wants_gradients = Exchange.PAIR, False
     reads: tuple[str, ...] = (PARAMETERS,)
-    keeps: tuple[str, ...] = (SLOW, MOMENTUM)
-    merges_weights = merges_answers = True
+    sends: tuple[str, ...] = (PARAMETERS,)
+    keeps: tuple[str, ...] = ()
+    merges_weights, merges_answers = True, False
 
-    def __init__(self, inner_steps: int, alpha: float, beta: float, gamma: float) -> None:
+    def __init__(self, inner_steps: int, alpha: float, beta: float, gamma: float, delay: int = 0) -> None:
+        """ValueError for settings with which replicas would drift apart, or two exchanges be under way."""
         check_stability(alpha, gamma)
-        self.period, self._alpha, self._beta, self._gamma = inner_steps, alpha, beta, gamma
+        check_delay(delay, inner_steps)
+        self.period, self.delay = inner_steps, delay
+        self._alpha, self._beta, self._gamma = alpha, beta, gamma
 
     def begin(self, theta: Tensor) -> tuple[Vectors, Vectors]:
-        """Nothing is agreed; slow weights and their momentum are private."""
-        return NONE, {SLOW: theta, MOMENTUM: torch.zeros_like(theta)}
+        """The replica is slow weights and their momentum."""
+        return {PARAMETERS: theta, MOMENTUM: torch.zeros_like(theta)}, launched(theta, self.delay)
 
     def join(self, agreed: Vectors) -> Vectors:
-        """The copy is the slow weights, without momentum."""
-        return {SLOW: agreed[PARAMETERS], MOMENTUM: torch.zeros_like(agreed[PARAMETERS])}
+        """Nothing was trained since."""
+        return launched(agreed[PARAMETERS], self.delay)
 
     def launches(self, step: int) -> tuple[int, ...]:
         """After the last step of a round."""
@@ -102,26 +93,25 @@ class NoLoCo:
         return None
 
     def contribute(self, part: int, theta: Tensor, agreed: Vectors, private: Vectors) -> Contribution:
-        """Delta and phi, (2, d)."""
-        slow = private[SLOW]
-        return Contribution(torch.stack((theta.float() - slow, slow)), private)
+        """Delta, (d,); phi goes along."""
+        return Contribution(theta.float() - agreed[PARAMETERS], launched(theta, self.delay))
 
     def apply(self, part: int, agreed: Vectors, answer: Answer) -> Vectors:
-        """Nothing."""
-        return agreed
-
-    def merge(self, part: int, theta: Tensor, agreed: Vectors, private: Vectors, answer: Answer) -> Merged:
-        """The slow weights, pulled; training goes on from there."""
+        """The replica, pulled."""
         slow, momentum = pull(
-            private[SLOW],
-            private[MOMENTUM],
+            agreed[PARAMETERS],
+            agreed[MOMENTUM],
             answer.value,
             answer.own,
             alpha=self._alpha,
             beta=self._beta,
             gamma=self._gamma,
         )
-        return Merged(slow, {SLOW: slow, MOMENTUM: momentum})
+        return {PARAMETERS: slow, MOMENTUM: momentum}
+
+    def merge(self, part: int, theta: Tensor, agreed: Vectors, private: Vectors, answer: Answer) -> Merged:
+        """The slow weights; training goes on from there."""
+        return resumed(theta, agreed, private, self.delay)
 
     def lapse(self, part: int, theta: Tensor, agreed: Vectors, private: Vectors, members: int) -> Merged:
         """It trains on, and exchanges the next time."""

@@ -14,7 +14,9 @@ from shoal.node.methods.ddp import DDP
 from shoal.node.methods.delayed import DelayedDiLoCo
 from shoal.node.methods.diloco import DiLoCo
 from shoal.node.methods.eager import EagerDiLoCo
+from shoal.node.methods.gossip import Gossip
 from shoal.node.methods.method import Method
+from shoal.node.methods.noloco import NoLoCo
 from shoal.node.methods.sparseloco import SparseLoCo
 from shoal.node.methods.streaming import Streaming
 from shoal.node.methods.timetable import Timetable
@@ -70,6 +72,20 @@ def _sparseloco(manifest: Manifest, layout: Layout) -> Method:
     return SparseLoCo(spec.inner_steps, spec.outer_lr, spec.error_decay, codec(manifest.codec.scatter))
 
 
+def _noloco(manifest: Manifest, layout: Layout) -> Method:
+    spec = manifest.method
+    assert spec.alpha is not None
+    assert spec.beta is not None
+    assert spec.gamma is not None
+    assert spec.delay is not None
+    return NoLoCo(spec.inner_steps, spec.alpha, spec.beta, spec.gamma, spec.delay)
+
+
+def _gossip(manifest: Manifest, layout: Layout) -> Method:
+    assert manifest.method.delay is not None
+    return Gossip(manifest.method.inner_steps, delay=manifest.method.delay)
+
+
 def _outer(kind: type[DiLoCo]) -> Callable[[Manifest, Layout], Method]:
     def make(manifest: Manifest, layout: Layout) -> Method:
         spec = manifest.method
@@ -86,4 +102,6 @@ METHODS: Mapping[str, Callable[[Manifest, Layout], Method]] = {
     "co2": _co2,
     "streaming-diloco": _streaming,
     "sparseloco": _sparseloco,
+    "noloco": _noloco,
+    "gossip": _gossip,
 }

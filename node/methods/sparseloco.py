@@ -110,6 +110,7 @@ class SparseLoCo:
 
     exchange, wants_gradients, delay = Exchange.MEAN, False, 0
     reads: tuple[str, ...] = (PARAMETERS,)
+    sends: tuple[str, ...] = ()
     keeps: tuple[str, ...] = (ERROR,)
     merges_weights = merges_answers = False
 

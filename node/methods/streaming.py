@@ -62,6 +62,7 @@ class Streaming:
 
     exchange, wants_gradients = Exchange.MEAN, False
     reads: tuple[str, ...] = (PARAMETERS,)
+    sends: tuple[str, ...] = ()
     keeps: tuple[str, ...] = ()
     merges_weights, merges_answers = True, False
 

@@ -78,7 +78,7 @@ def test_an_optimizer_that_its_workers_lack_is_refused(tmp_path: Path, capsys: p
 
 
 def test_settings_have_the_types_of_their_defaults() -> None:
-    assert parse("gossip", ["mixing_steps=2"]) == {"mixing_steps": 2, "neighbours": 2.0}
+    assert parse("gossip", ["mixing_steps=2"]) == {"mixing_steps": 2, "neighbours": 2.0, "delay": 0}
     assert parse("co2", ["clip=inf", "lr=2"])["lr"] == 2.0
     assert parse("sparseloco", ["codec=fp32"])["codec"] == "fp32"
     with pytest.raises(WrongSetting, match="known are"):
@@ -91,7 +91,7 @@ def test_a_training_by_a_manifest_says_what_came_of_it(tmp_path: Path, capsys: p
     line = f"--method noloco --manifest {tmp_path / 'run.toml'} gamma=1 --workers 2 --steps 4 --validation 500 beta=1"
     assert main([*line.split(), "--json"]) == Exit.OK
     table = json.loads(capsys.readouterr().out)
-    assert table["settings"] == {"alpha": 0.5, "beta": 1.0, "gamma": 1.0}
+    assert table["settings"] == {"alpha": 0.5, "beta": 1.0, "gamma": 1.0, "delay": 0}
     assert (table["answered"], table["missed"], table["bytes_sent_per_parameter"]) == (4, 0, 16.0)
     assert len(table["training_loss"]) == 4
     assert main(line.split()) == Exit.OK

@@ -77,6 +77,15 @@ def test_traffic_is_counted_per_parameter() -> None:
     assert sent == {"ddp": 8 * 4, "diloco": 2 * 4, "streaming-diloco": pytest.approx(2 * 4), "noloco": 2 * 8}
 
 
+@pytest.mark.parametrize("name", ["noloco", "gossip"])
+def test_replicas_train_while_their_exchange_is_under_way(name: str) -> None:
+    waited, weights = result_of(name, 4)
+    delayed, others = result_of(name, 4, "delay=2")
+    assert (delayed.answers, delayed.missed) == (waited.answers, waited.missed)
+    assert not torch.equal(weights, others)
+    assert delayed.merged < delayed.curve[0]
+
+
 @pytest.mark.parametrize("name", ["diloco-eager", "sparseloco", "noloco", "gossip"])
 def test_the_seed_decides_everything(name: str) -> None:
     (first, weights), (second, again) = (result_of(name, 3, lose=0.3, seed=5) for _ in range(2))

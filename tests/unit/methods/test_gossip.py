@@ -83,8 +83,8 @@ def test_peers_driven_by_hand_follow_the_rule() -> None:
     """Two steps of mixing after each three inner ones: each contributes what the one before has left."""
     method, names = Gossip(3, mixing_steps=2), list("abcde")
     begun = [method.begin(draws(9, 30)) for _ in names]
-    thetas, privates = [private[PARAMETERS] for _, private in begun], [private for _, private in begun]
-    assert all(agreed == NONE for agreed, _ in begun)
+    held, thetas = [agreed for agreed, _ in begun], [agreed[PARAMETERS] for agreed, _ in begun]
+    assert all(private == NONE for _, private in begun)
     expected, round = torch.stack(thetas), 0
     for step in range(1, 13):
         moves = 0.1 * draws(100 * step, len(names), 30)
@@ -93,20 +93,35 @@ def test_peers_driven_by_hand_follow_the_rule() -> None:
         for part in method.launches(step):
             graph, round = neighbours(b"seed", round, names, 0.5), round + 1
             sent = {
-                name: method.contribute(part, theta, NONE, private).payload
-                for name, theta, private in zip(names, thetas, privates, strict=True)
+                name: method.contribute(part, theta, agreed, NONE).payload
+                for name, theta, agreed in zip(names, thetas, held, strict=True)
             }
-            merged = []
-            for name, theta, private in zip(names, thetas, privates, strict=True):
+            for place, name in enumerate(names):
                 value = mix(sent[name], [sent[other] for other in graph[name]], weights_of(graph, name))
                 answer = Answer(value, 1 + len(graph[name]))
-                assert method.apply(part, NONE, answer) == NONE
-                merged.append(method.merge(part, theta, NONE, private, answer))
-            thetas, privates = [each.theta for each in merged], [each.private for each in merged]
+                held[place] = method.apply(part, held[place], answer)
+                thetas[place], private = method.merge(part, thetas[place], held[place], NONE, answer)
+                assert private == NONE
             expected = mix_all(expected, matrix_of(graph))
         assert torch.equal(torch.stack(thetas), expected)
     assert round == 8
-    assert all(torch.equal(private[PARAMETERS], row) for private, row in zip(privates, expected, strict=True))
+    assert all(torch.equal(agreed[PARAMETERS], row) for agreed, row in zip(held, expected, strict=True))
+
+
+def test_what_is_trained_while_the_exchange_is_under_way_is_put_on_top_of_it() -> None:
+    method = Gossip(4, delay=2)
+    agreed, _ = method.begin(torch.tensor([1.0]))
+    made = method.contribute(0, torch.tensor([3.0]), agreed, NONE)
+    answer = Answer(mix(made.payload, [torch.tensor([7.0])], [0.5]), 2)
+    agreed = method.apply(0, agreed, answer)
+    assert agreed[PARAMETERS].item() == 5.0
+    assert method.merge(0, torch.tensor([3.25]), agreed, made.private, answer).theta.item() == 5.25
+
+
+def test_a_delay_must_fit_between_two_exchanges() -> None:
+    for wrong in ({"delay": 4}, {"delay": -1}, {"delay": 1, "mixing_steps": 2}):
+        with pytest.raises(ValueError, match="delay"):
+            Gossip(4, **wrong)
 
 
 def test_gossip_and_one_merge_have_the_mean_of_those_who_never_mixed() -> None:

@@ -8,7 +8,7 @@ import torch
 from shoal.node.methods.ddp import DDP
 from shoal.node.methods.diloco import DiLoCo
 from shoal.node.methods.gossip import Gossip
-from shoal.node.methods.method import PARAMETERS, Method
+from shoal.node.methods.method import Method
 from shoal.node.methods.noloco import NoLoCo
 from shoal.node.methods.sparseloco import SparseLoCo
 from shoal.protocol.compression import codec
@@ -18,7 +18,12 @@ SYNCHRONOUS: list[Method] = [
     SparseLoCo(2, 1.0, 0.95, codec("topk")),
     DDP(lambda _: 0.1, (0.9, 0.95), 1e-8, 0.1),
 ]
-REPLICAS: list[Method] = [NoLoCo(2, 0.5, 0.7, 0.7), Gossip(2)]
+REPLICAS: list[Method] = [
+    NoLoCo(2, 0.5, 0.7, 0.7),
+    NoLoCo(2, 0.5, 0.7, 0.7, 1),
+    Gossip(2),
+    Gossip(2, delay=1),
+]
 
 
 def named(method: Method) -> str:
@@ -46,6 +51,6 @@ def test_without_a_partner_a_replica_trains_on(method: Method) -> None:
 @pytest.mark.parametrize("method", [*SYNCHRONOUS, *REPLICAS], ids=named)
 def test_who_joins_has_the_private_vectors_of_a_beginning(method: Method) -> None:
     agreed, private = method.begin(torch.arange(4.0))
-    joined = method.join(agreed or {PARAMETERS: torch.arange(4.0)})
+    joined = method.join(agreed)
     assert joined.keys() == private.keys()
     assert all(torch.equal(joined[name], private[name]) for name in private)

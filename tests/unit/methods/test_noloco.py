@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from shoal.node.methods.method import MOMENTUM, NONE, Answer
-from shoal.node.methods.noloco import SLOW, NoLoCo, check_stability, gamma_limit, pull
+from shoal.node.methods.method import MOMENTUM, NONE, PARAMETERS, Answer, Contribution
+from shoal.node.methods.noloco import NoLoCo, pull
 from shoal.node.methods.pairing import pairs
+from shoal.node.methods.stability import check_stability, gamma_limit
 from shoal.protocol.compression import codec
 
 seeds = st.integers(0, 2**32)
@@ -153,40 +154,48 @@ class Peer:
         self.agreed, self.private = method.begin(theta)
 
 
-def test_peers_driven_by_hand_follow_the_rule_and_a_bye_trains_on() -> None:
-    method, names = NoLoCo(2, 0.5, 0.7, 0.9), list("abcde")
+def exchange(method: NoLoCo, two: list[Peer]) -> tuple[list[Answer], list[Contribution]]:
+    """What comes to two peers that exchange now, and what each has made for it."""
+    made = [method.contribute(0, each.theta, each.agreed, each.private) for each in two]
+    along = [[each.agreed[name] for name in method.sends] for each in two]
+    value = torch.stack([torch.stack([each.payload, *more]) for each, more in zip(made, along, strict=True)])
+    return [Answer(value, 2, own) for own in (0, 1)], made
+
+
+@pytest.mark.parametrize("delay", [0, 1])
+def test_peers_driven_by_hand_follow_the_rule_and_a_bye_trains_on(delay: int) -> None:
+    method, names = NoLoCo(2, 0.5, 0.7, 0.9, delay), list("abcde")
     peers = {name: Peer(method, draws(9, 30)) for name in names}
     slow = {name: draws(9, 30) for name in names}
     momentum = {name: torch.zeros(30) for name in names}
     theta = dict(slow)
-    byes = set()
-    for step in range(1, 13):
+    byes, under_way = set(), dict[str, tuple[Answer, Contribution, Tensor, Tensor, Tensor]]()
+    for step in range(1, 13 + delay):
         moves = {name: 0.1 * draws(100 * step + index, 30) for index, name in enumerate(names)}
         for name, peer in peers.items():
             peer.theta = peer.theta + moves[name]
             theta[name] = theta[name] + moves[name]
-        assert method.launches(step) == ((0,) if step % 2 == 0 else ())
-        for part in method.launches(step):
+        if method.launches(step):
             drawn = pairs(b"seed", step // 2, names)
             byes |= set(names) - {name for pair in drawn for name in pair}
             for pair in drawn:
-                two = [peers[name] for name in pair]
-                sent = torch.stack(
-                    [method.contribute(part, each.theta, each.agreed, each.private).payload for each in two]
-                )
-                for own, each in enumerate(two):
-                    answer = Answer(sent, 2, own)
-                    each.agreed = method.apply(part, each.agreed, answer)
-                    each.theta, each.private = method.merge(part, each.theta, each.agreed, each.private, answer)
+                answers, made = exchange(method, [peers[name] for name in pair])
                 start, ball, end = (torch.stack([values[each] for each in pair]) for values in (slow, momentum, theta))
                 after, balls = exchanged(start, ball, end, 0.5, 0.7, 0.9)
                 for own, name in enumerate(pair):
-                    slow[name], momentum[name], theta[name] = after[own], balls[own], after[own]
+                    under_way[name] = answers[own], made[own], after[own], balls[own], theta[name]
+        if (step - delay) % 2 == 0:
+            for name, (answer, made_of, after_it, ball_of, at_launch) in under_way.items():
+                each = peers[name]
+                each.agreed = method.apply(0, each.agreed, answer)
+                each.theta, each.private = method.merge(0, each.theta, each.agreed, made_of.private, answer)
+                slow[name], momentum[name] = after_it, ball_of
+                theta[name] = after_it + (theta[name] - at_launch) if delay else after_it
+            under_way.clear()
         for name, peer in peers.items():
             assert torch.equal(peer.theta, theta[name])
-            assert torch.equal(peer.private[SLOW], slow[name])
-            assert torch.equal(peer.private[MOMENTUM], momentum[name])
-            assert peer.agreed == NONE
+            assert torch.equal(peer.agreed[PARAMETERS], slow[name])
+            assert torch.equal(peer.agreed[MOMENTUM], momentum[name])
     assert byes
 
 
@@ -194,5 +203,15 @@ def test_a_payload_is_how_far_training_went_and_from_where() -> None:
     method = NoLoCo(1, 0.5, 0.7, 0.7)
     agreed, private = method.begin(torch.tensor([2.0]))
     sent = method.contribute(0, torch.tensor([2.5]), agreed, private)
-    assert sent.payload.tolist() == [[0.5], [2.0]]
-    assert sent.private == private
+    assert sent.payload.tolist() == [0.5]
+    assert [agreed[name].tolist() for name in method.sends] == [[2.0]]
+    assert sent.private == private == NONE
+
+
+def test_after_a_lapse_the_next_change_is_that_of_both_rounds() -> None:
+    method = NoLoCo(2, 0.5, 0.7, 0.7, 1)
+    agreed, private = method.begin(torch.tensor([2.0]))
+    made = method.contribute(0, torch.tensor([2.5]), agreed, private)
+    theta, private = method.lapse(0, torch.tensor([2.75]), agreed, made.private, 1)
+    assert theta.item() == 2.75
+    assert method.contribute(0, torch.tensor([3.0]), agreed, private).payload.item() == 1.0
