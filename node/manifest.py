@@ -29,6 +29,7 @@ MAX_MANIFEST = 64 << 10
 MAX_DEPTH = 8
 OWN_CODEC = {"sparseloco": "topk", "streaming-diloco": "fp4"}  # of a method's contributions
 EXACT_AGAIN = ("topk", "fp32")  # codecs that take their own values for what they are: the method has encoded already
+WEIGHTS_AGAIN = ("fp32", "fp16", "bf16")  # codecs by which weights come back as weights, to train on
 SIGNED_AS = b"shoal manifest v1\0"
 """What a manifest's signature covers, before its bytes: no other signed thing begins like that."""
 
@@ -161,6 +162,8 @@ class Manifest(Spec):
             raise ValueError(f"codec.scatter of sparseloco must be one of {', '.join(EXACT_AGAIN)}")
         if self.method.name == "sparseloco" and self.codec.gather == "topk":
             raise ValueError("codec.gather of sparseloco must not be topk: what it leaves out of a mean is lost")
+        if self.method.name == "gossip" and self.codec.scatter not in WEIGHTS_AGAIN:
+            raise ValueError(f"codec.scatter of gossip, which sends weights, must be one of {', '.join(WEIGHTS_AGAIN)}")
         return self
 
     @field_validator("protocol", mode="before")

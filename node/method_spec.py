@@ -11,10 +11,22 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from shoal.node.methods.stability import check_stability
 from shoal.node.spec import Beta, Count, Spec
 
-MethodName = Literal["ddp", "diloco", "diloco-delayed", "diloco-eager", "co2", "streaming-diloco", "sparseloco"]
+MethodName = Literal[
+    "ddp",
+    "diloco",
+    "diloco-delayed",
+    "diloco-eager",
+    "co2",
+    "streaming-diloco",
+    "sparseloco",
+    "noloco",
+    "gossip",
+]
 
+INNER_STEPS = 20
 Single = Annotated[float, Field(ge=1e-12, le=1e12)]  # neither 0 nor infinite in fp32
 
 SUITING: Mapping[str, Mapping[str, Any]] = {  # in place of the defaults below
@@ -22,18 +34,25 @@ SUITING: Mapping[str, Mapping[str, Any]] = {  # in place of the defaults below
     "co2": {"outer_lr": 1.0, "outer_momentum": 0.2},
     "streaming-diloco": {"strides": 2, "delay": 1, "alpha": 0.5},
     "sparseloco": {"outer_lr": 1.0, "outer_momentum": 0.0, "error_decay": 0.95},
+    "noloco": {"outer_lr": 1.0, "outer_momentum": 0.0, "alpha": 0.5, "beta": 0.7, "gamma": 0.7},
+    "gossip": {"outer_lr": 1.0, "outer_momentum": 0.0},
 }
+REPLICAS = ("noloco", "gossip")  # methods whose members have parameters of their own: nothing is agreed
 FIXED: Mapping[str, tuple[str, ...]] = {
     "ddp": ("inner_steps", "outer_lr", "outer_momentum"),
     "sparseloco": ("outer_momentum",),
+    "noloco": ("outer_lr", "outer_momentum"),
+    "gossip": ("outer_lr", "outer_momentum"),
 }
-OWN: Mapping[str, str] = {  # settings, and the only method that has them
-    "strides": "streaming-diloco",
-    "delay": "streaming-diloco",
-    "alpha": "streaming-diloco",
-    "outer_clip": "co2",
-    "typical_change": "co2",
-    "error_decay": "sparseloco",
+OWN: Mapping[str, tuple[str, ...]] = {  # settings, and the only methods that have them
+    "strides": ("streaming-diloco",),
+    "delay": ("streaming-diloco", *REPLICAS),
+    "alpha": ("streaming-diloco", "noloco"),
+    "beta": ("noloco",),
+    "gamma": ("noloco",),
+    "outer_clip": ("co2",),
+    "typical_change": ("co2",),
+    "error_decay": ("sparseloco",),
 }
 
 
@@ -41,7 +60,7 @@ class MethodSpec(Spec):
     """Inner AdamW or Muon with warm-up, stable, decay; and what is made of what it has done. See docs/methods.md."""
 
     name: MethodName = "diloco"
-    inner_steps: Annotated[int, Field(ge=1, le=100_000)] = 20
+    inner_steps: Annotated[int, Field(ge=1, le=100_000)] = INNER_STEPS
     batch: Annotated[int, Field(ge=1, le=65_536)] = 16
     optimizer: Literal["adamw", "muon"] = "adamw"  # inner; see trainer/optimizers.py
     inner_lr: Annotated[float, Field(gt=0, le=10)] = 2e-3
@@ -53,8 +72,10 @@ class MethodSpec(Spec):
     outer_lr: Annotated[float, Field(gt=0, le=10)] = 0.7
     outer_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     strides: Annotated[int, Field(ge=1, le=512)] | None = None  # into how many fragments the layers are dealt
-    delay: Annotated[int, Field(ge=0, le=100_000)] | None = None  # inner steps until a fragment's mean is mixed in
-    alpha: Annotated[float, Field(ge=0, le=1)] | None = None  # our own share of the mixture
+    delay: Annotated[int, Field(ge=0, le=100_000)] | None = None  # inner steps until an answer is taken
+    alpha: Annotated[float, Field(ge=0, le=1)] | None = None  # streaming: our own share of a mixture; noloco: momentum
+    beta: Annotated[float, Field(gt=0, le=10)] | None = None  # how far a pair's changes are followed
+    gamma: Annotated[float, Field(gt=0, le=2)] | None = None  # how strongly the two of a pair pull each other
     outer_clip: Single | None = None  # of each element of the outer momentum; None: no bound
     typical_change: Single | None = None  # of a weight in a round; None: no staleness penalty
     error_decay: Annotated[float, Field(ge=0, le=1)] | None = None  # of what was not sent
@@ -64,13 +85,17 @@ class MethodSpec(Spec):
     def _fill_in(cls, table: Any) -> Any:
         if not isinstance(table, dict) or not isinstance(name := table.get("name", "diloco"), str):
             return table
-        return {**SUITING.get(name, {}), **table}
+        filled = {**SUITING.get(name, {}), **table}
+        steps = filled.get("inner_steps", INNER_STEPS)
+        if name in REPLICAS and filled.get("delay") is None and isinstance(steps, int):
+            filled["delay"] = steps // 2  # half of the time for the network, without a pause
+        return filled
 
     @model_validator(mode="after")
     def _has_its_own(self) -> MethodSpec:
-        for key, owner in OWN.items():
-            if self.name != owner and getattr(self, key) is not None:
-                raise ValueError(f"`{key}` is a setting of {owner}, and nothing to {self.name}")
+        for key, owners in OWN.items():
+            if self.name not in owners and getattr(self, key) is not None:
+                raise ValueError(f"`{key}` is a setting of {' and '.join(owners)}, and nothing to {self.name}")
         for key in FIXED.get(self.name, ()):
             if getattr(self, key) != SUITING[self.name][key]:
                 raise ValueError(f"with {self.name} `{key}` is always {SUITING[self.name][key]:g}: leave it out")
@@ -96,6 +121,23 @@ class MethodSpec(Spec):
                 f"must be at most {most}: have more inner steps, fewer strides or less delay"
             )
         return self
+
+    @model_validator(mode="after")
+    def _replicas_stay_together(self) -> MethodSpec:
+        if self.name not in REPLICAS:
+            return self
+        if self.delay is None or self.delay >= self.inner_steps:
+            raise ValueError(f"with {self.inner_steps} inner steps delay must be at most {self.inner_steps - 1}")
+        if self.name == "noloco":
+            if self.alpha is None or self.beta is None or self.gamma is None:
+                raise ValueError("noloco needs alpha, beta and gamma")
+            check_stability(self.alpha, self.gamma)
+        return self
+
+    @property
+    def has_replicas(self) -> bool:
+        """Whether each member has parameters of its own."""
+        return self.name in REPLICAS
 
     @property
     def fragments(self) -> int:

@@ -31,6 +31,9 @@ METHODS = {  # what is done, up to the words on codecs
     "changes are sent",
     "sparseloco": "{steps} alone, then an average of the largest changes, the others wait for later rounds; they are "
     "sent",
+    "noloco": "{steps} alone, in which each pulls and is pulled by one partner; changes and weights "
+    "are sent",
+    "gossip": "{steps} alone, in which each takes the average with one partner; weights are sent",
 }
 
 
@@ -57,7 +60,9 @@ def _model(model: Answer, parameters: int) -> str:
 
 def _method(method: Answer, codec: Answer) -> str:
     there, back = (CODECS.get(codec[way], codec[way]) for way in ("scatter", "gather"))
-    means = there if there == back else f"{there}, the mean {back}"
+    back_again = {"gossip": there}.get(method["name"], back)  # there nothing comes back but the partner's own
+    what_else = "the weights" if method["name"] == "noloco" else "the mean"
+    means = there if there == back_again else f"{there}, {what_else} {back}"
     steps = f"{method['inner_steps']:,} steps of {method['batch']:,} sequences"
     what = METHODS.get(method["name"], METHODS["diloco"]).format(steps=steps, batch=f"{method['batch']:,}")
     return f"{method['name']}: {what} {means}"

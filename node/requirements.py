@@ -48,6 +48,7 @@ class Vectors:
     private: int = 0  # private ones, in the worker
     answers: int = 0  # means that a worker is shown
     inner: int = 2  # moments of inner steps, and again in shared memory
+    come: int = 1  # in a round, where it is about the whole vector: chunks of others, and those that are to go
 
     @property
     def shared(self) -> int:
@@ -56,8 +57,8 @@ class Vectors:
 
     @property
     def node(self) -> int:
-        """Versions of the state, what is shared, and as much as a round's chunks where it is about the whole vector."""
-        return VERSIONS * (self.agreed + self.answers) + self.shared + 1
+        """Versions of the state, what is shared, and what comes in a round."""
+        return VERSIONS * (self.agreed + self.answers) + self.shared + self.come
 
     @property
     def worker(self) -> int:
@@ -71,6 +72,8 @@ VECTORS: Mapping[str, Vectors] = {  # where they are not those of DiLoCo
     "diloco-eager": Vectors(reads=2, private=4, answers=1),  # a replica, its momentum, its share; what it reads into
     "streaming-diloco": Vectors(private=1),  # weights that go on, beside those that are agreed
     "sparseloco": Vectors(agreed=1, keeps=1, private=2),  # the error, and the next one
+    "noloco": Vectors(private=2, come=2),  # the weights that were launched, last and now; change and slow weights
+    "gossip": Vectors(agreed=1, private=2),
 }
 
 
@@ -109,8 +112,13 @@ def bytes_per_parameter(manifest: Manifest, members: int) -> float:
 
     All but our own share of a round's part goes to its owners, and the means of our share to all others. The parts of a
     model that is sent in fragments differ in size: this is the average over rounds in which each comes once.
+
+    Of replicas two exchange all that they send, in full; of an odd number one does not.
     """
     there, back = VALUE_BYTES[manifest.codec.scatter], VALUE_BYTES[manifest.codec.gather]
+    if manifest.method.has_replicas:
+        each = there + back if manifest.method.name == "noloco" else there  # change and slow weights, or weights
+        return each * (members - members % 2) / max(1, members)
     return (there + back) * (members - 1) / max(1, members) / manifest.method.fragments
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import get_args
 
+import msgpack
 import pytest
 from pydantic import ValidationError
 
@@ -26,6 +27,8 @@ SUITING = {  # inner steps, outer rate and momentum, and the codecs, of a manife
     "co2": (20, 1.0, 0.2, "fp32", "fp32"),
     "streaming-diloco": (20, 0.7, 0.9, "fp4", "fp32"),
     "sparseloco": (20, 1.0, 0.0, "topk", "fp32"),
+    "noloco": (20, 1.0, 0.0, "fp32", "fp32"),
+    "gossip": (20, 1.0, 0.0, "fp32", "fp32"),
 }
 
 
@@ -58,11 +61,12 @@ def test_streaming_has_fragments_that_are_mixed_in_a_step_later() -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("key", OWN)
 def test_a_setting_of_another_method_is_refused_and_named(name: str, key: str) -> None:
-    if OWN[key] == name:
-        assert getattr(parsed(name, f"{key} = 1").method, key) == 1
+    value = {"alpha": 0.25}.get(key, 1)
+    if name in OWN[key]:
+        assert getattr(parsed(name, f"{key} = {value}").method, key) == value
         return
-    with pytest.raises(LocalError, match=f"`{key}` is a setting of {OWN[key]}, and nothing to {name}"):
-        parsed(name, f"{key} = 1")
+    with pytest.raises(LocalError, match=f"`{key}` is a setting of {' and '.join(OWN[key])}, and nothing to {name}"):
+        parsed(name, f"{key} = {value}")
 
 
 @pytest.mark.parametrize(
@@ -72,6 +76,8 @@ def test_a_setting_of_another_method_is_refused_and_named(name: str, key: str) -
         ("ddp", "outer_lr = 0.7", "`outer_lr` is always 1"),
         ("ddp", "outer_momentum = 0.9", "`outer_momentum` is always 0"),
         ("sparseloco", "outer_momentum = 0.9", "`outer_momentum` is always 0"),
+        ("noloco", "outer_lr = 0.7", "`outer_lr` is always 1"),
+        ("gossip", "outer_momentum = 0.9", "`outer_momentum` is always 0"),
     ],
 )
 def test_a_setting_that_cannot_be_another_is_refused(name: str, setting: str, value: str) -> None:
@@ -117,6 +123,32 @@ def test_what_is_allowed_can_be_built_and_what_cannot_be_built_is_refused(
         timetable_of(manifest, Layout.of(skeleton(manifest.model)))
 
 
+def test_replicas_exchange_in_half_of_a_round_without_a_pause() -> None:
+    spec = parsed("noloco").method
+    assert (spec.delay, spec.alpha, spec.beta, spec.gamma) == (10, 0.5, 0.7, 0.7)
+    assert parsed("gossip", "inner_steps = 7").method.delay == 3
+    assert parsed("gossip", "inner_steps = 1").method.delay == 0
+    assert parsed("noloco", "delay = 0").method.delay == 0
+    for name in ("noloco", "gossip"):
+        with pytest.raises(LocalError, match="delay must be at most 6"):
+            parsed(name, "inner_steps = 7\ndelay = 7")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [("alpha = 0.9", "less than 0.38"), ("gamma = 1.5", "less than 1.5"), ("alpha = 1.0", "less than 1")],
+)
+def test_replicas_that_would_drift_apart_are_refused(settings: str, words: str) -> None:
+    with pytest.raises(LocalError, match=words):
+        parsed("noloco", settings)
+
+
+def packed(key: str) -> bytes:
+    """A key as msgpack writes it."""
+    written: bytes = msgpack.packb(key)
+    return written
+
+
 # -- what others read of it ---------------------------------------------------------------------------------
 
 
@@ -126,9 +158,9 @@ def test_a_run_of_diloco_has_the_id_that_it_had_before_there_were_other_methods(
 
 def test_settings_that_are_left_out_are_not_in_the_bytes() -> None:
     for key in OWN:
-        assert key.encode() not in parsed("diloco").canonical()
-    assert b"outer_clip" not in parsed("co2").canonical()
-    assert b"outer_clip" in parsed("co2", "outer_clip = 0.5").canonical()
+        assert packed(key) not in parsed("diloco").canonical()
+    assert packed("outer_clip") not in parsed("co2").canonical()
+    assert packed("outer_clip") in parsed("co2", "outer_clip = 0.5").canonical()
 
 
 def test_the_codec_of_a_method_gives_way_to_one_that_is_named() -> None:
@@ -147,6 +179,12 @@ def test_the_codec_of_a_method_gives_way_to_one_that_is_named() -> None:
 def test_codecs_that_lose_what_sparseloco_keeps_are_refused(codec: str, words: str) -> None:
     with pytest.raises(LocalError, match=words):
         parse_manifest(f'name="a"\n[method]\nname="sparseloco"\n[codec]\n{codec}')
+
+
+@pytest.mark.parametrize("codec", ["int8", "topk", "sign"])
+def test_weights_are_not_sent_so_that_nobody_can_train_on_them(codec: str) -> None:
+    with pytest.raises(LocalError, match=r"codec\.scatter of gossip, which sends weights, must be one of fp32"):
+        parse_manifest(f'name="a"\n[method]\nname="gossip"\n[codec]\nscatter="{codec}"')
 
 
 @pytest.mark.parametrize("key", ["outer_clip", "typical_change"])

@@ -53,6 +53,8 @@ METHOD_WORDS = {
     "changes are sent in 4 bits, the mean in full",
     "sparseloco": "then an average of the largest changes, the others wait for later rounds; "
     "they are sent sparsely, in about 1/4 bit, the mean in full",
+    "noloco": "alone, in which each pulls and is pulled by one partner; changes and weights are sent in full",
+    "gossip": "alone, in which each takes the average with one partner; weights are sent in full",
 }
 
 
