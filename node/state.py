@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 import torch
@@ -101,6 +101,13 @@ class CommittedState:
                 vector[block] = made[name]
         return self._publish(read_back(self.shape, self.current.round + 1, new))
 
+    def skip(self, round: int) -> Snapshot:
+        """The current version is that of `round` as well, as nothing came of the rounds up to it."""
+        with self._lock:
+            if round > self.current.round:
+                self.current = replace(self.current, round=round)
+            return self.current
+
     def install(self, round: int, chunks: Iterable[Payload], expected_root: Digest) -> Snapshot:
         """Take over a version from its chunks, in order; RemoteError, and `current` stays, if it is another."""
         new = self._spare_vectors()
@@ -142,7 +149,7 @@ class CommittedState:
         """Buffers that nobody reads: those of the previous version, which is gone with this, or new ones."""
         with self._lock:
             spare, self.previous = self.previous, None
-            if spare and all(lease.snapshot is not spare for lease in self._leases):
+            if spare and all(lease.snapshot.vectors is not spare.vectors for lease in self._leases):
                 return spare.vectors
         return _empty_vectors(self.shape)
 
@@ -180,17 +187,17 @@ def _empty_vectors(shape: StateShape) -> dict[str, Tensor]:
 
 
 def _blocks(ranges: Sequence[tuple[int, int]], pieces: Iterable[Tensor]) -> Iterator[tuple[slice, Tensor]]:
-    """What `pieces` are of the numbers in `ranges`, in blocks so small that a rule's temporaries stay in the cache."""
+    """What `pieces`, (..., k), are of the numbers in `ranges`, in blocks so small that a rule stays in the cache."""
     size, done, left = sum(stop - start for start, stop in ranges), 0, list(reversed(ranges))
     for piece in pieces:
-        done += len(piece)
+        done += piece.shape[-1]
         if piece.dtype != torch.float32 or done > size:
             raise LocalError(f"expected {size} fp32 numbers, got more, or {piece.dtype}")
-        while len(piece):
+        while piece.shape[-1]:
             start, stop = left.pop()
-            end = min(stop, start + len(piece), start + BLOCK)
-            yield slice(start, end), piece[: end - start]
-            piece = piece[end - start :]
+            end = min(stop, start + piece.shape[-1], start + BLOCK)
+            yield slice(start, end), piece[..., : end - start]
+            piece = piece[..., end - start :]
             if end < stop:
                 left.append((end, stop))
     if done != size:
