@@ -1,6 +1,7 @@
-"""The donor's side of state transfer: offer a certified version, pin it while it is asked for, serve its chunks.
+"""The donor's side of state transfer: offer a version, pin it while it is asked for, serve its chunks.
 
-Rules: only a version whose root the next round's certificate names is offered, and only if ours is that very state.
+Rules: `may_offer` says which version may be offered with which root: where members agree on one state, that whose root
+the next round's certificate names, so ours only if it is that very state; of replicas, of which each is its own, any.
 A lease pins a version until `LEASE` seconds after the last chunk that was asked of it, but however it is used no longer
 than a slow joiner needs; who had one to its end makes room for others first. Who asks again keeps its version if that
 is of use to it: rounds go on, and what is on its way would be lost. Leases, and versions that are pinned, are bounded
@@ -10,14 +11,13 @@ memory; so many wait for each who asks, and none twice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 from shoal.protocol.effects import Effect, Send
 from shoal.protocol.errors import RemoteError
-from shoal.protocol.history import History
 from shoal.protocol.ids import Digest, PeerId, digest
 from shoal.protocol.messages.transfer import GetState, GetStateChunk, StateChunk, StateIs
 from shoal.protocol.wire import MAX_INT
@@ -70,9 +70,9 @@ def _exactly(round: int) -> range:
 class Donor:
     """Serves those who catch up."""
 
-    def __init__(self, part: int, history: History, store: Store) -> None:
+    def __init__(self, part: int, may_offer: Callable[[int, Digest], bool], store: Store) -> None:
         self._part = part
-        self._history = history
+        self._may_offer = may_offer
         self._store = store
         self._leases: dict[PeerId, Lease] = {}
         self._waiting: dict[PeerId, set[tuple[int, int]]] = {}  # chunks (version, index) that have not left yet
@@ -92,11 +92,25 @@ class Donor:
 
     def offer(self, now: float, sender: PeerId, message: GetState) -> list[Effect]:
         """Pin a version and say what it is made of; silence if there is none, or too many ask."""
-        version = self._lease(now, sender, _exactly(message.round) if message.round else range(message.least, MAX_INT))
+        version = self.lease(now, sender, _exactly(message.round) if message.round else range(message.least, MAX_INT))
         if version is None:
             return []
         layout, chunks = self._store.describe(version)
         return [Send(sender, StateIs(self._part, version, layout, chunks))]
+
+    def lease(self, now: float, peer: PeerId, wanted: range) -> int | None:
+        """Pin a version of the rounds `wanted` for `peer` from now on; None if that cannot be."""
+        self.expire(now)
+        before = self._leases.get(peer)
+        version = before.version if before is not None and before.version in wanted else self._choose(peer, wanted)
+        if version is None:
+            return None
+        _, chunks = self._store.describe(version)
+        ends = before.ends if before is not None else now + LEASE + SLOWEST * len(chunks)
+        self._leases[peer] = Lease(version, min(now + LEASE, ends), ends)
+        if before is None or before.version != version:
+            self._pin()
+        return version
 
     def serve(self, now: float, sender: PeerId, message: GetStateChunk) -> list[Effect]:
         """One chunk; empty if the version is here no more, or not for `sender`. Nothing if it is about to leave."""
@@ -105,7 +119,7 @@ class Donor:
             _, chunks = self._store.describe(message.round)
             if message.index >= len(chunks):
                 raise RemoteError(f"asks for chunk {message.index} of {len(chunks)}", sender)
-            is_leased = self._lease(now, sender, _exactly(message.round)) is not None
+            is_leased = self.lease(now, sender, _exactly(message.round)) is not None
         waiting, key = self._waiting.setdefault(sender, set()), (message.round, message.index)
         if key in waiting or len(waiting) >= MAX_WAITING:
             return []
@@ -133,24 +147,6 @@ class Donor:
 
     # -- inside ---------------------------------------------------------------------------------------------
 
-    def _is_certified(self, version: int) -> bool:
-        root = self._history.certified_root(version)
-        return root is not None and root == state_root(*self._store.describe(version))
-
-    def _lease(self, now: float, peer: PeerId, wanted: range) -> int | None:
-        """Pin a version of the rounds `wanted` for `peer` from now on; None if that cannot be."""
-        self.expire(now)
-        before = self._leases.get(peer)
-        version = before.version if before is not None and before.version in wanted else self._choose(peer, wanted)
-        if version is None:
-            return None
-        _, chunks = self._store.describe(version)
-        ends = before.ends if before is not None else now + LEASE + SLOWEST * len(chunks)
-        self._leases[peer] = Lease(version, min(now + LEASE, ends), ends)
-        if before is None or before.version != version:
-            self._pin()
-        return version
-
     def _choose(self, peer: PeerId, wanted: range) -> int | None:
         """A version that there is a place for."""
         others = [lease.version for holder, lease in self._leases.items() if holder != peer]
@@ -159,8 +155,8 @@ class Donor:
         versions = [version for version in self._store.versions() if version in wanted]
         if len(set(others)) >= MAX_VERSIONS:
             versions = [version for version in versions if version in others]
-        certified = [version for version in versions if self._is_certified(version)]
-        return certified[-1] if certified else None
+        offered = [each for each in versions if self._may_offer(each, state_root(*self._store.describe(each)))]
+        return offered[-1] if offered else None
 
     def _pin(self) -> None:
         self._store.pin(sorted({lease.version for lease in self._leases.values()}))

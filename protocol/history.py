@@ -76,3 +76,7 @@ class History:
         if index == 0:
             return self.origin.root
         return self._links[index].proposal.base_root if 0 < index < len(self._links) else None
+
+    def certifies(self, round: int, root: Digest) -> bool:
+        """Whether the state after `round` is known to have this root."""
+        return self.certified_root(round) == root

@@ -96,7 +96,7 @@ class Transfer:
         self._tries = 0
         self._token = 0
         self._leases_watched = False
-        self.donor = Donor(part, history, store)
+        self.donor = Donor(part, history.certifies, store)
         self.active = False
         self.beyond = -1  # versions up to this one are of no use
 

@@ -23,9 +23,9 @@ from tests.unit.transfer_kit import (
 
 def test_a_donor_offers_only_what_is_certified_and_right() -> None:
     assert make_offer(make_donor()).round == VERSION
-    uncertified = Donor(0, history_of(0), Versions({VERSION: STATE}))
+    uncertified = Donor(0, history_of(0).certifies, Versions({VERSION: STATE}))
     assert uncertified.offer(0.0, C, GetState(0, 0, 0)) == []
-    wrong = Donor(0, history_of(1), Versions({VERSION: [b"diverged"] * 10}))
+    wrong = Donor(0, history_of(1).certifies, Versions({VERSION: [b"diverged"] * 10}))
     assert wrong.offer(0.0, C, GetState(0, 0, 0)) == []
     assert make_donor().offer(0.0, C, GetState(0, VERSION - 1, 0)) == []
 
@@ -65,7 +65,7 @@ def test_who_asks_again_keeps_its_version_while_that_is_of_use() -> None:
     history = history_of(0)
     history._links = [earlier_link(round, ROOT) for round in range(1, VERSION + 3)]
     versions = Versions({VERSION: STATE})
-    donor = Donor(0, history, versions)
+    donor = Donor(0, history.certifies, versions)
     assert make_offer(donor).round == VERSION
     for round in (VERSION + 1, VERSION + 2):
         versions.put(round, STATE)
@@ -91,7 +91,7 @@ def test_a_donor_pins_a_bounded_number_of_versions() -> None:
     history = history_of(0)
     history._links = [earlier_link(round, ROOT) for round in range(1, newest + 2)]
     versions = Versions({})
-    donor = Donor(0, history, versions)
+    donor = Donor(0, history.certifies, versions)
     for round in range(1, newest + 1):
         versions.states[round] = STATE
         donor.offer(0.0, PeerId(f"joiner {round}"), GetState(0, 0, 0))
@@ -120,7 +120,7 @@ def test_of_what_waits_to_be_sent_there_is_little_for_each_and_nothing_twice() -
 
 def test_a_version_that_goes_while_its_chunk_waits_leaves_it_empty() -> None:
     versions = Versions({VERSION: STATE})
-    donor = Donor(0, history_of(1), versions)
+    donor = Donor(0, history_of(1).certifies, versions)
     make_offer(donor)
     (send,) = donor.serve(0.0, C, GetStateChunk(0, VERSION, 0))
     versions.states.clear()

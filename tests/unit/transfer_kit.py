@@ -44,7 +44,7 @@ def history_of(links: int) -> History:
 
 def make_donor() -> Donor:
     """A donor that has the version, certified."""
-    return Donor(0, history_of(1), Versions({VERSION: STATE}))
+    return Donor(0, history_of(1).certifies, Versions({VERSION: STATE}))
 
 
 def make_offer(donor: Donor, peer: PeerId = C, round: int = 0) -> StateIs:

@@ -1,0 +1,220 @@
+"""Getting a replica: one member's, as it has signed it, whole; and giving ours to those who ask.
+
+    joiner                                      donor
+    GET_REPLICA(least) ───────────────────────► one
+             ◄─────────────────── REPLICA_IS    signed, pinned
+    GET_STATE_CHUNK(i) ... ───────────────────► the same one, a few at a time
+             ◄─────────────────── STATE_CHUNK
+
+Rules: nobody certifies a replica but its donor, so all of it comes from one, and is of the run's layout; nobody is asked
+whose round is far from where most stand. Every chunk is checked by hash; who sends a wrong one is named, and another is
+asked. A silent donor is replaced after a while, longer each time: perhaps all links are slow.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from shoal.protocol.allreduce import Blamed
+from shoal.protocol.context import View
+from shoal.protocol.donor import Donor, Store, state_root
+from shoal.protocol.effects import Effect, Send, Tell, Timer, Wake
+from shoal.protocol.errors import RemoteError
+from shoal.protocol.ids import PeerId, content_hash
+from shoal.protocol.messages.replicas import GetReplica, ReplicaIs
+from shoal.protocol.messages.transfer import GetStateChunk, StateChunk
+from shoal.protocol.replicas.context import pack, standing
+from shoal.protocol.replicas.events import ReplicaReceived
+from shoal.protocol.replicas.facts import ReplicaFacts
+from shoal.protocol.replicas.round import PART
+from shoal.protocol.signing import Signer, check_signature, signed
+from shoal.protocol.transfer import MOST_PATIENCE, PATIENCE, WINDOW
+from shoal.protocol.view import fastest, nearest
+from shoal.protocol.wire import MAX_INT, Payload
+
+MAX_LIARS = 64  # that are remembered
+
+COPY_MESSAGES = GetReplica | ReplicaIs | GetStateChunk | StateChunk
+
+
+@dataclass(slots=True)
+class Copy:
+    """A replica in the making."""
+
+    offer: ReplicaIs
+    payloads: dict[int, Payload] = field(default_factory=dict)
+    asked: dict[int, None] = field(default_factory=dict)
+
+    def next(self) -> list[int]:
+        """Chunks to ask for now."""
+        open = (each for each in range(len(self.offer.chunks)) if each not in self.payloads and each not in self.asked)
+        return [index for index, _ in zip(open, range(WINDOW - len(self.asked)), strict=False)]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every chunk is here."""
+        return len(self.payloads) == len(self.offer.chunks)
+
+
+class Copying:
+    """Both sides of it, at one member."""
+
+    def __init__(self, me: PeerId, facts: ReplicaFacts, view: View, store: Store, signer: Signer) -> None:
+        self._me = me
+        self._facts = facts
+        self._view = view
+        self._store = store
+        self._signer = signer
+        self._source: PeerId | None = None
+        self._copy: Copy | None = None
+        self._heard_at = 0.0
+        self._patience = PATIENCE
+        self._least = 0
+        self._tries = 0
+        self._token = 0
+        self._liars: deque[PeerId] = deque(maxlen=MAX_LIARS)
+        self._leases_watched = False
+        self.donor = Donor(PART, lambda round, root: True, store)
+        self.active = False
+
+    def __repr__(self) -> str:
+        return f"Copying(active={self.active}, from {self._source}, {self.progress()}, {self.donor})"
+
+    def progress(self) -> tuple[int, int]:
+        """(chunks here, chunks in all) of the replica that is being copied."""
+        return (len(self._copy.payloads), len(self._copy.offer.chunks)) if self._copy is not None else (0, 0)
+
+    # -- joiner ---------------------------------------------------------------------------------------------
+
+    def start(self, now: float, least: int) -> list[Effect]:
+        """Get somebody's replica of round `least` or later; goes on until it is here, or `stop`."""
+        if self.active:
+            return []
+        self.active, self._least, self._patience = True, least, PATIENCE
+        self._token += 1
+        return [*self._ask_somebody(now), self._wake("look")]
+
+    def stop(self) -> None:
+        """There is no need any more."""
+        self.active, self._copy, self._source = False, None, None
+
+    def take(self) -> ReplicaReceived | None:
+        """The replica, once it is complete; it is handed out once."""
+        copy = self._copy
+        if copy is None or not copy.is_complete:
+            return None
+        self.stop()
+        offer = copy.offer
+        payloads = tuple(copy.payloads[index] for index in range(len(offer.chunks)))
+        return ReplicaReceived(offer.round, offer.layout, payloads, state_root(offer.layout, offer.chunks), offer.peer)
+
+    def fire(self, now: float, timer: Timer) -> list[Effect]:
+        """Look after a silent donor, or after leases that run out."""
+        if timer.name == "leases":
+            self.donor.expire(now)
+            self._leases_watched = False
+            return self._watch_leases()
+        if timer.token != self._token or not self.active:
+            return []
+        is_gone = self._source is None or not self._view.is_alive(self._source)
+        if is_gone or now - self._heard_at > self._patience:
+            return [*self._ask_another(now), self._wake("look")]
+        return [self._wake("look")]
+
+    def receive(self, now: float, sender: PeerId, message: COPY_MESSAGES) -> list[Effect]:
+        """Any message about replicas."""
+        match message:
+            case GetReplica():
+                return self._offer(now, sender, message)
+            case GetStateChunk():
+                return self.donor.serve(now, sender, message)
+            case ReplicaIs() if self.active and sender == self._source and self._copy is None:
+                return self._receive_offer(now, sender, message)
+            case StateChunk() if self._copy is not None and sender == self._source:
+                return self._receive_chunk(now, sender, message, self._copy)
+        return []
+
+    # -- inside: joiner -------------------------------------------------------------------------------------
+
+    def _donors(self) -> list[PeerId]:
+        """Who may give us its replica, best first: those near most of the others; if nobody trains, whoever has one."""
+        rounds = standing(self._view, self._facts)
+        most = pack(rounds.values())
+        if most is None:
+            statuses = {peer: self._view.status(peer) for peer in self._view.alive()}
+            rounds = {p: s.round for p, s in statuses.items() if s is not None and s.history == self._facts.history}
+        near = [peer for peer, round in rounds.items() if round >= self._least and self._is_near(round)]
+        if all(peer in self._liars for peer in near):
+            self._liars.clear()
+        return fastest(nearest(self._me, [peer for peer in near if peer not in self._liars], self._view), self._view)
+
+    def _is_near(self, round: int) -> bool:
+        most = pack(standing(self._view, self._facts).values())
+        return most is None or abs(round - most) <= self._facts.window
+
+    def _ask_somebody(self, now: float) -> list[Effect]:
+        donors = self._donors()
+        self._copy, self._heard_at = None, now
+        self._source = donors[self._tries % len(donors)] if donors else None
+        self._tries += 1
+        return [Send(self._source, GetReplica(self._least))] if self._source is not None else []
+
+    def _ask_another(self, now: float) -> list[Effect]:
+        """Our donor does not answer in time, if we had one."""
+        if self._source is not None:
+            self._patience = min(MOST_PATIENCE, 2 * self._patience)
+        return self._ask_somebody(now)
+
+    def _receive_offer(self, now: float, sender: PeerId, offer: ReplicaIs) -> list[Effect]:
+        if offer.peer != sender:
+            raise RemoteError("offers a replica that is not its own", sender)
+        check_signature(offer, sender, self._signer)
+        facts = self._facts
+        if (offer.layout, len(offer.chunks)) != (facts.layout, facts.state_chunks):
+            return self._accuse(now, sender, "offers a replica of another layout than this run's")
+        if offer.round < self._least or not self._is_near(offer.round):
+            return self._ask_another(now)
+        self._heard_at, self._copy = now, Copy(offer)
+        return self._ask_chunks(sender, self._copy)
+
+    def _receive_chunk(self, now: float, sender: PeerId, message: StateChunk, copy: Copy) -> list[Effect]:
+        if message.round != copy.offer.round or message.index not in copy.asked:
+            return []
+        if not message.payload:
+            return self._ask_another(now)
+        if content_hash(message.payload) != copy.offer.chunks[message.index]:
+            return self._accuse(now, sender, f"sent a wrong chunk {message.index} of its replica")
+        del copy.asked[message.index]
+        copy.payloads[message.index] = message.payload
+        self._heard_at = now
+        return self._ask_chunks(sender, copy)
+
+    def _ask_chunks(self, donor: PeerId, copy: Copy) -> list[Effect]:
+        wanted = copy.next()
+        copy.asked.update(dict.fromkeys(wanted))
+        return [Send(donor, GetStateChunk(PART, copy.offer.round, index)) for index in wanted]
+
+    def _accuse(self, now: float, peer: PeerId, reason: str) -> list[Effect]:
+        if peer not in self._liars:
+            self._liars.append(peer)
+        return [Tell(Blamed(peer, reason)), *self._ask_somebody(now)]
+
+    # -- inside: donor --------------------------------------------------------------------------------------
+
+    def _offer(self, now: float, sender: PeerId, message: GetReplica) -> list[Effect]:
+        round = self.donor.lease(now, sender, range(message.least, MAX_INT))
+        if round is None:
+            return []
+        layout, chunks = self._store.describe(round)
+        offer = signed(ReplicaIs(self._me, round, layout, chunks, b""), self._signer)
+        return [Send(sender, offer), *self._watch_leases()]
+
+    def _watch_leases(self) -> list[Effect]:
+        if self._leases_watched or not self.donor.has_leases:
+            return []
+        self._leases_watched = True
+        return [self._wake("leases")]
+
+    def _wake(self, name: str) -> Wake:
+        return Wake(PATIENCE / 3, Timer("copying", name, self._token))

@@ -1,0 +1,30 @@
+"""What the members of a run of replicas know of it before they have met anybody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shoal.protocol.ids import Digest
+from shoal.protocol.roster import Policy
+from shoal.protocol.wire import Payload
+
+WINDOW = 8  # rounds
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFacts:
+    """All of it follows from the manifest; `policy` is asked for the least number of members only."""
+
+    seed: bytes  # of the pairings
+    history: Digest  # a constant of the run: whose status has another one is in another run
+    round: int  # of the state that the run begins with
+    root: Digest  # of that state
+    chunks: int  # of what two exchange
+    check: Callable[[int, Payload], None]  # PayloadError for bytes that are no such chunk, by its index
+    layout: bytes  # of every replica, and
+    state_chunks: int  # of how many chunks it is
+    policy: Policy
+    holds_origin: bool = True  # whether the state that the run begins with is here; else a replica is copied
+    last: int | None = None  # round of the run
+    window: int = WINDOW  # rounds that two may be apart and still meet; who is further behind copies a replica

@@ -1,0 +1,150 @@
+"""Finding a partner in one round: whom to ask, whom to answer, whom to leave.
+
+Rules:
+- We ask one peer at a time (MEET): our partner in the draw among those who are here, near our round, and not excluded.
+- Who asks us is our partner at once if it is whom we ask; or if it weighs more than that one, which is told (DECLINE).
+  Else it is remembered: it may be all that is left later. Who asks while we train is remembered, too.
+- Excluded for the round is who declines, dies, is lost in the middle of an exchange, or does not come in time: after
+  twice our learned patience for each round that it is behind. So a peer is tried at most once in a round.
+- With nobody left there is no exchange in this round.
+Whoever waits for us is no heavier than whom we wait for, so nobody waits in a circle (meeting.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shoal.protocol.effects import Effect, Send
+from shoal.protocol.ids import PeerId
+from shoal.protocol.messages.replicas import Decline, Meet, Refusal
+from shoal.protocol.replicas.context import Means, standing
+from shoal.protocol.replicas.meeting import Draw
+from shoal.protocol.wire import MAX_INT
+
+CLOSE = 2  # patiences until a peer that does not come is gone on without
+AGAIN = 2.0  # seconds between two MEETs to the same peer, in case one was lost
+
+
+@dataclass(frozen=True, slots=True)
+class Suitor:
+    """Somebody who asked us."""
+
+    number: int
+    since: float  # when it did, in this round
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Whom we ask."""
+
+    peer: PeerId
+    number: int  # of our try
+    since: float
+    limit: float  # seconds that it may take
+
+
+def pairing_number(one: int, other: int) -> int:
+    """The name of a pairing, from the numbers of both MEETs."""
+    return (one + other) % (MAX_INT + 1)
+
+
+class Matching:
+    """One member's search, in the round after `base`."""
+
+    def __init__(self, means: Means, base: int) -> None:
+        self._means = means
+        self._base = base
+        self._draw = Draw(means.facts.seed, base + 1, means.me)
+        self._suitors: dict[PeerId, Suitor] = {}
+        self._excluded: dict[PeerId, None] = {}
+        self._sent_at = 0.0
+        self.asked: Asked | None = None
+        self.has_asked = False  # anybody, ever
+
+    def __repr__(self) -> str:
+        return f"Matching(asked={self.asked}, {len(self._suitors)} suitors, {len(self._excluded)} excluded)"
+
+    def is_excluded(self, peer: PeerId) -> bool:
+        """Whether nothing will come of it in this round."""
+        return peer in self._excluded
+
+    def suitor(self, peer: PeerId) -> Suitor | None:
+        """Its MEET, if it has asked us."""
+        return self._suitors.get(peer)
+
+    def waiting_since(self) -> float | None:
+        """Since when somebody live waits for us."""
+        view = self._means.view
+        return min((each.since for peer, each in self._suitors.items() if view.is_alive(peer)), default=None)
+
+    def hear(self, now: float, sender: PeerId, number: int) -> list[Effect]:
+        """A MEET of this round; afterwards `asked` may be its sender, and is our partner then."""
+        if sender in self._excluded:
+            return [Send(sender, Decline(self._base + 1, Refusal.LOST))]
+        known = self._suitors.get(sender)
+        self._suitors[sender] = Suitor(number, known.since if known is not None else now)
+        asked = self.asked
+        if asked is None or asked.peer == sender or not self._is_heavier(sender, asked.peer):
+            return []
+        return [*self.exclude(asked.peer, Refusal.ENGAGED), *self._ask(now, sender)]
+
+    def exclude(self, peer: PeerId, reason: Refusal | None = None) -> list[Effect]:
+        """Do without `peer` in this round, and tell it why, if it is told; we ask nobody then, if we asked it."""
+        self._excluded[peer] = None
+        self._suitors.pop(peer, None)
+        if self.asked is not None and self.asked.peer == peer:
+            self.asked = None
+        return [] if reason is None else [Send(peer, Decline(self._base + 1, reason))]
+
+    def choose(self, now: float) -> list[Effect]:
+        """Ask somebody, if anybody is left, now that we ask nobody."""
+        near = self.near()
+        drawn = self._draw.partner(near)
+        suitors = [peer for peer in self._suitors if self._means.view.is_alive(peer)]
+        best = max(suitors, key=self._weight_of, default=None)
+        if best is not None and (drawn is None or self._is_heavier(best, drawn)):
+            drawn = best
+        return [] if drawn is None else self._ask(now, drawn)
+
+    def near(self) -> list[PeerId]:
+        """Whom we may meet in this round, or who may come to it in time."""
+        here = standing(self._means.view, self._means.facts)
+        first = self._base - self._means.facts.window
+        return [peer for peer, round in here.items() if first <= round <= self._base and peer not in self._excluded]
+
+    def tick(self, now: float) -> list[Effect]:
+        """Ask again, as words may be lost; or go on without whom we have waited for long enough."""
+        asked = self.asked
+        if asked is None:
+            return []
+        if now - asked.since >= asked.limit:
+            return self.exclude(asked.peer, Refusal.LOST)
+        return self.repeat(now) if now - self._sent_at >= AGAIN else []
+
+    def repeat(self, now: float) -> list[Effect]:
+        """Our MEET once more."""
+        assert self.asked is not None
+        self._sent_at = now
+        return [Send(self.asked.peer, Meet(self._base + 1, self.asked.number))]
+
+    def dismiss(self, partner: PeerId | None) -> list[Effect]:
+        """We have a partner, or need none: nobody else is to wait for us."""
+        others = [peer for peer in self._suitors if peer != partner]
+        reason = Refusal.PAST if partner is None else Refusal.ENGAGED
+        return [effect for peer in others for effect in self.exclude(peer, reason)]
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    def _ask(self, now: float, peer: PeerId) -> list[Effect]:
+        status = self._means.view.status(peer)
+        behind = max(0, self._base - status.round) if status is not None and peer not in self._suitors else 0
+        limit = CLOSE * self._means.patience() * (1 + min(behind, self._means.facts.window))
+        self.asked = Asked(peer, self._means.rng.getrandbits(62), now, limit)
+        self.has_asked = True
+        return self.repeat(now)
+
+    def _is_heavier(self, one: PeerId, other: PeerId) -> bool:
+        return self._weight_of(one) > self._weight_of(other)
+
+    def _weight_of(self, peer: PeerId) -> bytes:
+        return self._draw.weigh(self._means.me, peer)

@@ -1,0 +1,269 @@
+"""One peer's part in one run of replicas: membership, rounds and copying as one machine, as member.py is for others.
+
+    membership: PeerUp, StatusChanged ──► rounds.peer_up      most are far beyond us ──► copying.start
+    membership: PeerDown, PeerLeft    ──► rounds.peer_down    copying: ReplicaReceived ──► the application
+
+What is left for the application: install a replica (`opened`), train, `submit`, take what a round has brought
+(`applied`). Nothing is agreed: members whose roots differ are in one run all the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+from shoal.protocol.donor import Store
+from shoal.protocol.effects import Effect, Tell, Timer
+from shoal.protocol.errors import RemoteError
+from shoal.protocol.estimate import Estimate
+from shoal.protocol.ids import NO_DIGEST, Digest, PeerId
+from shoal.protocol.member import MEMBERSHIP_MESSAGES
+from shoal.protocol.members import PeerDown, PeerLeft, PeerUp, StatusChanged
+from shoal.protocol.membership import Membership
+from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.messages.transfer import StateChunk
+from shoal.protocol.outbox import Outbox
+from shoal.protocol.parting import Parted, Parting
+from shoal.protocol.reducer import Contribute
+from shoal.protocol.replicas.context import Means, pack, standing
+from shoal.protocol.replicas.copying import COPY_MESSAGES, Copying
+from shoal.protocol.replicas.facts import ReplicaFacts
+from shoal.protocol.replicas.round import PART
+from shoal.protocol.replicas.rounds import REPLICA_MESSAGES, ReplicaRounds
+from shoal.protocol.signing import Signer
+from shoal.protocol.wire import Message
+
+LINGER = 3.0  # seconds that who stops in the middle of an exchange waits for its end
+
+
+class ReplicaMember:
+    """A `Machine` for one run of replicas on one peer."""
+
+    def __init__(
+        self,
+        me: PeerId,
+        addresses: tuple[str, ...],
+        facts: ReplicaFacts,
+        signer: Signer,
+        store: Store,
+        rng: random.Random,
+        *,
+        trains: bool = True,
+    ) -> None:
+        """`store` holds the replica of round `facts.round`, if `facts.holds_origin`; `trains`: whether it is to change.
+
+        Who goes on from a replica of its own gives facts with its round and root.
+        """
+        self.me = me
+        self._facts = facts
+        self._trains = trains
+        self._base = facts.round if facts.holds_origin else None  # after which round our replica stands
+        self._root = facts.root
+        self._status = self._first_status()
+        self.membership = Membership(me, addresses, self._status, signer, rng)
+        spread = Estimate(initial=10.0, floor=0.5, ceiling=600.0)
+        pace = Estimate(initial=4.0, floor=2.0, ceiling=10.0)
+        self._outbox = Outbox()
+        self._rounds = ReplicaRounds(Means(me, facts, self.membership, self._outbox, rng, spread, pace))
+        self.copying = Copying(me, facts, self.membership, store, signer)
+        self._is_installing = self._has_left = False
+        self._parting: Parting | None = None
+
+    # -- commands -------------------------------------------------------------------------------------------
+
+    def start(self, now: float, seeds: list[PeerId]) -> list[Effect]:
+        """Join the run through `seeds`, with the replica that it begins with, if that is here."""
+        joined = self.membership.start(now, seeds)
+        return self._digest(now, [*joined, *self._open(now, may_leap=False)])
+
+    def submit(self, now: float, contribution: Contribute) -> list[Effect]:
+        """The inner steps of round base + 1 are done: `contribution(chunk)` encodes a chunk of what we exchange.
+
+        It is called from any thread until the round's outcome is `applied`, or another replica received.
+        """
+        return self._digest(now, self._rounds.submit(now, contribution))
+
+    def applied(self, now: float, root: Digest) -> list[Effect]:
+        """What the round has brought is taken; our replica has this root now."""
+        if self._rounds.outcome is None:  # we have left meanwhile
+            return []
+        self._base, self._root = self._rounds.outcome, root
+        return self._digest(now, self._rounds.applied(now))
+
+    def opened(self, now: float, round: int, root: Digest) -> list[Effect]:
+        """The replica that we were told of is installed."""
+        self._base, self._root, self._is_installing = round, root, False
+        return self._digest(now, self._open(now, may_leap=True))
+
+    def report(
+        self,
+        now: float,
+        *,
+        step: int,
+        samples: int,
+        loss: float | None,
+        reachability: str,
+        line: tuple[int, int],
+    ) -> list[Effect]:
+        """How the training goes, whether others can dial us, and our line's rates up and down; gossiped."""
+        up, down = line
+        self._status = dataclasses.replace(
+            self._status, step=step, samples=samples, loss=loss, up=up, down=down, reachability=reachability
+        )
+        return self._digest(now, [])
+
+    def leave(self, now: float) -> list[Effect]:
+        """Sign off at once. Send what this returns; the machine is silent from now on."""
+        self._has_left = True
+        self._rounds.suspend()
+        self.copying.stop()
+        return self.membership.leave(now)
+
+    def stop(self, now: float) -> list[Effect]:
+        """Sign off, after an exchange that is under way if it ends soon; `Parted` is told when we have."""
+        if self._parting is None:
+            self._parting = Parting(now)
+        return self._part(now, self._parting)
+
+    # -- inputs ---------------------------------------------------------------------------------------------
+
+    def receive(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
+        """Any message of this run."""
+        if isinstance(message, MEMBERSHIP_MESSAGES):
+            return self._digest(now, self.membership.receive(now, sender, message))
+        if not isinstance(message, REPLICA_MESSAGES | COPY_MESSAGES):
+            raise RemoteError(f"sent {type(message).__name__}, which is not for a run of replicas", sender)
+        if (part := getattr(message, "part", PART)) != PART:
+            raise RemoteError(f"names part {part} of a run that has only part {PART}", sender)
+        if isinstance(message, COPY_MESSAGES):
+            return self._digest(now, self.copying.receive(now, sender, message))
+        return self._digest(now, self._rounds.receive(now, sender, message))
+
+    def fire(self, now: float, timer: Timer) -> list[Effect]:
+        """Any timer of this run."""
+        if timer.core == "membership":
+            return self._digest(now, self.membership.fire(now, timer))
+        if timer.core == "copying":
+            return self._digest(now, self.copying.fire(now, timer))
+        if timer.core == "parting":
+            return self._part(now, self._parting) if self._parting is not None else []
+        return self._digest(now, self._rounds.fire(now, timer))
+
+    def left(self, now: float, to: PeerId, message: Message, sent: bool) -> None:
+        """A bulk message no longer waits at this node: it was sent, or dropped together with its connection."""
+        if isinstance(message, StateChunk):
+            self.copying.donor.left(to, message)
+        elif sent:
+            self._outbox.sent(now, to, message)
+        else:
+            self._outbox.dropped(to, message)
+
+    def link_lost(self, now: float, peer: PeerId) -> list[Effect]:
+        """The connection with `peer` was closed."""
+        return self._digest(now, self.membership.link_lost(now, peer))
+
+    def link_up(self, now: float, peer: PeerId) -> list[Effect]:
+        """There is a connection with `peer`."""
+        return self._digest(now, self.membership.link_up(now, peer))
+
+    # -- read side ------------------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> RunStatus:
+        """Our own status, as the others see it."""
+        return self._status
+
+    @property
+    def base(self) -> int | None:
+        """After which round our replica stands; None before it is here, and while an outcome is applied."""
+        return self._rounds.base if self._trains else self._base
+
+    @property
+    def phase(self) -> str:
+        """A word for what we are doing: syncing, training, matching, exchanging, applying, or keeping."""
+        if not self._trains and self._base is not None:
+            return "keeping"
+        return self._rounds.phase
+
+    def waiting_for(self) -> list[PeerId]:
+        """Whom we wait for now, or exchange with."""
+        return self._rounds.waiting_for()
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    def _open(self, now: float, *, may_leap: bool) -> list[Effect]:
+        if self._base is None or not self._trains:
+            return []
+        return self._rounds.open(now, self._base, may_leap=may_leap)
+
+    def _part(self, now: float, parting: Parting) -> list[Effect]:
+        patience = LINGER if self._rounds.phase == "exchanging" else 0.0
+        if (wait := parting.wait(now, patience)) is not None:
+            return [wait]
+        return [*self.leave(now), Tell(Parted())]
+
+    def _digest(self, now: float, effects: list[Effect]) -> list[Effect]:
+        """Turn what one core tells into commands of another; then tell everybody where we stand."""
+        done: list[Effect] = []
+        if self._has_left:
+            return done
+        for effect in effects:
+            done.append(effect)
+            match effect:
+                case Tell(PeerUp() | StatusChanged()):
+                    done += self._digest(now, self._rounds.peer_up(now))
+                case Tell(PeerDown(peer=peer) | PeerLeft(peer=peer)):
+                    done += self._digest(now, self._rounds.peer_down(now, peer))
+        return [*done, *self._catch_up(now), *self._announce(now)]
+
+    def _catch_up(self, now: float) -> list[Effect]:
+        """Copy a replica if we have none, or an old one; go on without if nobody is far beyond us any more."""
+        if self._is_installing or self._rounds.phase == "applying":
+            return []
+        if (received := self.copying.take()) is not None:
+            self._is_installing = True
+            return [Tell(received)]
+        base = self._base
+        if base is None:
+            return self.copying.start(now, self._facts.round)
+        if self.copying.active and not self._lags(base):
+            self.copying.stop()
+            return self._open(now, may_leap=False)
+        if self._rounds.lead() <= self._facts.window:
+            return []
+        self._rounds.suspend()
+        return self.copying.start(now, base + 1)
+
+    def _lags(self, base: int) -> bool:
+        most = pack(standing(self.membership, self._facts).values())
+        return most is not None and most - base > self._facts.window
+
+    def _announce(self, now: float) -> list[Effect]:
+        """Where we stand is news for everybody; all else waits for the next `report`."""
+        watched = self.membership.calm.let_rest(now, not self._rounds.hangs_on_others and self._base is not None)
+        before, self._status = self._status, self._placed()
+        if (before.round, before.root, before.history) == (self._status.round, self._status.root, self._status.history):
+            return watched
+        return [*watched, *self.membership.set_status(now, self._status)]
+
+    def _placed(self) -> RunStatus:
+        status = dataclasses.replace(self._status, phase=self.phase)
+        if self._base is None:
+            return status
+        return dataclasses.replace(status, round=self._base, history=self._facts.history, root=self._root)
+
+    def _first_status(self) -> RunStatus:
+        has_replica = self._base is not None
+        return RunStatus(
+            round=self._base or 0,
+            history=self._facts.history if has_replica else NO_DIGEST,
+            root=self._root if has_replica else NO_DIGEST,
+            phase="syncing",
+            step=0,
+            samples=0,
+            loss=None,
+            trains=self._trains,
+            up=0,
+            down=0,
+            reachability="unknown",
+        )

@@ -1,0 +1,219 @@
+"""The rounds of one replica, one after the other.
+
+    open(round) ──► ReplicaRound ──► Exchanged or Lapsed ──► the application applies it ──► applied ──► next round
+
+Rules: a MEET for a later round waits until we are there, and hurries us; to one of an earlier round we say that it is
+past. When most of the others stand two rounds or more beyond us, nobody is left to meet in between: these rounds lapse.
+Whoever still asks for the word that its bytes are here, gets it also in later rounds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+
+from shoal.protocol.effects import Effect, Send, Tell, Timer, Wake
+from shoal.protocol.ids import PeerId
+from shoal.protocol.messages.replicas import Decline, Meet, Refusal, Took
+from shoal.protocol.messages.rounds import Want
+from shoal.protocol.pair import PAIR_MESSAGES, Exchanged, Pairing, number_of
+from shoal.protocol.reducer import Contribute
+from shoal.protocol.replicas.context import Means, pack, standing
+from shoal.protocol.replicas.events import Lapse, Lapsed
+from shoal.protocol.replicas.round import ReplicaRound
+
+TICK = 0.5  # seconds
+KEPT = 16  # pairings that are remembered once they are over
+
+REPLICA_MESSAGES = Meet | Decline | PAIR_MESSAGES
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Early:
+    """A MEET for a later round."""
+
+    round: int
+    number: int
+    since: float
+
+
+class ReplicaRounds:
+    """One member's rounds."""
+
+    def __init__(self, means: Means) -> None:
+        self._means = means
+        self._round: ReplicaRound | None = None
+        self._applying: int | None = None  # the round whose outcome the application is about to take
+        self._early: dict[PeerId, Early] = {}
+        self._done: deque[Pairing] = deque(maxlen=KEPT)
+        self._token = 0
+        self._may_leap = False  # over any number of rounds, as we have just copied a replica
+
+    def __repr__(self) -> str:
+        return f"ReplicaRounds({self._round}, applying={self._applying}, {len(self._early)} early)"
+
+    # -- read side ------------------------------------------------------------------------------------------
+
+    @property
+    def base(self) -> int | None:
+        """After which round our replica stands; None before it is here and while an outcome is applied."""
+        return self._round.number - 1 if self._round is not None and self._applying is None else None
+
+    @property
+    def phase(self) -> str:
+        """A word for status: syncing, training, matching, exchanging or applying."""
+        if self._applying is not None:
+            return "applying"
+        return self._round.phase if self._round is not None else "syncing"
+
+    @property
+    def outcome(self) -> int | None:
+        """The round whose outcome the application is about to take."""
+        return self._applying
+
+    @property
+    def hangs_on_others(self) -> bool:
+        """Whether somebody must come, or send, before we go on; not while the run waits for more members."""
+        round = self._round
+        return round is not None and round.phase != "training" and not round.is_short
+
+    def waiting_for(self) -> list[PeerId]:
+        """Whom the current round hangs on."""
+        return self._round.waiting_for() if self._round is not None else []
+
+    def lead(self) -> int:
+        """How many rounds most of the others are beyond us; 0 while that is of no interest."""
+        base, others = self.base, pack(standing(self._means.view, self._means.facts).values())
+        is_busy = self._round is not None and self._round.phase == "exchanging"
+        return max(0, others - base) if base is not None and others is not None and not is_busy else 0
+
+    # -- commands -------------------------------------------------------------------------------------------
+
+    def open(self, now: float, base: int, *, may_leap: bool = False) -> list[Effect]:
+        """Our replica is that after round `base`."""
+        self._close()
+        self._means.outbox.open()
+        self._round, self._applying, self._may_leap = ReplicaRound(self._means, base), None, may_leap
+        self._token += 1
+        return [self._wake(), *self._take_early(now, self._round), *self._leap()]
+
+    def submit(self, now: float, contribution: Contribute) -> list[Effect]:
+        """Our inner steps are done: `contribution(chunk)` encodes our part of a chunk."""
+        if self.base is None or self._round is None:
+            return []
+        return self._digest(self._round.submit(now, contribution))
+
+    def applied(self, now: float) -> list[Effect]:
+        """The outcome that we were told of is taken."""
+        assert self._applying is not None
+        return self.open(now, self._applying)
+
+    def suspend(self) -> None:
+        """Another replica is about to be installed, or we leave: nothing happens until `open`."""
+        self._close()
+        self._round = self._applying = None
+
+    def peer_down(self, now: float, peer: PeerId) -> list[Effect]:
+        """Membership has given `peer` up."""
+        self._early.pop(peer, None)
+        if self._round is None or self._applying is not None:
+            return []
+        return [*self._digest(self._round.peer_down(now, peer)), *self._leap()]
+
+    def peer_up(self, now: float) -> list[Effect]:
+        """Membership has found somebody, or has news of it."""
+        if self._round is None or self._applying is not None:
+            return []
+        return [*self._digest(self._round.peer_up(now)), *self._leap()]
+
+    # -- inputs ---------------------------------------------------------------------------------------------
+
+    def receive(self, now: float, sender: PeerId, message: REPLICA_MESSAGES) -> list[Effect]:
+        """Any message of the rounds of replicas; from those whom membership does not know they are ignored."""
+        round = self._round
+        if not self._means.view.is_alive(sender):
+            return []
+        if round is None:
+            return [Send(sender, Decline(message.round, Refusal.ABSENT))] if isinstance(message, Meet) else []
+        if message.round > round.number:
+            return self._on_early(now, sender, message, round.number)
+        if message.round < round.number or (self._applying is not None and sender != round.partner):
+            return self._on_late(sender, message)
+        if self._applying is not None and not isinstance(message, Want):
+            return self._on_late(sender, message)
+        return self._digest(round.receive(now, sender, message))
+
+    def fire(self, now: float, timer: Timer) -> list[Effect]:
+        """Our timer."""
+        if timer.token != self._token or self._round is None:
+            return []
+        if self._applying is not None:
+            return [self._wake()]
+        since = min((each.since for each in self._early.values()), default=None)
+        return [self._wake(), *self._digest(self._round.tick(now, since)), *self._leap()]
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    def _take_early(self, now: float, round: ReplicaRound) -> list[Effect]:
+        """The MEETs for this round are heard; whoever sent one has waited from now on only, as we could not come."""
+        early, self._early = self._early, {}
+        effects: list[Effect] = []
+        for peer, each in early.items():
+            if each.round > round.number:
+                self._early[peer] = each
+            elif each.round == round.number:
+                effects += round.remember(now, peer, each.number)
+            else:
+                effects.append(Send(peer, Decline(each.round, Refusal.PAST)))
+        return effects
+
+    def _on_early(self, now: float, sender: PeerId, message: REPLICA_MESSAGES, ours: int) -> list[Effect]:
+        if isinstance(message, Meet) and message.round <= ours + self._means.facts.window:
+            known = self._early.get(sender)
+            since = known.since if known is not None and known.round == message.round else now
+            self._early[sender] = Early(message.round, message.number, since)
+        elif isinstance(message, Decline):
+            self._early.pop(sender, None)
+        return []
+
+    def _on_late(self, sender: PeerId, message: REPLICA_MESSAGES) -> list[Effect]:
+        """Somebody is in a round that is over for us."""
+        if isinstance(message, Meet):
+            partners = [each.partner for each in self._done if each.round == message.round]
+            return [] if sender in partners else [Send(sender, Decline(message.round, Refusal.PAST))]
+        if not isinstance(message, Want):
+            return []
+        key = (sender, message.round, number_of(message))
+        is_done = any((each.partner, each.round, each.number) == key for each in self._done)
+        if is_done and not message.contributions:
+            return [Send(sender, Took(message.round, number_of(message)))]
+        return [Send(sender, Decline(message.round, Refusal.PAST))]
+
+    def _leap(self) -> list[Effect]:
+        """Pass over the rounds in which nobody is left, if they are few enough, or we can do no better."""
+        lead, base = self.lead(), self.base
+        last = self._means.facts.window if not self._may_leap else lead
+        if base is None or self._round is None or not 2 <= lead <= last:
+            return []
+        self._round.close()
+        return self._end(base + lead, [Tell(Lapsed(base + lead, Lapse.BEHIND))])
+
+    def _digest(self, effects: list[Effect]) -> list[Effect]:
+        for effect in effects:
+            if isinstance(effect, Tell) and isinstance(effect.event, Exchanged | Lapsed):
+                return self._end(effect.event.round, effects)
+        return effects
+
+    def _end(self, round: int, effects: list[Effect]) -> list[Effect]:
+        assert self._round is not None
+        if self._round.pairing is not None and self._round.is_over:
+            self._done.append(self._round.pairing)
+        self._applying = round
+        return effects
+
+    def _close(self) -> None:
+        if self._round is not None:
+            self._round.close()
+
+    def _wake(self) -> Wake:
+        return Wake(TICK, Timer("replicas", "tick", self._token))

@@ -1,0 +1,286 @@
+"""A simulated swarm of replicas: `ReplicaMember` as it is in production, with facts for vectors and an oracle beside it.
+
+A contribution is a list of chunks that say whose they are, of which life, which round and which try; so a mixture of two
+contributions, or one of another round, is seen at once.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgpack
+
+from shoal.protocol.allreduce import Blamed
+from shoal.protocol.effects import Effect, Event, Timer, Wake
+from shoal.protocol.errors import PayloadError
+from shoal.protocol.ids import Digest, PeerId, content_hash, digest
+from shoal.protocol.milestones import HandIn, Waiting
+from shoal.protocol.parting import Parted
+from shoal.protocol.replicas.events import Exchanged, Lapse, Lapsed, Met, ReplicaReceived
+from shoal.protocol.replicas.facts import ReplicaFacts
+from shoal.protocol.replicas.member import ReplicaMember
+from shoal.protocol.roster import Policy
+from shoal.protocol.wire import Message, Payload
+from tests.simulation.links import LAN, Link
+from tests.simulation.node import Node
+from tests.simulation.promises import Violation
+from tests.simulation.signing import FakeSigner
+from tests.simulation.swarm import peers_named
+from tests.simulation.versions import LAYOUT, Versions, initial_state, root_of
+from tests.simulation.world import World
+
+HISTORY = digest("history of a simulated run of replicas")
+STATE_CHUNKS = 5
+TRAINING = 2.0  # virtual seconds of inner steps
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the swarm looks like."""
+
+    chunks: int = 4
+    start_members: int = 1
+    min_members: int = 1
+    slack: float = 0.0
+    last: int = 1_000_000
+    window: int = 8
+    keepers: tuple[PeerId, ...] = ()  # do not train
+    slow: tuple[tuple[PeerId, float], ...] = ()  # whose inner steps take so many times longer
+    joiners: tuple[PeerId, ...] = ()  # do not hold what the run begins with
+    wedged: tuple[PeerId, ...] = ()  # never hand in, whoever waits
+
+
+def check(chunk: int, payload: Payload) -> None:
+    """What a real run knows of a payload: that it is one of this chunk."""
+    try:
+        facts = msgpack.unpackb(payload)
+        is_right = isinstance(facts, list) and facts[3] == chunk
+    except ValueError:
+        is_right = False
+    if not is_right:
+        raise PayloadError("it is no chunk of a contribution")
+
+
+class Oracle:
+    """Whoever is told anything is held against all that was submitted."""
+
+    def __init__(self) -> None:
+        self.submitted: dict[tuple[PeerId, int], list[list[bytes]]] = defaultdict(list)
+        self.exchanged: dict[tuple[PeerId, int, int], Exchanged] = {}  # by peer, life and round
+        self.lapsed: dict[tuple[PeerId, int, int], Lapse] = {}
+        self.replicas: dict[tuple[PeerId, int], list[Digest]] = defaultdict(list)  # roots that a peer stood on
+        self.one_sided: list[tuple[PeerId, int, PeerId]] = []  # the partner was not told of the exchange, though it lives
+        self.lapses: Counter[Lapse] = Counter()
+        self.copies: list[tuple[PeerId, ReplicaReceived]] = []
+
+    def told(self, peer: PeerId, life: int, standing: int, event: Exchanged | Lapsed) -> None:
+        """`peer`, whose replica is that of round `standing`, is told how a round ends."""
+        key = (peer, life, event.round)
+        if key in self.exchanged or key in self.lapsed:
+            raise Violation("At most once", f"{peer} is told of round {event.round} twice")
+        if isinstance(event, Lapsed):
+            if event.round <= standing or (event.round > standing + 1 and event.reason is not Lapse.BEHIND):
+                raise Violation("Fencing", f"{peer} at round {standing} is told that round {event.round} lapses")
+            self.lapsed[key] = event.reason
+            self.lapses[event.reason] += 1
+            return
+        if event.round != standing + 1:
+            raise Violation("Fencing", f"{peer} at round {standing} is told of an exchange in round {event.round}")
+        if [bytes(each) for each in event.payloads] not in self.submitted[event.partner, event.round]:
+            raise Violation("Whole or nothing", f"{event.partner} never contributed this to round {event.round}")
+        self.exchanged[key] = event
+
+    def partners(self, round: int) -> dict[PeerId, PeerId]:
+        """Who was told of an exchange in `round`, and with whom; of several lives, the last."""
+        return {peer: event.partner for (peer, _, number), event in self.exchanged.items() if number == round}
+
+    def count_one_sided(self) -> int:
+        """Exchanges that were told to one of two alone."""
+        return sum(
+            not any((event.partner, life, round) in self.exchanged for life in range(64))
+            or self.partners(round).get(event.partner) != peer
+            for (peer, _, round), event in self.exchanged.items()
+        )
+
+
+class Replica(Node):
+    """One process: a member, a worker that trains for a while, and a replica of its own."""
+
+    lives: Counter[tuple[int, PeerId]] = Counter()
+
+    def __init__(
+        self, me: PeerId, seeds: Sequence[PeerId], rng: random.Random, oracle: Oracle, shape: Shape, life: int
+    ) -> None:
+        self.me = me
+        self._seeds = [peer for peer in seeds if peer != me][:3]
+        self._rng = rng
+        self._oracle = oracle
+        self.shape = shape
+        self.life = life
+        holds = me not in shape.joiners and life == 0
+        self.standing = 0 if holds else -1
+        self.state = initial_state(STATE_CHUNKS)
+        self.store = Versions({0: list(self.state)} if holds else {})
+        policy = Policy(shape.min_members, shape.start_members, 64, 1 << 30, (shape.chunks,), slack=shape.slack)
+        facts = ReplicaFacts(
+            seed=b"simulated",
+            history=HISTORY,
+            round=0,
+            root=root_of(self.state),
+            chunks=shape.chunks,
+            check=check,
+            layout=LAYOUT,
+            state_chunks=STATE_CHUNKS,
+            policy=policy,
+            holds_origin=holds,
+            last=shape.last,
+            window=shape.window,
+        )
+        trains = me not in shape.keepers
+        self.member = ReplicaMember(me, (), facts, FakeSigner(me), self.store, rng, trains=trains)
+        self._training_for = -1
+        self._token = 0
+        self._outcome: Exchanged | Lapsed | None = None
+        self._tries = 0
+        self.has_parted = False
+        self.blamed: list[Blamed] = []
+        self.waits: list[str] = []
+        self.met: list[Met] = []
+        self.called: list[int] = []
+        if holds:
+            self._holds(0)
+
+    # -- the world's hooks ----------------------------------------------------------------------------------
+
+    def start(self, now: float) -> list[Effect]:
+        return self._train_if_open(self.member.start(now, self._seeds))
+
+    def receive(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
+        return self._train_if_open(self.member.receive(now, sender, message))
+
+    def fire(self, now: float, timer: Timer) -> list[Effect]:
+        if timer.core != "app":
+            return self._train_if_open(self.member.fire(now, timer))
+        if timer.name == "apply":
+            return self._apply(now)
+        if timer.name == "install":
+            return self._train_if_open(self.member.opened(now, self.standing, root_of(self.state)))
+        return self._submit(now) if timer.token == self._token else []
+
+    def on_link_up(self, now: float, peer: PeerId) -> list[Effect]:
+        return self._train_if_open(self.member.link_up(now, peer))
+
+    def on_link_lost(self, now: float, peer: PeerId) -> list[Effect]:
+        return self._train_if_open(self.member.link_lost(now, peer))
+
+    def on_left(self, now: float, to: PeerId, message: Message, sent: bool) -> None:
+        self.member.left(now, to, message, sent)
+
+    def accuse(self, now: float, peer: PeerId) -> list[Effect]:
+        return self._train_if_open(self.member._digest(now, self.member._rounds.peer_down(now, peer)))
+
+    def stop(self, now: float) -> list[Effect]:
+        """End, as a service that is stopped."""
+        return self._train_if_open(self.member.stop(now))
+
+    def phase(self) -> str:
+        return self.member.phase
+
+    def on_event(self, now: float, event: Event) -> list[Effect]:
+        match event:
+            case Exchanged() | Lapsed():
+                self._oracle.told(self.me, self.life, self.standing, event)
+                self._outcome = event
+                return [Wake(self._rng.uniform(0.0, 0.05), Timer("app", "apply", 0))]
+            case ReplicaReceived():
+                return self._install(event)
+            case HandIn(round=round):
+                self.called.append(round)
+                if round == self._training_for and self.me not in self.shape.wedged:
+                    return self._submit(now)
+            case Waiting():
+                self.waits.append(event.reason)
+            case Met():
+                self.met.append(event)
+            case Blamed():
+                self.blamed.append(event)
+            case Parted():
+                self.has_parted = True
+        return []
+
+    # -- the worker -----------------------------------------------------------------------------------------
+
+    def _train_if_open(self, effects: list[Effect]) -> list[Effect]:
+        base = self.member.base
+        if base is None or self.me in self.shape.keepers or base + 1 == self._training_for:
+            return effects
+        if base != self.standing:
+            raise Violation("Fencing", f"{self.me} is in the round after {base}, and its replica at {self.standing}")
+        self._training_for = base + 1
+        self._token += 1
+        if self._training_for > self.shape.last or self.me in self.shape.wedged:
+            return effects
+        took = self._rng.uniform(0.5, 1.0) * TRAINING * dict(self.shape.slow).get(self.me, 1.0)
+        return [*effects, Wake(took, Timer("app", "trained", self._token))]
+
+    def _submit(self, now: float) -> list[Effect]:
+        base = self.member.base
+        if base is None or self.member.phase != "training" or base + 1 != self._training_for:
+            return []
+        self._token += 1
+        self._tries += 1
+        chunks = range(self.shape.chunks)
+        name = [self.me, self.life, base + 1]
+        payloads = [bytes(msgpack.packb([*name, chunk, self._rng.random()])) for chunk in chunks]
+        self._oracle.submitted[self.me, base + 1].append(payloads)
+        return self._train_if_open(self.member.submit(now, payloads.__getitem__))
+
+    def _apply(self, now: float) -> list[Effect]:
+        outcome, self._outcome = self._outcome, None
+        if outcome is None:
+            return []
+        if isinstance(outcome, Exchanged):
+            made = b"".join(bytes(each) for each in outcome.payloads)
+            self.state = [content_hash(old + made) for old in self.state]
+        self.standing = outcome.round
+        self.store.put(outcome.round, list(self.state))
+        self._holds(outcome.round)
+        return self._train_if_open(self.member.applied(now, root_of(self.state)))
+
+    def _install(self, event: ReplicaReceived) -> list[Effect]:
+        self._oracle.copies.append((self.me, event))
+        if (root := root_of([bytes(each) for each in event.payloads])) != event.root:
+            raise Violation("Whole or nothing", f"{self.me} copied a replica that is not what its donor signed")
+        if root not in self._oracle.replicas[event.donor, event.round]:
+            raise Violation("Whole or nothing", f"{self.me} copied what {event.donor} never was at {event.round}")
+        self.state, self.standing = [bytes(each) for each in event.payloads], event.round
+        self.store.put(event.round, list(self.state))
+        self._training_for, self._outcome = -1, None
+        self._token += 1
+        self._holds(event.round)
+        return [Wake(self._rng.uniform(0.0, 0.2), Timer("app", "install", 0))]
+
+    def _holds(self, round: int) -> None:
+        self._oracle.replicas[self.me, round].append(root_of(self.state))
+
+
+def build(
+    seed: int, peers: int, link: Link = LAN, shape: Shape | None = None, unnoticed: float = 0.0, newcomers: int = 0
+) -> tuple[World[Replica], Oracle]:
+    """A world with a swarm in it, just started; `newcomers` have a name but no process yet."""
+    names = peers_named(peers + newcomers)
+    seeds, oracle, lives = names[:peers], Oracle(), Counter[PeerId]()
+    settled = shape or Shape(start_members=peers)
+
+    def make(me: PeerId, now: float, disk: dict[str, Message], rng: random.Random) -> Replica:
+        life = lives[me]
+        lives[me] += 1
+        return Replica(me, seeds, rng, oracle, settled, life)
+
+    world = World(make, seed, link, unnoticed=unnoticed)
+    for name in seeds:
+        world.start(name)
+    return world, oracle
