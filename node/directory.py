@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING
 from shoal.dht.directory import CUT_WINDOW, LIFETIME, MANIFEST, MEMBER, Evidence, Listed, Rhythm, members_in
 from shoal.dht.keys import COPIES, PUBLIC_RUNS, REPLICAS, manifest_key, run_key
 from shoal.node.discovery import Discovery
+from shoal.node.machines import history_after
 from shoal.node.standing import is_much
 from shoal.protocol.errors import ShoalError
-from shoal.protocol.ids import NO_DIGEST, Digest
+from shoal.protocol.ids import Digest
 from shoal.protocol.members import NEVER, State
 from shoal.protocol.messages.directory import ManifestEntry, MemberEntry, RunNotice
 from shoal.protocol.network import Network
@@ -189,7 +190,4 @@ class Page:
 
     def _history(self, round: int) -> Digest | None:
         """Our history after a round that we know to be decided."""
-        history = self.run.member.history
-        if not history.origin.round <= round <= history.newest:
-            return None
-        return history.base(round, NO_DIGEST).history
+        return history_after(self.run.member, round)

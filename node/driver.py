@@ -17,12 +17,12 @@ from collections.abc import Callable
 
 from shoal.node.disk import Disk
 from shoal.node.logs import warn
+from shoal.node.machines import AnyMember, base_of, waited_for
 from shoal.node.phases import PhaseLog
 from shoal.node.timelines import LINGER, Timelines
 from shoal.protocol.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import PeerId
-from shoal.protocol.member import Member
 from shoal.protocol.wire import Message
 
 Step = Callable[[float], list[Effect]]
@@ -33,11 +33,11 @@ log = logging.getLogger(__name__)
 
 
 class Driver:
-    """Runs one `Member` on the real network, clock and disk."""
+    """Runs one member on the real network, clock and disk."""
 
     def __init__(
         self,
-        member: Member,
+        member: AnyMember,
         disk: Disk,
         send: Callable[[Send], None],
         on_event: Callable[[Event], None],
@@ -113,10 +113,9 @@ class Driver:
         return effects
 
     def _observe(self, now: float) -> None:
-        phase, rounds = self.member.phase, self.member.rounds
-        self.phases.observe(now, phase, rounds.waiting_for)
-        base = rounds.base
-        if self.timelines.observe(now, phase, base.round + 1 if base is not None else 0, self.phases):
+        phase, base = self.member.phase, base_of(self.member)
+        self.phases.observe(now, phase, lambda: waited_for(self.member))
+        if self.timelines.observe(now, phase, base + 1 if base is not None else 0, self.phases):
             timelines, clock = self.timelines, self._loop.time
             self._loop.call_later(LINGER, lambda: timelines.keep(clock()))
 

@@ -24,6 +24,7 @@ class Meters:
         self._failures = Counter({kind.value: 0 for kind in Kind})  # attempts, by why they failed
         self._rounds = [0] * (len(BOUNDS) + 1)  # committed rounds that we took part in, by how long they took
         self._seconds = 0.0  # of all of them
+        self._exchanges: Counter[str] = Counter()  # rounds of a replica: exchanges, and lapses by their reasons
         self._sync_sent = self._sync_received = 0  # bytes of state, to joiners and from donors
 
     def committed(self, samples: int, seconds: float, *, took_part: bool) -> None:
@@ -32,6 +33,10 @@ class Meters:
         if took_part:
             self._rounds[bisect_left(BOUNDS, seconds)] += 1
             self._seconds += seconds
+
+    def exchanged(self, lapse: str, *, is_mutual: bool) -> None:
+        """A round of our replica is over, with an exchange or, with the reason `lapse`, without."""
+        self._exchanges[lapse or ("mutual" if is_mutual else "one-sided")] += 1
 
     def failed(self, kind: Kind) -> None:
         """An attempt came to nothing."""
@@ -54,5 +59,6 @@ class Meters:
             "failures": dict(self._failures),
             "durations": [list(pair) for pair in zip((*BOUNDS, None), self._rounds, strict=True)],
             "seconds": self._seconds,
+            "exchanges": dict(self._exchanges),
             "sync": {"sent": self._sync_sent, "received": self._sync_received},
         }

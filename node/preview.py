@@ -31,8 +31,7 @@ METHODS = {  # what is done, up to the words on codecs
     "changes are sent",
     "sparseloco": "{steps} alone, then an average of the largest changes, the others wait for later rounds; they are "
     "sent",
-    "noloco": "{steps} alone, in which each pulls and is pulled by one partner; changes and weights "
-    "are sent",
+    "noloco": "{steps} alone, in which each pulls and is pulled by one partner; changes and weights are sent",
     "gossip": "{steps} alone, in which each takes the average with one partner; weights are sent",
 }
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from shoal.node.phases import PhaseLog, Span
 from shoal.protocol.certificate import counted_everywhere, next_history
-from shoal.protocol.ids import PeerId
+from shoal.protocol.ids import Digest, PeerId
 from shoal.protocol.shelf import Decision
 
 KEPT = 10_000  # rounds
@@ -41,6 +41,19 @@ class CommitRecord:
     phases: tuple[Span, ...]  # what came before, from the last round that we applied
     waited_for: dict[PeerId, float]  # seconds, the longest first; several may be waited for at once
     called: bool  # whether the others waited for us
+    partner: PeerId | None = None  # of a replica: with whom it has exchanged
+    is_mutual: bool = True  # and whether the partner is known to have taken ours
+    lapse: str = ""  # of a replica: why there was no exchange
+
+
+@dataclass(frozen=True, slots=True)
+class OwnOutcome:
+    """What a round has brought our replica."""
+
+    round: int
+    partner: PeerId | None = None
+    is_mutual: bool = True
+    lapse: str = ""
 
 
 class CommitLog:
@@ -86,27 +99,62 @@ class CommitLog:
     ) -> CommitRecord:
         """A round is applied; there are `samples` tokens behind the state now."""
         proposal = decision.certificate.proposal
+        self.group = len(proposal.members)
+        return self._append(
+            now,
+            phases,
+            round=proposal.round,
+            attempt=proposal.attempt,
+            members=len(proposal.members),
+            contributors=len(counted_everywhere(decision.chunks, len(proposal.members))),
+            digest=next_history(proposal).hex(),
+            took_part=me in proposal.members,
+            resent=resent,
+            round_samples=proposal.samples,
+            samples=samples,
+        )
+
+    def add_own(
+        self, outcome: OwnOutcome, root: Digest, group: int, now: float, resent: int, phases: PhaseLog, samples: int
+    ) -> CommitRecord:
+        """A round of our replica is over, whose root is `root` now; `group` members are here."""
+        self.group, there = group, 1 if outcome.partner is None else 2
+        return self._append(
+            now,
+            phases,
+            round=outcome.round,
+            attempt=1,
+            members=there,
+            contributors=there,
+            digest=root.hex(),
+            took_part=outcome.partner is not None,
+            resent=resent,
+            round_samples=self.tokens,
+            samples=samples,
+            partner=outcome.partner,
+            is_mutual=outcome.is_mutual,
+            lapse=outcome.lapse,
+        )
+
+    @property
+    def tokens(self) -> int:
+        """That we have trained on for the current round."""
+        return self._tokens
+
+    def _append(self, now: float, phases: PhaseLog, **facts: Any) -> CommitRecord:
+        """The record of these facts and of what is gathered since the last one."""
         spans, waited_for = phases.cut(now)
         record = CommitRecord(
-            proposal.round,
-            proposal.attempt,
-            len(proposal.members),
-            len(counted_everywhere(decision.chunks, len(proposal.members))),
-            next_history(proposal).hex(),
-            me in proposal.members,
-            0.0 if self._submitted_at is None else now - self._submitted_at,
-            resent,
-            self._tokens,
-            self._loss,
-            proposal.samples,
-            samples,
-            _clock(),
-            spans,
-            waited_for,
-            self._called,
+            seconds=0.0 if self._submitted_at is None else now - self._submitted_at,
+            tokens=self._tokens,
+            loss=self._loss,
+            applied_at=_clock(),
+            phases=spans,
+            waited_for=waited_for,
+            called=self._called,
+            **facts,
         )
         self._submitted_at, self._tokens, self._loss, self._called = None, 0, None, False
-        self.group = len(proposal.members)
         self.records.append(record)
         if len(self.records) > DETAILED:
             place = -DETAILED - 1

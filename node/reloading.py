@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from shoal.node.logs import warn
+from shoal.node.manifest import Manifest
 from shoal.protocol.errors import LocalError
 
 if TYPE_CHECKING:
     from shoal.node.checkpoint.read import Checkpoint
     from shoal.node.resting import Rested
+
+Kept: TypeAlias = "Rested | Checkpoint | None"
 
 log = logging.getLogger("shoal.daemon")
 
@@ -41,10 +44,14 @@ async def load_checkpoint_again(folder: str) -> Checkpoint | None:
         return None
 
 
-async def load_rest(run_folder: Path) -> Rested | None:
-    """What we kept of a run when we stopped; None if others went on with it."""
+async def load_kept(run_folder: Path, manifest: Manifest) -> Kept:
+    """What we kept of a run when we stopped; None if others went on with it. Of replicas: ours, as we have left it."""
 
-    def load() -> Rested | None:
+    def load() -> Kept:
+        if manifest.method.has_replicas:
+            from shoal.node.replica_saving import load_own
+
+            return load_own(run_folder)
         from shoal.node.resting import load_rest
 
         return load_rest(run_folder)

@@ -25,8 +25,13 @@ def run_facts(
     manifest: Manifest, author: PeerId, *, seeded: Digest, chunks: tuple[int, ...], holds_origin: bool
 ) -> RunFacts:
     """The facts of a run; `seeded` is the root of the state that the manifest's seed gives."""
+    return RunFacts(first_base(manifest, author, seeded), policy_of(manifest, chunks), holds_origin)
+
+
+def policy_of(manifest: Manifest, chunks: tuple[int, ...]) -> Policy:
+    """What all members agree on of who may be in a round, and when it begins."""
     rounds = manifest.rounds
-    policy = Policy(
+    return Policy(
         rounds.min_members,
         rounds.start_members,
         rounds.max_group,
@@ -37,16 +42,20 @@ def run_facts(
         scatter=codec(manifest.codec.scatter).bytes_for(WEIGHED),
         gather=codec(manifest.codec.gather).bytes_for(WEIGHED),
     )
-    return RunFacts(first_base(manifest, author, seeded), policy, holds_origin)
+
+
+def first_history(manifest: Manifest) -> Digest:
+    """The digest of what was decided before the run's first round."""
+    origin = manifest.origin
+    return genesis(manifest.run_id, PART) if origin is None else Digest(bytes.fromhex(origin.history))
 
 
 def first_base(manifest: Manifest, author: PeerId, seeded: Digest) -> Base:
     """What the run's first round builds on: the manifest's origin, or the state of root `seeded`."""
     origin = manifest.origin
     if origin is None:
-        return Base(0, genesis(manifest.run_id, PART), seeded, (author,))
-    history, root = Digest(bytes.fromhex(origin.history)), Digest(bytes.fromhex(origin.root))
-    return Base(origin.round, history, root, (author,))
+        return Base(0, first_history(manifest), seeded, (author,))
+    return Base(origin.round, first_history(manifest), Digest(bytes.fromhex(origin.root)), (author,))
 
 
 def last_vote(records: Mapping[str, Message]) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from shoal.node.checkpoint.keep import Keeping
 from shoal.node.faults import FaultTrigger
 from shoal.node.manifest import Manifest
-from shoal.node.options import AUTO
+from shoal.node.options import AUTO, NodeSettings
 from shoal.node.trainer.options import TrainerOptions
 from shoal.node.worker_process import WorkerSettings
 from shoal.node.worker_vectors import Sizes
@@ -26,6 +26,14 @@ class RunSettings:
     fault: FaultTrigger | None = None
     device: str = AUTO  # on which the worker trains
     trainer: TrainerOptions = field(default_factory=TrainerOptions)  # how it makes its steps
+
+    @classmethod
+    def of(
+        cls, node: NodeSettings, folder: Path, data: tuple[str, ...], trains: bool, fault: FaultTrigger | None
+    ) -> RunSettings:
+        """Those of a run on a node that was started so."""
+        keeping = Keeping(node.checkpoint_every, node.checkpoint_keep)
+        return cls(folder, node.threads, data, trains, keeping, fault, node.device, node.trainer)
 
     def worker(self, manifest: Manifest, sizes: Sizes) -> WorkerSettings:
         """What the run's worker is started with."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from shoal.dht.directory import Evidence
 from shoal.node import standing
+from shoal.node.machines import history_of, waited_for
 from shoal.node.reached import as_reached
 from shoal.node.service import Answer
 from shoal.node.usage import resident_bytes
@@ -16,6 +17,7 @@ from shoal.protocol.members import State
 from shoal.protocol.messages.status import RunStatus
 from shoal.protocol.network import Network
 from shoal.protocol.quorum import is_quorum
+from shoal.protocol.replicas.member import ReplicaMember
 from shoal.protocol.traffic import Traffic
 
 if TYPE_CHECKING:
@@ -49,14 +51,13 @@ def row(run: Run, traffic: Traffic) -> Answer:
     """The run in `shoal status`."""
     member, state = run.member, run.outer.committed.current
     progress = run.training.progress if run.training is not None else None
-    base = member.rounds.base
     return {
         "run": run.id.hex(),
         "name": run.manifest.name,
         "round": state.round,
         "first_round": run.manifest.first_round,
         "members": len(member.membership.alive()) + 1,
-        "digest": (base.history if base is not None else member.status.history).hex(),
+        "digest": history_of(member).hex(),
         "root": state.root.hex(),
         "loss": run.training.loss if run.training is not None else None,
         "step": progress.step if progress is not None else 0,
@@ -117,7 +118,7 @@ def waiting_for(run: Run) -> str | None:
         return f"it has voted in round {run.voted_before} in an earlier life, and waits for a member that has the state"
     if run.obstacle and run.member.phase == "matching":
         return f"round {number} waits: {run.obstacle}"
-    missing = run.member.rounds.waiting_for()
+    missing = list(waited_for(run.member))
     return f"round {number} waits for {', '.join(map(short, missing))}" if missing else None
 
 
@@ -213,12 +214,26 @@ def is_resting(run: Run) -> bool:
 
 def why_split(run: Run, evidence: Evidence) -> str:
     """What speaks for it that the run has come apart, see standing.py; `evidence` is that of the directory."""
-    membership, base = run.member.membership, run.member.rounds.base
-    alive, left = membership.alive(), run.member.rounds.departure.left
+    membership, alive = run.member.membership, run.member.membership.alive()
+    if isinstance(run.member, ReplicaMember):  # nothing is voted on, and roots differ
+        return standing.why_split(
+            standing.Scene(
+                voters=0,
+                absent=(),
+                has_quorum=True,
+                group=run.commits.group,
+                lost=membership.lost_since(run.driver.now() - standing.LOSS_WINDOW),
+                elsewhere=evidence.elsewhere,
+                apart=(),
+                own=run.member.status,
+                others=(),
+            )
+        )
+    base, left = run.member.rounds.base, run.member.rounds.departure.left
     voters = base.voters if base is not None else ()
     gone = [voter for voter in voters if voter in left or membership.state(voter) is State.LEFT]
     here = [run.member.me, *alive]
-    is_open = base is not None and base.round > run.origin.round and not is_resting(run)
+    is_open = base is not None and base.round > run.manifest.first_round - 1 and not is_resting(run)
     return standing.why_split(
         standing.Scene(
             voters=len(voters),

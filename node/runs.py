@@ -27,7 +27,7 @@ from shoal.node.introduction import Introduction, Providers, find_manifest, link
 from shoal.node.malloc import sweep
 from shoal.node.manifest import Manifest, check_manifest, parse_manifest, sign_manifest
 from shoal.node.options import NodeSettings
-from shoal.node.reloading import forget_rest, load_checkpoint, load_checkpoint_again, load_rest
+from shoal.node.reloading import Kept, forget_rest, load_checkpoint, load_checkpoint_again, load_kept
 from shoal.node.remembered import Joined, PeerCache, forget_run, recall_run, remember_run, remembered_runs
 from shoal.node.run_view import is_resting
 from shoal.node.service import Answer, find_run
@@ -38,7 +38,6 @@ from shoal.protocol.network import Network
 
 if TYPE_CHECKING:
     from shoal.node.checkpoint.read import Checkpoint
-    from shoal.node.resting import Rested
     from shoal.node.run import Run
 
 log = logging.getLogger("shoal.daemon")
@@ -112,8 +111,8 @@ class Runs:
                     continue  # it was left meanwhile, or is to wait
                 try:
                     found, joined = self._recall(run, seeds)
-                    rested = await load_rest(self._home.run_folder(run))
-                    await self._enter(found, joined.trains, await load_checkpoint_again(joined.checkpoint), rested)
+                    kept = await load_kept(self._home.run_folder(run), found.manifest)
+                    await self._enter(found, joined.trains, await load_checkpoint_again(joined.checkpoint), kept)
                     log.info("in run %s again", run)
                 except ShoalError as error:
                     if self.paused:
@@ -237,12 +236,12 @@ class Runs:
         found: Introduction,
         train: bool,
         checkpoint: Checkpoint | None = None,
-        rested: Rested | None = None,
+        kept: Kept = None,
     ) -> Answer:
         self._check_goes_on()
         manifest, key = found.manifest, found.manifest.run_id.hex()
         data = await self._data_for(found, train)
-        run = await asyncio.to_thread(self._build, found, data, train, checkpoint, rested)
+        run = await asyncio.to_thread(self._build, found, data, train, checkpoint, kept)
         self._check_goes_on()
         await asyncio.to_thread(self._cache.update, found.members)  # who is killed now must find them again
         path = str(checkpoint.path) if checkpoint is not None else ""
@@ -281,19 +280,15 @@ class Runs:
         data: tuple[str, ...],
         train: bool,
         checkpoint: Checkpoint | None,
-        rested: Rested | None,
+        kept: Kept,
     ) -> Run:
         """In a thread: importing torch alone takes seconds, and the network must not wait for it."""
-        from shoal.node.checkpoint.keep import Keeping
-        from shoal.node.run import Run
+        from shoal.node.opening import open_run
         from shoal.node.run_settings import RunSettings
 
-        own, run_id = self._settings, found.manifest.run_id
-        keeping = Keeping(own.checkpoint_every, own.checkpoint_keep)
-        folder = self._home.run_folder(run_id.hex())
-        settings = RunSettings(folder, own.threads, data, train, keeping, self._fault, own.device, own.trainer)
-        signer = self._identity.signer(run_id)
-        return Run(found.manifest, found.author, found.signature, signer, self._network, settings, checkpoint, rested)
+        run_id = found.manifest.run_id
+        settings = RunSettings.of(self._settings, self._home.run_folder(run_id.hex()), data, train, self._fault)
+        return open_run(found, self._identity.signer(run_id), self._network, settings, checkpoint, kept)
 
 
 def _words(error: BaseException) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # the command line says what these words mean, and needs no m
     from shoal.protocol.messages.status import RunStatus
 
 STATES = ("SOLO", "CONNECTED", "IN-ROUND", "SPLIT")
-BUSY = ("matching", "reducing", "preparing", "applying")
+BUSY = ("matching", "reducing", "preparing", "exchanging", "applying")
 LOSS_WINDOW = 60.0  # seconds within which lost members count as lost together
 NAMED = 6  # peers, in one sentence
 

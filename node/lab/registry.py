@@ -124,7 +124,8 @@ METHODS: Mapping[str, Entry] = {
     ),
     "sparseloco": Entry({"lr": 1.0, "decay": 0.95, "codec": "topk"}, _sparseloco),
     "noloco": Entry(
-        {"alpha": 0.5, "beta": 0.7, "gamma": 0.7, "delay": 0}, lambda _, steps, settings: Plan(NoLoCo(steps, **settings))
+        {"alpha": 0.5, "beta": 0.7, "gamma": 0.7, "delay": 0},
+        lambda _, steps, settings: Plan(NoLoCo(steps, **settings)),
     ),
     "gossip": Entry({"mixing_steps": 1, "neighbours": 2.0, "delay": 0}, _gossip),
 }

@@ -12,9 +12,9 @@ while training goes on, if all weights are merged by one global mean at its end:
 
 In a run each exchanges with one partner that is drawn for the round. That is a graph, too: both weights are 1/2.
 
-The weights last mixed are the replica: held as agreed vectors are, but agreed with nobody, so nothing need have the same
-bits elsewhere: W is in Python floats, the mixing in plain fp32. With a `delay` training goes on for so many inner steps
-while the exchange is under way, and what was trained in them is put on top of the mixture (late.py).
+The weights last mixed are the replica: held as agreed vectors are, but agreed with nobody, so nothing need have the
+same bits elsewhere: W is in Python floats, the mixing in plain fp32. With a `delay` training goes on for so many inner
+steps while the exchange is under way, and what was trained in them is put on top of the mixture (late.py).
 
 - Late: the graph was drawn for one round; what comes after it is dropped. Who is there before the answer waits for it.
 - A neighbour that is gone: its weight falls to ourselves, as `mix` takes what is missing to 1 from our own. That keeps

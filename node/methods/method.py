@@ -80,7 +80,9 @@ class Merged(NamedTuple):
 class Answer(NamedTuple):
     """What came of an exchange."""
 
-    value: Tensor  # (k,) of a MEAN or a GRAPH; (members, 1 + len(sends), k) of a PAIR: contribution, then what goes along
+    value: (
+        Tensor  # (k,) of a MEAN or a GRAPH; (members, 1 + len(sends), k) of a PAIR: contribution, then what goes along
+    )
     members: int  # who were in it
     own: int = 0  # of a PAIR: which of them we are
     number: int = 0  # of a MEAN: how many of its part were applied, this one too; agreed, as the value is

@@ -14,12 +14,12 @@ replicas differ, with a group drawn afresh each round, vanishes in the mean squa
 
 which is sharp for many replicas; a few are stable a little beyond it. alpha = 0.5 allows 1.5, alpha = 0.9 only 0.38.
 
-phi and m are the replica: they are held as agreed vectors are, but are agreed with nobody, so nothing need have the same
-bits elsewhere. Still the arithmetic is plain fp32 and sums are in the group's order. What is exchanged, our own part as
-well, is taken as the codec has made it: so the pull cancels also where that loses something.
+phi and m are the replica: they are held as agreed vectors are, but are agreed with nobody, so nothing need have the
+same bits elsewhere. Still the arithmetic is plain fp32 and sums are in the group's order. What is exchanged, our own
+part as well, is taken as the codec has made it: so the pull cancels also where that loses something.
 
-With a `delay` training goes on for so many inner steps while the exchange is under way, and what was trained in them is
-put on top of the new phi (late.py), as theta <- phi_i + (theta_i - theta_i at the launch). It is part of the next Delta.
+With a `delay` training goes on for so many inner steps while the exchange is under way, and what was trained in them
+is put on top of the new phi (late.py): theta <- phi_i + (theta_i - theta_i at the launch). It is in the next Delta.
 
 - Late: the draft was for one round; what comes after it is dropped. Who is there before the answer waits for it.
 - A round without an exchange, be it a bye or a partner that is gone, is a no-op of the exchange: phi and m stay, and

@@ -8,10 +8,10 @@ from typing import cast
 
 import pytest
 
+from shoal.node.agreed_run import AgreedRun
 from shoal.node.checkpoint.keep import Keeping
 from shoal.node.outer import OuterState
 from shoal.node.resting import Rested, load_rest, save_rest
-from shoal.node.run import Run
 from shoal.node.run_settings import RunSettings
 from shoal.protocol.ids import Digest, PeerId, digest
 from shoal.protocol.network import Network
@@ -21,10 +21,10 @@ from tests.unit.rounds_kit import ROUND
 from tests.unit.test_rest import REST
 
 
-def entered(home: Path, rested: Rested | None) -> Run:
+def entered(home: Path, rested: Rested | None) -> AgreedRun:
     settings = RunSettings(home, 1, (), False, Keeping(), None)
     author, network = PeerId("author"), cast(Network, None)
-    return Run(MANIFEST, author, b"", FakeSigner(ME), network, settings, None, rested)
+    return AgreedRun(MANIFEST, author, b"", FakeSigner(ME), network, settings, None, rested)
 
 
 def of_the_seed(root: Digest) -> Rested:

@@ -1,0 +1,153 @@
+"""Replicas in a real swarm: two exchange in each round; a daemon is killed, a newcomer copies a replica, all go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from shoal.node.client import Answer
+from shoal.node.layout import Layout
+from shoal.node.manifest import Manifest, parse_manifest
+from shoal.node.model import build, skeleton
+from shoal.node.requirements import requirements
+from shoal.node.up.processes import Children
+from shoal.protocol.chunks import chunk_bounds
+from shoal.protocol.compression import codec
+from tests.integration.nodes import RealNode, until
+from tests.integration.test_methods import CHUNK, join_all, write_text
+
+LAST = 6
+FAR = 10  # rounds: a newcomer is further behind than two may be apart
+OWN = 5  # exchanges that a newcomer has made in the end
+MANIFEST = """
+name = "tiny"
+[model]
+vocab = 4096
+dim = 32
+layers = 2
+heads = 2
+kv_heads = 1
+hidden = 64
+context = 32
+[data]
+name = "files"
+[method]
+name = "{name}"
+inner_steps = 12
+batch = 2
+warmup_steps = 2
+inner_lr = 5e-3
+[rounds]
+chunk_bytes = {chunk}
+{last}
+"""
+
+
+@pytest.fixture
+def children() -> Iterator[Children]:
+    with Children(grace=0.0) as started:
+        yield started
+
+
+@pytest.mark.parametrize("name", ["noloco", "gossip"])
+def test_two_exchange_in_each_round(children: Children, tmp_path: Path, name: str) -> None:
+    text = write_text(tmp_path)
+    toml = MANIFEST.format(name=name, chunk=CHUNK, last=f"last = {LAST}")
+    first = RealNode(tmp_path / "n0").start(children, data=(text,))
+    nodes = [first, RealNode(tmp_path / "n1").start(children, first.address, data=(text,))]
+    run = join_all(nodes, toml)
+    until(lambda: all(node.round() == LAST for node in nodes), "the last round", lambda: told(nodes))
+
+    records = [node.client.rounds(run) for node in nodes]
+    peers = [node.client.status()["peer"] for node in nodes]
+    for rows, partner in zip(records, peers[::-1], strict=True):
+        met = [row for row in rows if row["partner"] is not None]
+        assert {row["partner"] for row in met} == {partner}
+        assert len(met) >= LAST - 1, "one may begin before the other is there"
+        assert all(row["loss"] is not None and row["tokens"] > 0 for row in met)
+        assert rows[-1]["loss"] < 0.9 * rows[0]["loss"]
+        check_traffic(parse_manifest(toml), met)
+    if name == "gossip":
+        assert len({node.saved_state(run) for node in nodes}) == 1
+    check_nearness(parse_manifest(toml), nodes, run)
+
+
+@pytest.mark.parametrize("name", ["noloco", "gossip"])
+def test_a_run_of_replicas_outlives_a_death_and_a_newcomer_copies_one(
+    children: Children, tmp_path: Path, name: str
+) -> None:
+    text = write_text(tmp_path)
+    toml = MANIFEST.format(name=name, chunk=CHUNK, last="")
+    first = RealNode(tmp_path / "n0").start(children, data=(text,))
+    others = [RealNode(tmp_path / f"n{index}").launch(children, first.address, data=(text,)) for index in (1, 2, 3)]
+    nodes = [first, *(node.ready() for node in others)]
+    second, victim, newcomer = nodes[1:]
+    run = join_all(nodes[:3], toml)
+
+    def words() -> str:
+        return told(nodes)
+
+    until(lambda: victim.round() >= 2, "rounds of three", words)
+    os.kill(victim.pid, signal.SIGKILL)
+    reached = first.round()
+    until(lambda: min(first.round(), second.round()) >= max(FAR, reached + 3), "rounds after the death", words)
+    newcomer.client.join_run(run, True)
+    until(lambda: exchanges(newcomer, run) >= OWN, "exchanges of the newcomer", words)
+
+    live = [first, second, newcomer]
+    assert "copied the replica of" in newcomer.log.read_text()
+    rows = newcomer.client.rounds(run)
+    assert rows[0]["round"] > FAR
+    byes = [row for node in live for row in node.client.rounds(run) if row["lapse"]]
+    assert byes, "of three one is left over"
+    assert all(row["partner"] is None for row in byes)
+    check_nearness(parse_manifest(toml), live, run)
+    for node in live:
+        check_traffic(parse_manifest(toml), [row for row in node.client.rounds(run)[:-1] if row["partner"]])
+
+
+def exchanges(node: RealNode, run: str) -> int:
+    """How many a node has made."""
+    return sum(row["partner"] is not None for row in node.client.rounds(run)) if node.row() else 0
+
+
+def told(nodes: list[RealNode]) -> str:
+    return "\n".join(f"{node.folder.name}: {node.row()}\n{node.words()}" for node in nodes)
+
+
+def check_nearness(manifest: Manifest, nodes: list[RealNode], run: str) -> None:
+    """Replicas are nearer to each other than to where all began."""
+    model = build(manifest.model, manifest.seed)
+    layout = Layout.of(model)
+    start = layout.read(model)
+    for node in nodes:
+        node.saved_state(run)
+    saved = [load_file(node.folder / "state.safetensors") for node in nodes]
+    ends = [layout.pack({place.name: each[place.name] for place in layout}) for each in saved]
+    for one, other in combinations(ends, 2):
+        apart, gone = (one - other).norm().item(), min((each - start).norm().item() for each in (one, other))
+        print(f"\n{manifest.method.name}: {apart:.3f} apart, {gone:.3f} from the beginning")
+        assert apart < 0.7 * gone
+
+
+def check_traffic(manifest: Manifest, met: list[Answer]) -> None:
+    """An exchange sends each chunk once; on a busy machine something may be sent twice, so the least counts."""
+    least = min(row["bytes"] for row in met)
+    print(f"\n{manifest.method.name}: {least:,} bytes in an exchange")
+    assert least == payload(manifest)
+    assert least == pytest.approx(requirements(manifest, 2).sent, rel=0.03)
+
+
+def payload(manifest: Manifest) -> int:
+    """Bytes of what goes one way."""
+    size = Layout.of(skeleton(manifest.model)).size
+    scatter, gather = codec(manifest.codec.scatter), codec(manifest.codec.gather)
+    codecs = (scatter, gather) if manifest.method.name == "noloco" else (scatter,)
+    bounds = chunk_bounds(size, CHUNK, max(scatter.block, gather.block))
+    return sum(each.bytes_for(stop - start) for start, stop in bounds for each in codecs)
