@@ -47,6 +47,8 @@ METHODS: dict[str, dict[str, Any]] = {  # settings beside those that suit a meth
     "streaming-diloco": {"name": "streaming-diloco", "inner_steps": H, "strides": 2, "delay": 5},
     "sparseloco": {"name": "sparseloco", "inner_steps": H},
     "ddp": {"name": "ddp"},
+    "noloco": {"name": "noloco", "inner_steps": H},
+    "gossip": {"name": "gossip", "inner_steps": H},
 }
 MANIFEST = """
 name = "{label}"

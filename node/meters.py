@@ -52,6 +52,11 @@ class Meters:
         if isinstance(message, StateChunk):
             self._sync_received += len(message.payload)
 
+    @property
+    def exchanges(self) -> dict[str, int]:
+        """Rounds of our replica: "mutual" and "one-sided" exchanges, and lapses by their reasons."""
+        return dict(self._exchanges)
+
     def as_json(self) -> dict[str, Any]:
         """All of them; `durations` are counts of rounds, each with its upper bound, None for the last."""
         return {
@@ -59,6 +64,6 @@ class Meters:
             "failures": dict(self._failures),
             "durations": [list(pair) for pair in zip((*BOUNDS, None), self._rounds, strict=True)],
             "seconds": self._seconds,
-            "exchanges": dict(self._exchanges),
+            "exchanges": self.exchanges,
             "sync": {"sent": self._sync_sent, "received": self._sync_received},
         }

@@ -143,9 +143,12 @@ def show_run(run: Answer) -> None:
         print()
         show_table(columns, [_member_row(each, columns) for each in members])
     if rounds := run.get("rounds"):
-        columns = ("round", "attempt", "members", "contributors", "seconds", "bytes", "digest")
         print()
-        show_table(columns, [_round_row(each) for each in rounds])
+        if any(each.get("words") for each in rounds):
+            show_table(("round", "seconds", "bytes", "root", "what"), [_own_round_row(each) for each in rounds])
+        else:
+            columns = ("round", "attempt", "members", "contributors", "seconds", "bytes", "digest")
+            show_table(columns, [_round_row(each) for each in rounds])
 
 
 def _dht(dht: Answer) -> str | None:
@@ -200,6 +203,11 @@ def _member_row(each: Answer, columns: Sequence[str]) -> list[Any]:
 def _round_row(each: Answer) -> list[Any]:
     plain = [each.get(key) for key in ("round", "attempt", "members", "contributors")]
     return [*plain, number(each.get("seconds"), 2), size(each.get("bytes")), short(each.get("digest"))]
+
+
+def _own_round_row(each: Answer) -> list[Any]:
+    figures = [number(each.get("seconds"), 2), size(each.get("bytes")), short(each.get("digest"))]
+    return [each.get("round"), *figures, each.get("words")]
 
 
 def size(count: Any) -> str | None:

@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from shoal.node.phases import PhaseLog, Span
+from shoal.node.replica_words import why_lapsed
 from shoal.protocol.certificate import counted_everywhere, next_history
-from shoal.protocol.ids import Digest, PeerId
+from shoal.protocol.ids import Digest, PeerId, short
 from shoal.protocol.shelf import Decision
 
 KEPT = 10_000  # rounds
@@ -172,7 +173,17 @@ class CommitLog:
 def _row(record: CommitRecord) -> dict[str, Any]:
     """The record as JSON; `asdict` alone would copy each of its figures."""
     row = {field.name: getattr(record, field.name) for field in fields(record)}
-    return {**row, "phases": tuple(map(asdict, record.phases))}
+    return {**row, "phases": tuple(map(asdict, record.phases)), "words": words_of(record)}
+
+
+def words_of(record: CommitRecord) -> str:
+    """What has come of a round of our replica; empty where all agree on what a round brings."""
+    if record.lapse:
+        return f"no exchange: {why_lapsed(record.lapse)}"
+    if record.partner is None:
+        return ""
+    doubt = "" if record.is_mutual else ", which was lost then and may not have taken ours"
+    return f"exchanged with {short(record.partner)}{doubt}"
 
 
 def _clock() -> float:

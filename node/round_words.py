@@ -24,6 +24,9 @@ EVENTS = {
     "lost": "{peer} is lost",
     "left": "{peer} has left the run",
     "blamed": "{peer} {words}",
+    "met": "{peer} is the partner of this round",
+    "exchanged": "all bytes of {peer} are here; {words}",
+    "lapsed": "no exchange in this round: {words}",
     "behind": "{peer} is further on, in {words}",
     "reassigned": "{peer} gives what a lost owner has not done to others: {words}",
 }

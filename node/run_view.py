@@ -43,7 +43,7 @@ ROW = (  # the keys of a run in `shoal status`
     ),
     *("device", "worker_memory", "device_memory", "micro_batch", "model_flops_utilization", "utilisation"),
     *("tokens_per_second", "failure", "waiting_for"),
-    *("bytes_sent", "bytes_received", "bulk", "warnings", "last", "checkpoint"),
+    *("bytes_sent", "bytes_received", "bulk", "warnings", "last", "checkpoint", "exchanges"),
 )
 
 
@@ -76,6 +76,7 @@ def row(run: Run, traffic: Traffic) -> Answer:
         "warnings": run.detours.warnings() if is_active(run) else [],
         "last": run.manifest.rounds.last,
         "checkpoint": run.saving.keeper.newest or None,
+        "exchanges": run.meters.exchanges if run.manifest.method.has_replicas else None,
     }
 
 

@@ -84,6 +84,8 @@ def _doing(run: Answer) -> str:
         return f"{name} is paused"
     if phase == "finished":
         return f"{name} is finished"
+    if phase == "exchanging":
+        return f"exchanging with a partner in {name}"
     if phase == "syncing":
         return f"catching up with {name}"
     return f"training {name}" if run.get("trains", True) else f"keeping the state of {name}"

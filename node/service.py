@@ -100,6 +100,9 @@ class NodeService(Protocol):
         `applied_at` is when it was applied here (seconds since 1970), `round_samples` and `samples` the tokens behind
         the round and behind the state, `waited_for` the seconds for which each member was waited for, as seen from
         here, `called` whether the others waited for us, and `phases` where the time went: docs/metrics.md has them all.
+
+        Of a run of replicas they are this node's alone: `partner` is with whom it has exchanged (`is_mutual`: who is
+        known to have taken ours as well), `lapse` why there was none, `words` either in words, and `digest` its root.
         """
         ...
 

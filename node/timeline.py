@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import get_args
 
+from shoal.node.replica_words import why_lapsed
 from shoal.protocol.allreduce import Blamed
 from shoal.protocol.certificate import counted_everywhere
 from shoal.protocol.effects import Event
@@ -20,6 +21,7 @@ from shoal.protocol.ids import PeerId
 from shoal.protocol.members import PeerDown, PeerLeft, PeerSuspected
 from shoal.protocol.messages.rounds import ROUND_MESSAGES, Contribution, Fetched, Final, Reassign
 from shoal.protocol.milestones import Aborted, Begun, Behind, Committed, HandIn, Waiting
+from shoal.protocol.replicas.events import Exchanged, Lapsed, Met
 from shoal.protocol.roster import Plan
 from shoal.protocol.shelf import Decision
 from shoal.protocol.stages import round_of
@@ -164,6 +166,13 @@ class Timeline:
                 trace.happened(now, "left", peer)
             case Blamed(peer, reason):
                 trace.happened(now, "blamed", peer, reason)
+            case Met(_, partner):
+                trace.happened(now, "met", partner)
+            case Exchanged(partner=partner, is_mutual=is_mutual):
+                trace.committed = now
+                trace.happened(now, "exchanged", partner, "and it has ours" if is_mutual else "it was lost then")
+            case Lapsed(_, reason):
+                trace.happened(now, "lapsed", words=why_lapsed(reason))
             case Behind(peer, round):
                 trace.happened(now, "behind", peer, f"round {round}")
 

@@ -21,6 +21,7 @@ from shoal.protocol.account import Link
 from shoal.protocol.effects import Event
 from shoal.protocol.ids import PeerId
 from shoal.protocol.milestones import Begun
+from shoal.protocol.replicas.events import Met
 
 KEPT = 64  # rounds
 NAME = "rounds.jsonl"
@@ -58,6 +59,9 @@ class Timelines:
         self._live.told(now, event)
         if isinstance(event, Begun) and self._live.current is not None:
             self._note_paths(self._live.current)
+        if isinstance(event, Met) and self._live.current is not None:
+            paths = {link.peer: link.path for link in self.links() if link.peer == event.partner}
+            self._live.current.paths |= paths
 
     def keep(self, now: float) -> None:
         """Write the rounds that are over."""

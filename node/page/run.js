@@ -21,8 +21,10 @@ const ROUND_COLUMNS = [
   { title: "When", text: ({ age }) => ago(age), kind: "number" },
   {
     title: "Counted",
-    text: ({ contributors, members }) => `${contributors} of ${members}`,
+    text: ({ contributors, members, partner, lapse }) =>
+      partner ? `with ${peerName(partner)}` : lapse ? "none" : `${contributors} of ${members}`,
     kind: "number",
+    hint: ({ words }) => words ?? "",
     isOdd: ({ isMissed }) => isMissed,
   },
   { title: "Attempt", text: ({ attempt }) => String(attempt), kind: "number minor", isOdd: ({ attempt }) => attempt > 1 },
@@ -35,12 +37,13 @@ const ROUND_COLUMNS = [
 
 const WORTH_TELLING = 1; // seconds: everybody waits for everybody for a moment
 
-function waitedFor({ waited_for, called, took_part }) {
+function waitedFor({ waited_for, called, took_part, lapse, words }) {
   const late = Object.entries(waited_for)
     .filter(([, time], _, [[, longest]]) => time >= Math.max(WORTH_TELLING, longest / 4))
     .map(([peer, time]) => `${peerName(peer)} ${seconds(time)}`);
   if (called) late.unshift("this node");
-  if (!took_part) late.unshift("not in the group");
+  if (lapse) late.unshift(words);
+  else if (!took_part) late.unshift("not in the group");
   return late.join(", ") || "–";
 }
 
@@ -74,6 +77,7 @@ function tiles(row) {
   return [
     ["Round", `${row.round}${target}`],
     ["Members", count(row.members)],
+    ...(row.exchanges ? [["Exchanges here", count((row.exchanges.mutual ?? 0) + (row.exchanges["one-sided"] ?? 0))]] : []),
     ...(row.trains === false ? [] : training),
     ["Tokens in all", count(row.samples)],
     ["Sent", bytes(row.bytes_sent)],

@@ -1,0 +1,189 @@
+"""A run of replicas between its member, its state and its worker: exchanges, rounds that pass, copies, and stops."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+
+from shoal.node.checkpoint.keep import Keeping
+from shoal.node.manifest import Manifest, ModelSpec, RoundSpec
+from shoal.node.method_spec import MethodSpec
+from shoal.node.outer import Outcome
+from shoal.node.phases import PhaseLog
+from shoal.node.replica_run import ReplicaRun
+from shoal.node.replica_saving import load_own
+from shoal.node.replica_state import ReplicaState
+from shoal.node.run_settings import RunSettings
+from shoal.protocol.ids import PeerId
+from shoal.protocol.network import Network
+from shoal.protocol.replicas.events import Exchanged, Lapse, Lapsed, ReplicaReceived
+from tests.simulation.signing import FakeSigner
+
+ME, PARTNER = PeerId("me"), PeerId("partner")
+MANIFEST = Manifest(
+    name="tiny",
+    model=ModelSpec(dim=16, layers=1, heads=2, kv_heads=1, hidden=32, context=16),
+    method=MethodSpec(name="noloco", inner_steps=4),
+    rounds=RoundSpec(chunk_bytes=4096),
+)
+
+
+class Bench:
+    """A run whose member, driver and worker only listen."""
+
+    def __init__(self, folder: Path, every: int = 0) -> None:
+        self.folder = folder / MANIFEST.run_id.hex()
+        self.folder.mkdir(exist_ok=True)
+        settings = RunSettings(self.folder, 1, (), True, Keeping(every), None)
+        self.told: list[Any] = []
+        own = load_own(self.folder)
+        self.run = ReplicaRun(MANIFEST, ME, b"", FakeSigner(ME), cast(Network, None), settings, None, own)
+        self.member = SimpleNamespace(
+            rounds=SimpleNamespace(base=None),
+            membership=SimpleNamespace(alive=lambda: [PARTNER], status=lambda peer: SimpleNamespace(samples=5000)),
+            submit=lambda now, own: self.told.append("submitted"),
+            applied=self.stands_after,
+            opened=lambda now, round, root: self.stands_after(now, root),
+        )
+        self.training = SimpleNamespace(
+            last_loss=2.5,
+            note=lambda round, outcome: self.told.append((round, outcome)),
+            committed=lambda base, lane: self.told.append(("committed", base)),
+            begin=lambda base, lane: self.told.append(("begin", base)),
+            moments=self.moments,
+        )
+        driver = SimpleNamespace(command=lambda step: step(0.0), now=lambda: 1.0, phases=PhaseLog())
+        self.run.member, self.run.training, self.run.driver = (
+            cast(Any, self.member),
+            cast(Any, self.training),
+            cast(Any, driver),
+        )
+        self.at(self.run.outer.committed.current.round)
+        self.run._begin_round()
+
+    def at(self, round: int) -> None:
+        self.member.rounds.base = SimpleNamespace(round=round)
+
+    def stands_after(self, now: float, root: bytes) -> None:
+        assert root == self.run.outer.root
+        self.at(self.run.outer.committed.current.round)
+
+    async def moments(self) -> None:
+        return None
+
+    def hands_in(self, round: int, vector: np.ndarray | None, tokens: int = 64) -> None:
+        self.run._submit(round, tokens, vector)
+
+
+def drawn(state: ReplicaState, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(state.elements, dtype=np.float32)
+
+
+def sent_by(state: ReplicaState, vector: np.ndarray) -> tuple[bytes, ...]:
+    encode = state.encoder(vector, 1)
+    return tuple(bytes(encode(index)) for index in range(len(state.exchange)))
+
+
+@pytest.mark.asyncio
+async def test_an_exchange_is_applied_told_and_counted(tmp_path: Path) -> None:
+    bench, partner = Bench(tmp_path), ReplicaState(MANIFEST)
+    first, second = drawn(partner, 1), drawn(partner, 2)
+    bench.hands_in(1, first)
+    theirs, ours = sent_by(partner, second), sent_by(bench.run.outer, first)
+    await bench.run._take(Exchanged(1, PARTNER, theirs, True))
+    partner.exchanged(1, partner.exchange.encoder(partner.committed.current.vectors, torch.from_numpy(second)), ours, 1)
+    assert bench.run.outer.root == partner.root, "both began equal, and are pulled alike"
+    assert bench.told == [("begin", 0), "submitted", (1, Outcome(2, ())), ("committed", 1)]
+    (record,) = bench.run.commits.as_json()
+    assert (record["partner"], record["lapse"], record["tokens"], record["samples"]) == (PARTNER, "", 64, 64)
+    assert record["words"].startswith("exchanged with")
+    assert bench.run.meters.exchanges == {"mutual": 1}
+
+
+@pytest.mark.asyncio
+async def test_a_round_that_passes_changes_nothing_and_its_reason_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "shoal.run")
+    bench = Bench(tmp_path)
+    root = bench.run.outer.root
+    bench.hands_in(1, drawn(bench.run.outer, 1))
+    await bench.run._pass(Lapsed(1, Lapse.BYE))
+    await bench.run._pass(Lapsed(4, Lapse.BEHIND))  # without a hand-in
+    assert (bench.run.outer.root, bench.run.outer.committed.current.round) == (root, 4)
+    assert bench.told == [("begin", 0), "submitted", ("committed", 1), ("committed", 4)], "no answer is noted"
+    assert bench.run.samples == 64
+    assert bench.run.meters.exchanges == {"bye": 1, "behind": 1}
+    assert "the others are pairs without this node" in caplog.text
+    assert bench.run.commits.as_json()[0]["words"] == "no exchange: the others are pairs without this node"
+
+
+@pytest.mark.asyncio
+async def test_a_partner_that_may_not_have_ours_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(tmp_path)
+    vector = drawn(bench.run.outer, 1)
+    bench.hands_in(1, vector)
+    await bench.run._take(Exchanged(1, PARTNER, sent_by(bench.run.outer, vector), False))
+    assert "may not have taken" in caplog.text
+    assert bench.run.meters.exchanges == {"one-sided": 1}
+
+
+@pytest.mark.asyncio
+async def test_who_has_nothing_to_hand_in_sends_its_replica_as_it_stands(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.hands_in(1, None, tokens=0)
+    assert bench.run._submitted is not None
+    sent = [bytes(bench.run._submitted[1](index)) for index in range(len(bench.run.outer.exchange))]
+    half = len(sent) // 2
+    assert not any(b"".join(sent[half:])), "no change"
+    assert any(b"".join(sent[:half])), "its slow weights"
+
+
+@pytest.mark.asyncio
+async def test_a_copied_replica_begins_training_anew(tmp_path: Path) -> None:
+    bench, donor = Bench(tmp_path), ReplicaState(MANIFEST)
+    vector = drawn(donor, 3)
+    donor.exchanged(1, donor.encoder(vector, 1), sent_by(donor, vector), 0)
+    donor.passed(20)
+    current = donor.committed.current
+    payloads = tuple(bytes(current.chunk(index)) for index in range(len(current.shape.chunks)))
+    bench.hands_in(1, vector)
+    await bench.run._install(ReplicaReceived(20, current.shape.header, payloads, current.root, PARTNER))
+    assert bench.run.outer.root == donor.root
+    assert bench.told[-1] == ("begin", 20)
+    assert bench.run.samples == 5000, "its donor's line is its own"
+    assert bench.run._submitted is None
+
+
+@pytest.mark.asyncio
+async def test_who_stops_goes_on_from_its_own_replica_unless_it_leaves(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    vector = drawn(bench.run.outer, 1)
+    bench.hands_in(1, vector)
+    await bench.run._take(Exchanged(1, PARTNER, sent_by(bench.run.outer, vector), True))
+    await bench.run._end(for_good=False)
+    back = Bench(tmp_path)
+    assert (back.run.outer.root, back.run.outer.committed.current.round) == (bench.run.outer.root, 1)
+    assert back.run.samples == 64
+    assert back.told == [("begin", 1)]
+    await back.run._end(for_good=False)  # nothing new to keep
+    await back.run._end(for_good=True)
+    assert load_own(bench.folder) is None
+
+
+@pytest.mark.asyncio
+async def test_who_is_killed_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, every=1)
+    vector = drawn(bench.run.outer, 1)
+    bench.hands_in(1, vector)
+    await bench.run._take(Exchanged(1, PARTNER, sent_by(bench.run.outer, vector), True))
+    await bench.run.saving.written()
+    kept = load_own(bench.folder)
+    assert kept is not None
+    assert (kept.about.round, kept.about.root) == (1, bench.run.outer.root.hex())
