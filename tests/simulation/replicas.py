@@ -72,7 +72,9 @@ class Oracle:
         self.exchanged: dict[tuple[PeerId, int, int], Exchanged] = {}  # by peer, life and round
         self.lapsed: dict[tuple[PeerId, int, int], Lapse] = {}
         self.replicas: dict[tuple[PeerId, int], list[Digest]] = defaultdict(list)  # roots that a peer stood on
-        self.one_sided: list[tuple[PeerId, int, PeerId]] = []  # the partner was not told of the exchange, though it lives
+        self.one_sided: list[
+            tuple[PeerId, int, PeerId]
+        ] = []  # the partner was not told of the exchange, though it lives
         self.lapses: Counter[Lapse] = Counter()
         self.copies: list[tuple[PeerId, ReplicaReceived]] = []
 
