@@ -27,6 +27,7 @@ class Meet(Message):
 
     round: int
     number: int  # of this try
+    is_urgent: bool  # it has waited for as long as it has patience: hand in what there is
 
 
 @message(45)

@@ -1,11 +1,14 @@
 """Finding a partner in one round: whom to ask, whom to answer, whom to leave.
 
 Rules:
-- We ask one peer at a time (MEET): our partner in the draw among those who are here, near our round, and not excluded.
+- We ask one peer at a time (MEET): our partner in the draw among those who are here and near our round. They include
+  those who are through with it already: else the last ones of a round would draw anew for each that has gone.
+- If that partner is past the round, or excluded, we ask whom a draw among the rest gives us, or else whom we are
+  heaviest to: it may have lost its own partner, as we have. Only who is drawn nobody from the start has a bye.
 - Who asks us is our partner at once if it is whom we ask; or if it weighs more than that one, which is told (DECLINE).
   Else it is remembered: it may be all that is left later. Who asks while we train is remembered, too.
 - Excluded for the round is who declines, dies, is lost in the middle of an exchange, or does not come in time: after
-  twice our learned patience for each round that it is behind. So a peer is tried at most once in a round.
+  twice our learned patience for each round that it is behind; after once it is urged to hand in. So a peer is tried at most once in a round.
 - With nobody left there is no exchange in this round.
 Whoever waits for us is no heavier than whom we wait for, so nobody waits in a circle (meeting.py).
 """
@@ -18,6 +21,7 @@ from shoal.protocol.effects import Effect, Send
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.replicas import Decline, Meet, Refusal
 from shoal.protocol.replicas.context import Means, standing
+from shoal.protocol.replicas.events import Lapse
 from shoal.protocol.replicas.meeting import Draw
 from shoal.protocol.wire import MAX_INT
 
@@ -31,6 +35,7 @@ class Suitor:
 
     number: int
     since: float  # when it did, in this round
+    is_urgent: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,8 @@ class Asked:
     peer: PeerId
     number: int  # of our try
     since: float
-    limit: float  # seconds that it may take
+    patience: float  # seconds until it is urged
+    limit: float  # and until it is gone on without
 
 
 def pairing_number(one: int, other: int) -> int:
@@ -57,9 +63,10 @@ class Matching:
         self._draw = Draw(means.facts.seed, base + 1, means.me)
         self._suitors: dict[PeerId, Suitor] = {}
         self._excluded: dict[PeerId, None] = {}
-        self._sent_at = 0.0
+        self._sent_at, self._was_urgent = 0.0, False
+        self._has_drawn = False
         self.asked: Asked | None = None
-        self.has_asked = False  # anybody, ever
+        self.reason = Lapse.NOBODY_LEFT  # if there is nobody to ask
 
     def __repr__(self) -> str:
         return f"Matching(asked={self.asked}, {len(self._suitors)} suitors, {len(self._excluded)} excluded)"
@@ -72,17 +79,18 @@ class Matching:
         """Its MEET, if it has asked us."""
         return self._suitors.get(peer)
 
-    def waiting_since(self) -> float | None:
-        """Since when somebody live waits for us."""
-        view = self._means.view
-        return min((each.since for peer, each in self._suitors.items() if view.is_alive(peer)), default=None)
+    def is_urged(self, now: float) -> bool:
+        """Whether somebody live has waited for us for too long."""
+        view, slack = self._means.view, self._means.facts.policy.slack
+        suitors = [each for peer, each in self._suitors.items() if each.is_urgent and view.is_alive(peer)]
+        return any(now - each.since >= slack for each in suitors)
 
-    def hear(self, now: float, sender: PeerId, number: int) -> list[Effect]:
+    def hear(self, now: float, sender: PeerId, number: int, is_urgent: bool) -> list[Effect]:
         """A MEET of this round; afterwards `asked` may be its sender, and is our partner then."""
         if sender in self._excluded:
             return [Send(sender, Decline(self._base + 1, Refusal.LOST))]
         known = self._suitors.get(sender)
-        self._suitors[sender] = Suitor(number, known.since if known is not None else now)
+        self._suitors[sender] = Suitor(number, known.since if known is not None else now, is_urgent)
         asked = self.asked
         if asked is None or asked.peer == sender or not self._is_heavier(sender, asked.peer):
             return []
@@ -98,19 +106,12 @@ class Matching:
 
     def choose(self, now: float) -> list[Effect]:
         """Ask somebody, if anybody is left, now that we ask nobody."""
-        near = self.near()
-        drawn = self._draw.partner(near)
+        drawn = self._drawn()
         suitors = [peer for peer in self._suitors if self._means.view.is_alive(peer)]
         best = max(suitors, key=self._weight_of, default=None)
         if best is not None and (drawn is None or self._is_heavier(best, drawn)):
             drawn = best
         return [] if drawn is None else self._ask(now, drawn)
-
-    def near(self) -> list[PeerId]:
-        """Whom we may meet in this round, or who may come to it in time."""
-        here = standing(self._means.view, self._means.facts)
-        first = self._base - self._means.facts.window
-        return [peer for peer, round in here.items() if first <= round <= self._base and peer not in self._excluded]
 
     def tick(self, now: float) -> list[Effect]:
         """Ask again, as words may be lost; or go on without whom we have waited for long enough."""
@@ -119,13 +120,14 @@ class Matching:
             return []
         if now - asked.since >= asked.limit:
             return self.exclude(asked.peer, Refusal.LOST)
-        return self.repeat(now) if now - self._sent_at >= AGAIN else []
+        is_urgent = now - asked.since >= asked.patience
+        return self.repeat(now) if now - self._sent_at >= AGAIN or is_urgent > self._was_urgent else []
 
     def repeat(self, now: float) -> list[Effect]:
         """Our MEET once more."""
         assert self.asked is not None
-        self._sent_at = now
-        return [Send(self.asked.peer, Meet(self._base + 1, self.asked.number))]
+        self._sent_at, self._was_urgent = now, now - self.asked.since >= self.asked.patience
+        return [Send(self.asked.peer, Meet(self._base + 1, self.asked.number, self._was_urgent))]
 
     def dismiss(self, partner: PeerId | None) -> list[Effect]:
         """We have a partner, or need none: nobody else is to wait for us."""
@@ -135,12 +137,27 @@ class Matching:
 
     # -- inside ---------------------------------------------------------------------------------------------
 
+    def _drawn(self) -> PeerId | None:
+        """Whom to ask, but for those who ask us."""
+        window, here = self._means.facts.window, standing(self._means.view, self._means.facts)
+        free = [p for p, round in here.items() if 0 <= self._base - round <= window and p not in self._excluded]
+        if not self._has_drawn:
+            self._has_drawn = True
+            near = [peer for peer, round in here.items() if abs(self._base - round) <= window]
+            drawn = self._draw.partner(near)
+            if drawn is None:
+                self.reason = Lapse.BYE if near else Lapse.ALONE
+            if drawn is None or drawn in free:
+                return drawn
+        return self._draw.partner(free) or max(free, key=self._weight_of, default=None)
+
     def _ask(self, now: float, peer: PeerId) -> list[Effect]:
         status = self._means.view.status(peer)
         behind = max(0, self._base - status.round) if status is not None and peer not in self._suitors else 0
-        limit = CLOSE * self._means.patience() * (1 + min(behind, self._means.facts.window))
-        self.asked = Asked(peer, self._means.rng.getrandbits(62), now, limit)
-        self.has_asked = True
+        patience = self._means.patience()
+        limit = CLOSE * patience * (1 + min(behind, self._means.facts.window))
+        self.asked = Asked(peer, self._means.rng.getrandbits(62), now, patience, limit)
+        self.reason = Lapse.NOBODY_LEFT
         return self.repeat(now)
 
     def _is_heavier(self, one: PeerId, other: PeerId) -> bool:

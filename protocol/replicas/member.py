@@ -61,7 +61,7 @@ class ReplicaMember:
         self._root = facts.root
         self._status = self._first_status()
         self.membership = Membership(me, addresses, self._status, signer, rng)
-        spread = Estimate(initial=10.0, floor=0.5, ceiling=600.0)
+        spread = Estimate(initial=10.0, floor=2.0, ceiling=600.0)
         pace = Estimate(initial=4.0, floor=2.0, ceiling=10.0)
         self._outbox = Outbox()
         self._rounds = ReplicaRounds(Means(me, facts, self.membership, self._outbox, rng, spread, pace))

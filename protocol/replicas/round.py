@@ -20,7 +20,7 @@ from shoal.protocol.milestones import HandIn, Waiting
 from shoal.protocol.pair import PAIR_MESSAGES, PairExchange, Pairing, PartnerLost, number_of
 from shoal.protocol.reducer import Contribute
 from shoal.protocol.replicas.context import Means, standing
-from shoal.protocol.replicas.events import Lapse, Lapsed, Met
+from shoal.protocol.replicas.events import Lapsed, Met
 from shoal.protocol.replicas.matching import Matching, Suitor, pairing_number
 
 PART = 0  # the whole replica is one part
@@ -100,8 +100,8 @@ class ReplicaRound:
     # -- inputs ---------------------------------------------------------------------------------------------
 
     def remember(self, now: float, sender: PeerId, number: int) -> list[Effect]:
-        """A MEET that came before we were here."""
-        return self._matching.hear(now, sender, number)
+        """A MEET that came before we were here; it may become urgent again."""
+        return self._matching.hear(now, sender, number, False)
 
     def receive(self, now: float, sender: PeerId, message: Meet | Decline | PAIR_MESSAGES) -> list[Effect]:
         """A message of this round, of a live member."""
@@ -112,22 +112,21 @@ class ReplicaRound:
                 return self._do_without(now, sender, None)
         return self._on_exchange(now, sender, message)
 
-    def tick(self, now: float, waiting_since: float | None) -> list[Effect]:
-        """Time has passed; `waiting_since`: since when somebody waits for us in a later round."""
+    def tick(self, now: float, is_urged: bool) -> list[Effect]:
+        """Time has passed; `is_urged`: somebody has waited for us for too long in a later round."""
         if self.is_over:
             return []
         if self._exchange is not None:
             return self._digest(now, self._exchange.tick(now))
         if self._contribution is None:
-            return self._call(now, waiting_since)
+            return self._call(now, is_urged)
         return [*self._matching.tick(now), *self._seek(now)]
 
     # -- inside ---------------------------------------------------------------------------------------------
 
-    def _call(self, now: float, later: float | None) -> list[Effect]:
+    def _call(self, now: float, is_urged: bool) -> list[Effect]:
         """Hand in, if others have waited for as long as they have patience."""
-        since = [each for each in (self._matching.waiting_since(), later) if each is not None]
-        if self._was_called or not since or now - min(since) < self._means.patience():
+        if self._was_called or not (is_urged or self._matching.is_urged(now)):
             return []
         self._was_called = True
         return [Tell(HandIn(self.number))]
@@ -155,7 +154,7 @@ class ReplicaRound:
     def _on_meet(self, now: float, sender: PeerId, message: Meet) -> list[Effect]:
         exchange, matching = self._exchange, self._matching
         if exchange is None:
-            effects = matching.hear(now, sender, message.number)
+            effects = matching.hear(now, sender, message.number, message.is_urgent)
             suitor, asked = matching.suitor(sender), matching.asked
             is_mutual = asked is not None and asked.peer == sender and suitor is not None
             return [*effects, *self._engage(now, suitor)] if is_mutual and suitor is not None else effects
@@ -218,6 +217,4 @@ class ReplicaRound:
 
     def _lapse(self) -> list[Effect]:
         self.is_over = True
-        not_asked = Lapse.BYE if self._matching.near() else Lapse.ALONE
-        reason = Lapse.NOBODY_LEFT if self._matching.has_asked else not_asked
-        return [*self._matching.dismiss(None), Tell(Lapsed(self.number, reason))]
+        return [*self._matching.dismiss(None), Tell(Lapsed(self.number, self._matching.reason))]

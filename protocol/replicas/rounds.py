@@ -35,6 +35,7 @@ class Early:
     round: int
     number: int
     since: float
+    is_urgent: bool
 
 
 class ReplicaRounds:
@@ -149,8 +150,9 @@ class ReplicaRounds:
             return []
         if self._applying is not None:
             return [self._wake()]
-        since = min((each.since for each in self._early.values()), default=None)
-        return [self._wake(), *self._digest(self._round.tick(now, since)), *self._leap()]
+        slack = self._means.facts.policy.slack
+        is_urged = any(each.is_urgent and now - each.since >= slack for each in self._early.values())
+        return [self._wake(), *self._digest(self._round.tick(now, is_urged)), *self._leap()]
 
     # -- inside ---------------------------------------------------------------------------------------------
 
@@ -171,7 +173,7 @@ class ReplicaRounds:
         if isinstance(message, Meet) and message.round <= ours + self._means.facts.window:
             known = self._early.get(sender)
             since = known.since if known is not None and known.round == message.round else now
-            self._early[sender] = Early(message.round, message.number, since)
+            self._early[sender] = Early(message.round, message.number, since, message.is_urgent)
         elif isinstance(message, Decline):
             self._early.pop(sender, None)
         return []
