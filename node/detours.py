@@ -12,6 +12,7 @@ from shoal.node.forwarding import port_in, ports_to_forward
 from shoal.node.logs import warn
 from shoal.node.service import Answer
 from shoal.protocol.circuit.book import LIMITS, MIB
+from shoal.protocol.paths import RELAYED
 from shoal.protocol.roster import Plan
 
 CODE = "bulk-relayed"
@@ -28,7 +29,14 @@ class Detours:
 
     def begun(self, plan: Plan, own: Sequence[str]) -> None:
         """A group is at work; our `own` addresses say which ports others would need."""
-        said, self._words = self._words, words(plan, port_in(own))
+        self._tell(words(plan, port_in(own)))
+
+    def met(self, path: str | None, own: Sequence[str]) -> None:
+        """A replica has a partner for a round, and `path` is how their payloads go."""
+        self._tell(words_of_pair(port_in(own)) if path == RELAYED else "")
+
+    def _tell(self, found: str) -> None:
+        said, self._words = self._words, found
         if self._words and not said:
             warn(log, CODE, f"{self._run}: {self._words}")
         elif said and not self._words:
@@ -37,6 +45,15 @@ class Detours:
     def warnings(self) -> list[Answer]:
         """For `status`."""
         return [{"code": CODE, "words": self._words}] if self._words else []
+
+
+def words_of_pair(port: int) -> str:
+    """Why an exchange is slow, and what helps."""
+    rate = round(LIMITS.rate_of_peer[1] / MIB)
+    return (
+        f"the exchange of this round is slow, because its payloads take a relay, which passes on about {rate} MiB/s: "
+        f"forward {ports_to_forward(port)} to this machine in its router, and it is as fast as its line"
+    )
 
 
 def words(plan: Plan, port: int) -> str:

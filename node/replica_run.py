@@ -26,7 +26,7 @@ from shoal.protocol.effects import Event
 from shoal.protocol.ids import Digest, PeerId, short
 from shoal.protocol.network import Network
 from shoal.protocol.reducer import Contribute
-from shoal.protocol.replicas.events import Exchanged, Lapsed, ReplicaReceived
+from shoal.protocol.replicas.events import Exchanged, Lapsed, Met, ReplicaReceived
 from shoal.protocol.replicas.facts import ReplicaFacts
 from shoal.protocol.replicas.member import ReplicaMember
 from shoal.protocol.signing import Signer
@@ -101,6 +101,9 @@ class ReplicaRun(Run):
 
     def _on_outcome(self, event: Event) -> None:
         match event:
+            case Met(partner=partner):
+                path = next((link.path for link in self._network.links() if link.peer == partner), None)
+                self.detours.met(path, self._network.own_addresses())
             case Exchanged():
                 self._tasks.spawn(self._take(event))
             case Lapsed():

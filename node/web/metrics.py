@@ -140,6 +140,12 @@ def _rounds(meters: list[Answer]) -> Iterator[Metric]:
         for reason, count in each["failures"].items():
             failures.add_metric([each["run"], reason], count)
     yield failures
+    ends = "Rounds of this node's replica, by how they ended: an exchange, or why there was none."
+    exchanges = CounterMetricFamily("shoal_replica_rounds", ends, labels=["run", "end"])
+    for each in meters:
+        for end, count in each["exchanges"].items():
+            exchanges.add_metric([each["run"], end], count)
+    yield exchanges
 
 
 def _durations(meters: list[Answer]) -> Metric:

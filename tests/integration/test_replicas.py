@@ -15,6 +15,7 @@ from shoal.node.client import Answer
 from shoal.node.layout import Layout
 from shoal.node.manifest import Manifest, parse_manifest
 from shoal.node.model import build, skeleton
+from shoal.node.replica_saving import load_own
 from shoal.node.requirements import requirements
 from shoal.node.up.processes import Children
 from shoal.protocol.chunks import chunk_bounds
@@ -110,6 +111,35 @@ def test_a_run_of_replicas_outlives_a_death_and_a_newcomer_copies_one(
     check_nearness(parse_manifest(toml), live, run)
     for node in live:
         check_traffic(parse_manifest(toml), [row for row in node.client.rounds(run)[:-1] if row["partner"]])
+
+
+@pytest.mark.slow
+def test_when_all_have_stopped_each_goes_on_from_its_own_replica(children: Children, tmp_path: Path) -> None:
+    text = write_text(tmp_path)
+    first = RealNode(tmp_path / "n0").start(children, data=(text,))
+    nodes = [first, RealNode(tmp_path / "n1").start(children, first.address, data=(text,))]
+    run = join_all(nodes, MANIFEST.format(name="noloco", chunk=CHUNK, last=""))
+    until(lambda: all(exchanges(node, run) >= 2 for node in nodes), "exchanges", lambda: told(nodes))
+    for node in nodes:
+        node.client.stop()
+        until(lambda node=node: not node.is_running, "the end", node.words)  # type: ignore[misc]
+    kept = [kept_round(node, run) for node in nodes]
+    assert min(kept) >= 2
+    for node in nodes:
+        node.launch(children, data=(text,))
+    for node in nodes:
+        node.ready()
+    until(lambda: all(exchanges(node, run) >= 1 for node in nodes), "exchanges after the stop", lambda: told(nodes))
+    for node, before in zip(nodes, kept, strict=True):
+        assert node.client.rounds(run)[0]["round"] > before
+        assert "copied the replica" not in node.log.read_text(), "its own is good enough"
+
+
+def kept_round(node: RealNode, run: str) -> int:
+    """Of the replica that it has left on disk."""
+    own = load_own(node.home.run_folder(run))
+    assert own is not None
+    return own.about.round
 
 
 def exchanges(node: RealNode, run: str) -> int:

@@ -41,3 +41,15 @@ def test_a_warning_stands_while_they_do_and_is_logged_once(caplog: pytest.LogCap
     assert detours.warnings() == []
     assert "no payload takes a relay any more" in caplog.records[-1].message
     assert len(caplog.records) == 2
+
+
+def test_an_exchange_by_a_relay_is_warned_of_until_one_takes_another_way(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    detours = Detours("tiny")
+    for path in ("direct", "relayed", "relayed", "direct"):
+        detours.met(path, ADDRESSES)
+    warned, over = caplog.records
+    assert "the exchange of this round is slow" in warned.message
+    assert "forward TCP 4201 and 4202" in warned.message
+    assert "no payload takes a relay any more" in over.message
+    assert detours.warnings() == []
