@@ -173,6 +173,6 @@ class ReplicaRun(Run):
     def left(self, to: PeerId, message: Message, sent: bool) -> None:
         """A payload no longer waits on this node: it was written to the network, or dropped."""
         if sent:
-            self.outgoing.sent(message, None)
+            self.outgoing.sent(message, None, len(self.outer.exchange))
             self.meters.sent(message)
         self.driver.left(to, message, sent)

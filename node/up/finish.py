@@ -10,6 +10,7 @@ from shoal.node.up.baseline_run import train_references
 from shoal.node.up.jobs import Jobs
 from shoal.node.up.peers import LocalPeer
 from shoal.node.up.plan import Plan
+from shoal.node.up.replica_end import measure
 from shoal.node.up.swarm import Swarm
 from shoal.node.up.verdict import Finding, Outcome, PeerEnd
 
@@ -22,14 +23,16 @@ async def save_states(plan: Plan, swarm: Swarm) -> tuple[PeerEnd, ...]:
 
 
 async def find(plan: Plan, swarm: Swarm, ends: tuple[PeerEnd, ...], jobs: Jobs, baseline: bool) -> Finding:
-    """Measure the state of the first peer that is left, and train the references if they are wanted."""
-    final_state = next(peer.state_file for peer in swarm.peers if peer.state_file.exists())
+    """Measure the state of the first peer that is left, or all replicas; train the references if they are wanted."""
     device = plan.device_of(plan.peers[0])
     swarm.note("validating", "measuring the validation loss before and after")
-    initial, final = await asyncio.gather(
-        jobs.run("validate-initial", "validate", plan.manifest_file, "initial", device, *plan.data),
-        jobs.run("validate-final", "validate", plan.manifest_file, final_state, device, *plan.data),
-    )
+    before = jobs.run("validate-initial", "validate", plan.manifest_file, "initial", device, *plan.data)
+    if plan.manifest.method.has_replicas:
+        initial, (replicas, final) = await asyncio.gather(before, measure(plan, jobs, device, swarm.peers))
+    else:
+        state = next(peer.state_file for peer in swarm.peers if peer.state_file.exists())
+        after = jobs.run("validate-final", "validate", plan.manifest_file, state, device, *plan.data)
+        (initial, final), replicas = await asyncio.gather(before, after), None
     references = None
     if baseline:
         references = await train_references(plan, jobs, swarm.note)
@@ -44,6 +47,7 @@ async def find(plan: Plan, swarm: Swarm, ends: tuple[PeerEnd, ...], jobs: Jobs, 
         final["loss"],
         references,
         final["sample"],
+        replicas,
     )
 
 

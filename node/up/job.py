@@ -2,6 +2,7 @@
 
     python -m shoal.node.up.job RESULT.json corpus PATH...
     python -m shoal.node.up.job RESULT.json validate MANIFEST STATE|initial DEVICE PATH...
+    python -m shoal.node.up.job RESULT.json merge MANIFEST FILE STATE...
     python -m shoal.node.up.job RESULT.json verify CHECKPOINT...
     python -m shoal.node.up.job RESULT.json baseline MANIFEST MEMBERS ROUNDS NUMBER PATH...
 
@@ -27,10 +28,12 @@ from shoal.node.evaluate import validation_loss
 from shoal.node.generate import END_OF_TEXT, generate
 from shoal.node.layout import Layout
 from shoal.node.manifest import load_manifest
+from shoal.node.methods.gossip import merge as mean_of
 from shoal.node.methods.method import PARAMETERS
 from shoal.node.methods.registry import shape_of
-from shoal.node.model import build
-from shoal.node.state_file import load_state
+from shoal.node.model import build, skeleton
+from shoal.node.state import CommittedState
+from shoal.node.state_file import load_state, save_state
 from shoal.protocol.errors import LocalError
 
 INITIAL = "initial"  # instead of a state file: the model as the manifest's seed makes it
@@ -66,6 +69,17 @@ def validate(manifest_file: str, state: str, device: str, *data: str) -> dict[st
     return {"loss": loss, "parameters": layout.size, "sample": sample}
 
 
+def merge(manifest_file: str, file: str, *states: str) -> dict[str, Any]:
+    """The mean of the replicas in `states`, written to `file` as a state of the newest one's round."""
+    manifest = load_manifest(Path(manifest_file))
+    shape = shape_of(manifest, Layout.of(skeleton(manifest.model)))
+    held = [load_state(Path(state), shape).current for state in states]
+    weights = mean_of([each.vectors[PARAMETERS] for each in held])
+    vectors = {name: weights if name == PARAMETERS else torch.zeros_like(weights) for name in shape.vectors}
+    save_state(CommittedState(shape, vectors, max(each.round for each in held)).current, Path(file))
+    return {"file": file, "replicas": len(held)}
+
+
 def verify(*checkpoints: str) -> dict[str, Any]:
     """What is wrong with the checkpoints that are not whole."""
     damaged = {}
@@ -89,6 +103,7 @@ def train_baseline(manifest_file: str, members: str, rounds: str, number: str, *
 TASKS: dict[str, Callable[..., dict[str, Any]]] = {
     "corpus": corpus,
     "validate": validate,
+    "merge": merge,
     "verify": verify,
     "baseline": train_baseline,
 }

@@ -103,11 +103,6 @@ def chosen_manifest(options: UpOptions, corpus: str = "") -> Manifest:
     base = load_manifest(options.manifest) if options.manifest else builtin_manifest()
     if base.data.name == "files" and not options.data:
         raise UsageError(f"--manifest {options.manifest} is about text of your own: name it with --data")
-    if base.method.has_replicas:
-        raise UsageError(
-            f"`shoal up` shows that all members come to the same state, and with {base.method.name} each has its own: "
-            "start nodes, and create the run with `shoal run create`"
-        )
     fixed = {"last": options.rounds, "start_members": options.peers, "pace": "steps"}
     rounds = base.rounds.model_copy(update=fixed)
     data = DataSpec(name="files", digest=corpus) if options.data else base.data

@@ -79,14 +79,27 @@ class Ledger:
         )
 
     def disputed(self) -> list[int]:
-        """Rounds that two peers report with different digests: agreement is broken."""
-        digests = {number: {each["digest"] for each in by.values()} for number, by in self.reports.items()}
+        """Rounds that two peers report with different digests: agreement is broken. Replicas have agreed on nothing."""
+        digests = {
+            number: {each["digest"] for each in by.values() if not is_replica(each)}
+            for number, by in self.reports.items()
+        }
         return sorted(number for number, seen in digests.items() if len(seen) > 1)
+
+    def exchanges(self) -> int:
+        """How many pairs of replicas have exchanged: each is reported by both, but for a peer that died in it."""
+        met = [sum(bool(each.get("partner")) for each in by.values()) for by in self.reports.values()]
+        return sum((reports + 1) // 2 for reports in met)
 
     def bytes_per_parameter_per_round(self, parameters: int) -> float:
         """Payload bytes that one member sends in one round for one parameter, averaged over all reports."""
         sent = [int(each["bytes"]) for by in self.reports.values() for each in by.values() if each["took_part"]]
         return sum(sent) / len(sent) / parameters if sent and parameters else 0.0
+
+
+def is_replica(report: Answer) -> bool:
+    """Whether a round's report is of a replica: with a partner, or with a reason why there was none."""
+    return bool(report.get("partner") or report.get("lapse"))
 
 
 def _merge(number: int, reports: list[Answer]) -> Round:

@@ -27,6 +27,11 @@ def _resumption(finding: Finding) -> list[str]:
 
 def _rounds(finding: Finding) -> str:
     rounds = finding.ledger.rounds()
+    if finding.replicas is not None:
+        return (
+            f"{finding.ledger.exchanges()} exchanges in {len(rounds)} rounds; a member sent "
+            f"{finding.ledger.bytes_per_parameter_per_round(finding.parameters):.1f} bytes per parameter and exchange."
+        )
     retried = [each for each in rounds if each.attempt > 1]
     return (
         f"{len(rounds)} of {finding.plan.to_commit} rounds committed"
@@ -39,6 +44,8 @@ def _rounds(finding: Finding) -> str:
 def _death(finding: Finding, victim: PeerEnd) -> str:
     fatal = next((each for each in finding.ledger.rounds() if each.round == finding.plan.kill_at), None)
     said = f"{victim.peer} was killed with SIGKILL in the all-reduce of round {finding.plan.kill_at}"
+    if finding.replicas is not None:
+        return f"{victim.peer} was killed with SIGKILL in round {finding.plan.kill_at}; the others went on."
     if fatal is None:
         return f"{said}; that round did not commit."
     return (
@@ -48,7 +55,8 @@ def _death(finding: Finding, victim: PeerEnd) -> str:
 
 
 def _arrival(newcomer: PeerEnd, finding: Finding) -> str:
-    said = f"{newcomer.peer} came at round {finding.plan.join_at} and downloaded the state from the others"
+    got = "downloaded the state from the others" if finding.replicas is None else "copied the replica of another"
+    said = f"{newcomer.peer} came at round {finding.plan.join_at} and {got}"
     if newcomer.first_round is None:
         return f"{said}, but took part in no round."
     return f"{said}; the first round that it took part in was round {newcomer.first_round}."
@@ -60,6 +68,8 @@ def _devices(finding: Finding) -> list[str]:
 
 
 def _agreement(finding: Finding) -> list[str]:
+    if finding.replicas is not None:
+        return [str(finding.replicas)]
     if len({peer.file_hash for peer in finding.live}) > 1:
         return []
     return [f"All {len(finding.live)} live peers hold the same state, bit for bit: {finding.live[0].digest[:16]}."]

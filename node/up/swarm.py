@@ -11,10 +11,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from shoal.node.client import Answer
+from shoal.node.replica_words import why_lapsed
 from shoal.node.up.display import Display
 from shoal.node.up.peers import LocalPeer
-from shoal.node.up.records import Ledger, Metrics
+from shoal.node.up.records import Ledger, Metrics, is_replica
 from shoal.protocol.errors import LocalError, ShoalError
+from shoal.protocol.ids import short
 
 POLL = 0.4  # seconds between two looks at a peer
 SAMPLE = 2.0  # seconds between two progress lines of a peer in metrics.jsonl
@@ -105,10 +108,13 @@ class Swarm:
         reached = peer.round
         records = await peer.ask(lambda client: client.rounds(self.run, reached - peer.collected + UNSETTLED))
         peer.collected, known = reached, set(self.ledger.reports)
+        told = {(number, name) for number, by in self.ledger.reports.items() for name in by}
         for record in self.ledger.add(peer.name, records):
             self._metrics.write("round", peer=peer.name, **record)
+            if is_replica(record) and (record["round"], peer.name) not in told:
+                self._display.say(_own_round(peer.name, record))
         for each in self.ledger.rounds():
-            if each.round not in known:
+            if each.round not in known and not any(map(is_replica, self.ledger.reports[each.round].values())):
                 self._display.say(
                     f"round {each.round} committed: {each.contributors} of {each.members} members counted, "
                     f"attempt {each.attempt}, {each.seconds:.1f} s, history {each.digest[:8]}"
@@ -126,6 +132,13 @@ class Swarm:
         self._display.show(self.peers)
         async with self._changed:
             self._changed.notify_all()
+
+
+def _own_round(peer: str, record: Answer) -> str:
+    """What a round was for one replica."""
+    if record["partner"] is None:
+        return f"{peer}, round {record['round']}: no exchange, as {why_lapsed(record['lapse'])}"
+    return f"{peer}, round {record['round']}: exchanged with {short(record['partner'])} in {record['seconds']:.1f} s"
 
 
 def _position(peer: LocalPeer) -> tuple[Any, ...]:

@@ -2,7 +2,8 @@
 
 Pure: it is given what was seen, and decides. The play went well only if all live peers hold the same state to the
 bit (the files that they wrote, not what they say of themselves) and the validation loss fell as far as the manifest
-demands; and if the death that was planned really happened in the middle of the all-reduce.
+demands; and if the death that was planned really happened in the middle of the all-reduce. Replicas need not be equal:
+of such a run the loss is that of their mean.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Literal
 from shoal.node.up.baseline_run import References
 from shoal.node.up.plan import Plan
 from shoal.node.up.records import Ledger
+from shoal.node.up.replica_end import Replicas
 
 Outcome = Literal["finished", "killed", "joined"]
 
@@ -45,6 +47,7 @@ class Finding:
     final_loss: float
     references: References | None = None
     sample: str = ""  # what the model writes at the end
+    replicas: Replicas | None = None  # of methods that have such; then `final_loss` is that of their mean
 
     @property
     def live(self) -> list[PeerEnd]:
@@ -65,11 +68,9 @@ class Finding:
 def problems(finding: Finding) -> list[str]:
     """Everything that is not as it must be; nothing if the play went well."""
     found = []
-    plan, live = finding.plan, finding.live
-    if len({each.file_hash for each in live}) != 1 or len({(each.round, each.digest) for each in live}) != 1:
-        found.append("the live peers do not hold the same state")
-    if disputed := finding.ledger.disputed():
-        found.append(f"peers report different digests for round {_listing(disputed)}")
+    plan = finding.plan
+    if finding.replicas is None:
+        found += _disagreements(finding)
     if not finding.ratio <= plan.manifest.goal.loss_ratio:  # so that NaN is a problem
         found.append(
             f"the validation loss fell to {finding.ratio:.2f} of what it was; the manifest wants "
@@ -77,6 +78,15 @@ def problems(finding: Finding) -> list[str]:
         )
     if plan.victim and not any(each.outcome == "killed" for each in finding.peers):
         found.append(f"{plan.victim} was to be killed in the all-reduce of round {plan.kill_at} and was not")
+    return found
+
+
+def _disagreements(finding: Finding) -> list[str]:
+    found, live = [], finding.live
+    if len({each.file_hash for each in live}) != 1 or len({(each.round, each.digest) for each in live}) != 1:
+        found.append("the live peers do not hold the same state")
+    if disputed := finding.ledger.disputed():
+        found.append(f"peers report different digests for round {_listing(disputed)}")
     return found
 
 
@@ -101,6 +111,7 @@ def as_json(finding: Finding) -> dict[str, Any]:
         "tokens": finding.tokens,
         "initial_val_loss": _finite(finding.initial_loss),
         "val_loss": _finite(finding.final_loss),
+        "replicas": finding.replicas.as_json() if finding.replicas else None,
         "alone_val_loss": _finite(references.alone) if references else None,
         "joined_val_loss": _finite(references.joined) if references else None,
         "gap_recovered": _finite(finding.gap_recovered),

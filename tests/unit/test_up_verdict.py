@@ -16,6 +16,7 @@ from shoal.node.up.display import LineDisplay, cells, human_bytes, make_display,
 from shoal.node.up.peers import LocalPeer
 from shoal.node.up.plan import builtin_manifest, make_plan
 from shoal.node.up.records import Ledger
+from shoal.node.up.replica_end import Replicas
 from shoal.node.up.summary import in_words
 from shoal.node.up.verdict import Finding, PeerEnd, as_json, problems
 
@@ -80,6 +81,21 @@ def test_other_bytes_in_a_file_are_a_problem(good: Finding) -> None:
     finding = replace(good, peers=(good.peers[0], odd, *good.peers[2:]))
     assert problems(finding) == ["the live peers do not hold the same state"]
     assert "PROBLEM: the live peers" in "\n".join(in_words(finding))
+
+
+def test_replicas_need_not_be_equal_and_are_told_apart(good: Finding) -> None:
+    ledger = Ledger()
+    for name, digest, partner in (("peer-1", "01", "B"), ("peer-2", "02", "A"), ("peer-3", "03", None)):
+        ledger.add(name, [record(1, digest=digest, partner=partner, lapse="" if partner else "bye")])
+    assert ledger.disputed() == []
+    assert ledger.exchanges() == 1
+    odd = tuple(replace(peer, file_hash=str(number)) for number, peer in enumerate(good.peers))
+    finding = replace(good, peers=odd, ledger=ledger, replicas=Replicas((2.0, 2.5), 1.9))
+    assert problems(finding) == []
+    words = "\n".join(in_words(finding))
+    assert "2 replicas: validation loss 2.250 on average, 0.500 from the best to the worst" in words
+    assert "1 exchanges in 1 rounds" in words
+    assert as_json(finding)["replicas"] == {"each": [2.0, 2.5], "mean": 2.25, "spread": 0.5, "merged": 1.9}
 
 
 @pytest.mark.parametrize("loss", [4.9, float("nan"), float("inf")])

@@ -1,0 +1,65 @@
+"""How a run of replicas ends: each peer's weights are measured, and their plain mean, which is the run's result.
+
+Few exchanges suffice while training goes on if all replicas are merged once at its end (arXiv 2507.06542): single
+replicas are worse than their mean, and how far they are apart says how well the exchanges have held them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shoal.node.up.jobs import Jobs
+from shoal.node.up.peers import LocalPeer
+from shoal.node.up.plan import Plan
+
+MERGED = "merged.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """Validation losses."""
+
+    each: tuple[float, ...]  # of the replicas
+    merged: float  # of their mean
+    file: str = MERGED  # where that is
+
+    @property
+    def mean(self) -> float:
+        """Of the replicas' losses."""
+        return sum(self.each) / len(self.each)
+
+    @property
+    def spread(self) -> float:
+        """From the best replica to the worst."""
+        return max(self.each) - min(self.each)
+
+    def as_json(self) -> dict[str, Any]:
+        """The object of `--json`."""
+        return {"each": list(self.each), "mean": self.mean, "spread": self.spread, "merged": self.merged}
+
+    def __str__(self) -> str:
+        """For the person who watched."""
+        return (
+            f"{len(self.each)} replicas: validation loss {self.mean:.3f} on average, {self.spread:.3f} from the best "
+            f"to the worst; their mean, {self.file}, has {self.merged:.3f}."
+        )
+
+
+async def measure(plan: Plan, jobs: Jobs, device: str, peers: Sequence[LocalPeer]) -> tuple[Replicas, dict[str, Any]]:
+    """What the replicas of these peers are worth, and their mean, which is written to the folder of the play.
+
+    The other answer is that of `validate` for the mean.
+    """
+    files = [peer.state_file for peer in peers if peer.state_file.exists()]
+    merged = await jobs.run("merge", "merge", plan.manifest_file, plan.out / MERGED, *files)
+    each = [await _loss(plan, jobs, device, f"validate-{file.parent.name}", file) for file in files]
+    final = await jobs.run("validate-final", "validate", plan.manifest_file, merged["file"], device, *plan.data)
+    return Replicas(tuple(each), final["loss"]), final
+
+
+async def _loss(plan: Plan, jobs: Jobs, device: str, name: str, file: Path) -> float:
+    answer = await jobs.run(name, "validate", plan.manifest_file, file, device, *plan.data)
+    return float(answer["loss"])
