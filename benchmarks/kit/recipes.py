@@ -54,8 +54,8 @@ GRIDS: Mapping[str, Grid] = {
     "diloco-eager": {"lr": (0.4, 0.7), "momentum": (0.3,)},
     "co2": {"lr": (1.0,), "momentum": (0.2, 0.5)},
     "streaming-diloco": {"lr": (0.7,), "momentum": (0.8,), "alpha": (0.0, 0.5)},
-    "sparseloco": {"lr": (2.0, 4.0, 8.0), "decay": (0.95,)},
-    "noloco": {"inner_steps": (5, 10), "beta": (0.7, 1.0)},
+    "sparseloco": {"lr": (0.5, 1.0, 2.0), "decay": (0.95,)},
+    "noloco": {"inner_steps": (5, 10), "beta": (0.7, 1.0), "gamma": (0.7,)},
     "gossip": {"inner_lr": (0.008, 0.016)},
 }
 
