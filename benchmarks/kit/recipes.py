@@ -25,25 +25,25 @@ INNER_STEPS = 20
 WARM_UP = 0.15  # of all steps, until the inner learning rate is at its peak
 
 CHOSEN: Mapping[str, Recipe] = {
-    ALONE: {"inner_lr": 0.004},
-    JOINED: {"inner_lr": 0.008},
-    "ddp": {"inner_lr": 0.008},
-    "diloco": {"inner_lr": 0.008, "warm": 16, "lr": 0.7, "momentum": 0.8},
-    "diloco-delayed": {"inner_lr": 0.008, "warm": 16, "lr": 0.5, "momentum": 0.3},
-    "diloco-eager": {"inner_lr": 0.008, "warm": 16, "lr": 0.6, "momentum": 0.3},
-    "co2": {"inner_lr": 0.008, "warm": 16, "lr": 1.0, "momentum": 0.5},
+    ALONE: {"inner_lr": 0.008},
+    JOINED: {"inner_lr": 0.016},
+    "ddp": {"inner_lr": 0.016},
+    "diloco": {"inner_lr": 0.008, "warm": 40, "lr": 1.0, "momentum": 0.8},
+    "diloco-delayed": {"inner_lr": 0.008, "warm": 40, "lr": 0.5, "momentum": 0.3},
+    "diloco-eager": {"inner_lr": 0.008, "warm": 40, "lr": 0.6, "momentum": 0.3},
+    "co2": {"inner_lr": 0.008, "warm": 40, "lr": 1.0, "momentum": 0.5},
     "streaming-diloco": {
         "inner_lr": 0.008,
-        "warm": 16,
+        "warm": 40,
         "strides": 2,
         "delay": 1,
         "alpha": 0.0,
         "lr": 0.7,
         "momentum": 0.8,
     },
-    "sparseloco": {"inner_lr": 0.008, "warm": 16, "lr": 4.0, "decay": 0.95, "inner_steps": 14},
-    "noloco": {"inner_lr": 0.008, "warm": 16, "alpha": 0.5, "beta": 0.7, "gamma": 0.7, "inner_steps": 5},
-    "gossip": {"inner_lr": 0.008, "warm": 16, "neighbours": 2.0, "inner_steps": 5},
+    "sparseloco": {"inner_lr": 0.008, "warm": 40, "lr": 4.0, "decay": 0.95, "inner_steps": 14},
+    "noloco": {"inner_lr": 0.008, "warm": 40, "alpha": 0.5, "beta": 0.7, "gamma": 0.7, "inner_steps": 5},
+    "gossip": {"inner_lr": 0.008, "warm": 40, "neighbours": 2.0, "inner_steps": 5},
 }
 GRIDS: Mapping[str, Grid] = {
     ALONE: {"inner_lr": (0.002, 0.004, 0.008)},
