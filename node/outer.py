@@ -111,8 +111,8 @@ class OuterState:
         part = self.timetable.part(round)
         MEMORY.trim()  # what only averaging needs is the worker's meanwhile
 
-        def rule(agreed: Vectors, mean: Tensor) -> Vectors:
-            return self.method.apply(part, agreed, Answer(mean, 1, number=round))
+        def rule(agreed: Vectors, mean: Tensor, start: int) -> Vectors:
+            return self.method.apply(part, agreed, Answer(mean, 1, number=round, start=start))
 
         mean = self._decoded(payloads, round)
         if self.method.merges_answers:

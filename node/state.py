@@ -26,8 +26,9 @@ from shoal.protocol.ids import Digest, content_hash, short
 from shoal.protocol.wire import Payload
 
 Vectors = Mapping[str, Tensor]
-Rule = Callable[[Vectors, Tensor], Vectors]
-"""What becomes of some numbers of all vectors by the mean of what was contributed to them; elementwise."""
+Rule = Callable[[Vectors, Tensor, int], Vectors]
+"""What becomes of some numbers of all vectors by the mean of what was contributed to them, and the place of the first
+of them among those that were; elementwise."""
 HASH_THREADS = min(4, os.cpu_count() or 1)  # BLAKE3 is at the speed of memory with a few
 BLOCK = 1 << 16  # numbers: an outer step has seven such pieces in hand, and is five times slower outside of the cache
 HASH_ALONE_BELOW = 8 << 20  # bytes: below this, threads cost more than they gain
@@ -95,8 +96,10 @@ class CommittedState:
             for name, vector in new.items():
                 vector.copy_(old[name])
         ranges = fragment.ranges if fragment is not None else ((0, self.shape.layout.size),)
+        start = 0
         for block, piece in _blocks(ranges, mean):
-            made = rule({name: vector[block] for name, vector in old.items()}, piece)
+            made = rule({name: vector[block] for name, vector in old.items()}, piece, start)
+            start += len(piece)
             for name, vector in new.items():
                 vector[block] = made[name]
         return self._publish(read_back(self.shape, self.current.round + 1, new))

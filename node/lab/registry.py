@@ -90,7 +90,7 @@ def _value(key: str, text: str, kind: type) -> int | float | str:
 
 def _ddp(crowd: Crowd, inner_steps: int, settings: Settings) -> Plan:
     spec = crowd.manifest.method
-    return Plan(DDP(crowd.rate, spec.betas, EPSILON, spec.weight_decay, spec.clip))
+    return Plan(DDP(crowd.rate, spec.betas, EPSILON, spec.weight_decay, spec.clip, crowd.layout.undecayed))
 
 
 def _co2(crowd: Crowd, inner_steps: int, settings: Settings) -> Plan:

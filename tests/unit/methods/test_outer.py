@@ -107,6 +107,7 @@ def test_ddp_makes_a_step_of_adamw_on_the_agreed_state() -> None:
             betas=(0.9, 0.95),
             eps=EPSILON,
             weight_decay=0.1,
+            undecayed=state.committed.shape.layout.undecayed,
         )
         for name, value in zip((PARAMETERS, FIRST, SECOND), expected, strict=True):
             assert torch.equal(vectors(state)[name], value), name
