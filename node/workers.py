@@ -25,7 +25,7 @@ from shoal.node.worker_link import frame
 from shoal.node.worker_listener import WorkerListener, receive
 from shoal.node.worker_messages import Contribution, Failed, HandIn, Progress, Ready, Stop, Train, Trained, Welcome
 from shoal.node.worker_process import StartError, WorkerSettings, ending, worker_process
-from shoal.node.worker_vectors import SharedVectors
+from shoal.node.worker_vectors import SharedVectors, mark_of
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.wire import Message
 
@@ -115,7 +115,9 @@ class Worker:
         if self._hand_in != order.round or order.is_fresh:
             self._hand_in = None
         async with self._loading:
+            self._vectors.loaded.array[0] = 0  # until the rest is written (worker_vectors.py)
             await asyncio.to_thread(self._load, agreed, answer)
+            self._vectors.loaded.array[0] = mark_of(order.order)
         if order.order == self._orders:  # else another order came while we were loading
             self._order = order
             self._send_order()
@@ -124,6 +126,7 @@ class Worker:
         """Give the memory of the agreed vectors back until `train`, unless there is an order that they are for."""
         async with self._loading:
             if self._order is None:
+                self._vectors.loaded.clear()
                 await asyncio.to_thread(self._vectors.agreed.clear)
 
     def forget(self) -> None:
