@@ -81,10 +81,14 @@ class Replica:
         return all(self._land(landing, order) for landing in landings)
 
     def contribute(self, round: int, source: Tensor, out: Tensor) -> Tensor:
-        """What goes to the network, in the first numbers of `out`, of the weights or the gradient (d,)."""
+        """What goes to the network, in the first numbers of `out`, of the weights or the gradient (d,).
+
+        `source` may be written to, and may be `out`.
+        """
         made = self._method.contribute(self._timetable.part(round), source, self._agreed, self._private)
         payload = out[: made.payload.numel()]
-        payload.copy_(made.payload)
+        if made.payload.data_ptr() != payload.data_ptr():  # it may lie there already
+            payload.copy_(made.payload)
         self._offered[round] = {name: new for name, new in made.private.items() if new is not self._private.get(name)}
         return payload
 

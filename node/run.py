@@ -84,7 +84,7 @@ class Run:
         self.author = author
         self.signature = signature
         self.id = manifest.run_id
-        self.outer = OuterState(manifest, checkpoint.committed() if checkpoint is not None else None)
+        self.outer = OuterState(manifest, checkpoint.committed() if checkpoint is not None else None, settings.trains)
         self.rest = rest_on(self.outer.root, rested)  # what we kept of it in an earlier life
         self.commits = CommitLog()
         self.meters = Meters()

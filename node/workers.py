@@ -58,6 +58,7 @@ class Worker:
         self._on_lost = on_lost
         self._vectors = SharedVectors.create(settings.sizes)
         self._loading = asyncio.Lock()
+        self._version: int | None = None  # of the vectors that are loaded
         self._orders = 0
         self._order: Train | None = None  # what the worker is to do; None: nothing, or still loading
         self._hand_in: int | None = None  # the round that was asked for early
@@ -116,7 +117,10 @@ class Worker:
             self._hand_in = None
         async with self._loading:
             self._vectors.loaded.array[0] = 0  # until the rest is written (worker_vectors.py)
-            await asyncio.to_thread(self._load, agreed, answer)
+            if order.version != self._version or order.is_fresh:  # a state from elsewhere may be of the same round
+                self._version = None
+                await asyncio.to_thread(self._load, agreed, answer)
+                self._version = order.version
             self._vectors.loaded.array[0] = mark_of(order.order)
         if order.order == self._orders:  # else another order came while we were loading
             self._order = order
@@ -126,6 +130,7 @@ class Worker:
         """Give the memory of the agreed vectors back until `train`, unless there is an order that they are for."""
         async with self._loading:
             if self._order is None:
+                self._version = None
                 self._vectors.loaded.clear()
                 await asyncio.to_thread(self._vectors.agreed.clear)
 

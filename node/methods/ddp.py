@@ -145,7 +145,7 @@ class DDP:
         gradient = theta.float()
         if self._clip is not None:
             norm = float(torch.linalg.vector_norm(gradient, dtype=torch.float64))  # ours alone: nobody else computes it
-            gradient = gradient * clip_factor(norm, self._clip)
+            gradient *= clip_factor(norm, self._clip)
         return Contribution(gradient, private)
 
     def apply(self, part: int, agreed: Vectors, answer: Answer) -> Vectors:

@@ -66,7 +66,7 @@ class EagerDiLoCo(DelayedDiLoCo):
 
     def contribute(self, part: int, theta: Tensor, agreed: Vectors, private: Vectors) -> Contribution:
         """The pseudo-gradient, (d,), from where the replica was."""
-        return Contribution(pseudo_gradient(private[REPLICA], theta), private)
+        return Contribution(pseudo_gradient(private[REPLICA], theta, out=theta), private)
 
     def merge(self, part: int, theta: Tensor, agreed: Vectors, private: Vectors, answer: Answer) -> Merged:
         """The replica's outer step, with the mean of the round before."""

@@ -134,7 +134,10 @@ class Method(Protocol):
         """Inner steps between a part's launch and its landing; 0: training waits."""
 
     def contribute(self, part: int, theta: Tensor, agreed: Vectors, private: Vectors) -> Contribution:
-        """What we send of a part, of the weights (with `wants_gradients`: the gradient) that we have now."""
+        """What we send of a part, of the weights (with `wants_gradients`: the gradient) that we have now.
+
+        They are a copy that the method may write to: the payload of the whole vector can lie in its memory.
+        """
 
     def apply(self, part: int, agreed: Vectors, answer: Answer) -> Vectors:
         """The next agreed vectors, of the part's numbers only, (k,) each.

@@ -134,7 +134,7 @@ class SparseLoCo:
 
     def contribute(self, part: int, theta: Tensor, agreed: Vectors, private: Vectors) -> Contribution:
         """The pseudo-gradient and the error, (d,), as far as they are sent."""
-        delta = pseudo_gradient(agreed[PARAMETERS], theta)
+        delta = pseudo_gradient(agreed[PARAMETERS], theta, out=theta)
         sent, error = compress(self._codec, private[ERROR], delta, self._decay)
         return Contribution(sent, {ERROR: error})
 

@@ -63,6 +63,21 @@ async def test_vectors_are_nobodys_while_they_are_written_and_then_their_orders(
     assert worker.meanwhile == [0, 0, 0]
 
 
+@pytest.mark.asyncio
+async def test_what_is_there_already_is_not_written_again(worker: Watched) -> None:
+    await worker.train(order(1), [vector(1)], vector(-1))
+    await worker.train(order(1), [vector(9)], vector(-9))  # the second stint of a round
+    assert (worker.vectors.agreed.array == 1).all()
+    assert worker.vectors.loaded.array[0] == mark_of(2)
+    await worker.train(order(1, is_fresh=True), [vector(2)], vector(-2))
+    assert (worker.vectors.agreed.array == 2).all(), "another state of the same round"
+    worker.forget()
+    await worker.unload()
+    await worker.train(order(1), [vector(2)], vector(-2))
+    assert (worker.vectors.agreed.array == 2).all(), "the memory was given back meanwhile"
+    assert len(worker.meanwhile) == 3
+
+
 def test_marks_of_orders_that_follow_each_other_differ_and_are_whole_in_fp32() -> None:
     for number in (0, 1, MARKS - 1, MARKS, 5 * MARKS - 1):
         assert mark_of(number) != mark_of(number + 1)

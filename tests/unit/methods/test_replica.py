@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from shoal.node.layout import Layout
+from shoal.node.methods.delayed import DelayedDiLoCo
+from shoal.node.methods.diloco import DiLoCo
 from shoal.node.methods.eager import EagerDiLoCo
 from shoal.node.methods.method import Method
 from shoal.node.methods.streaming import Streaming
@@ -122,6 +124,16 @@ def test_a_beginning_that_was_written_over_is_begun_again() -> None:
     bench.overtaken_at = 1
     assert not bench.replica.take(Train(1, 8, 0, 7, is_fresh=True))
     assert bench.order(8, 7, 5.0, fresh=True) == 5.0
+
+
+@pytest.mark.parametrize("method", [DiLoCo(5, 1.0, 0.0), DelayedDiLoCo(5, 1.0, 0.0), EagerDiLoCo(5, 1.0, 0.0)])
+def test_a_contribution_of_all_numbers_is_made_where_the_weights_were_copied_to(method: Method) -> None:
+    """Each temporary of the model's size counts on a small machine."""
+    theta = torch.tensor([1.0, 2.0, -3.0])
+    agreed, private = method.begin(torch.tensor([4.0, 4.0, 4.0]))
+    payload = method.contribute(0, theta, agreed, private).payload
+    assert payload.tolist() == [3.0, 2.0, 7.0]
+    assert payload.data_ptr() == theta.data_ptr()
 
 
 def test_no_answer_is_lost_where_the_state_has_all_that_is_needed() -> None:
