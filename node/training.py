@@ -82,7 +82,7 @@ class Training:
     def begin(self, base: int, lane: int) -> None:
         """Train from the state of round `base`, which came from elsewhere; whatever was begun before is forgotten."""
         self._begun += 1
-        self._lane = lane
+        self._lane, self.progress = lane, None  # of a round of the same number, too: its steps are of no use now
         self._outcomes.clear()
         self._worker.forget()
         self._start(self._agenda.begin(base))

@@ -184,6 +184,19 @@ async def test_what_was_trained_from_a_state_that_we_left_is_not_submitted(bench
 
 
 @pytest.mark.asyncio
+async def test_steps_from_a_state_that_we_left_are_no_progress(bench: Bench) -> None:
+    bench.training.begin(2, lane=2)
+    bench.worker.on_progress(progress(3, step=4))
+    bench.training.begin(2, lane=2)  # the same round again
+    assert bench.training.progress is None
+    bench.training.call(3)
+    assert bench.worker.handed_in == [], "there is no step yet that could be handed in"
+    bench.worker.on_progress(progress(3))
+    assert bench.worker.handed_in == [3]
+    await bench.settle()
+
+
+@pytest.mark.asyncio
 async def test_the_loss_of_a_worker_is_trouble_until_the_next_makes_a_step(bench: Bench) -> None:
     bench.training.begin(2, lane=2)
     bench.worker.on_lost("the worker was ended by SIGKILL")
