@@ -31,7 +31,7 @@ from shoal.node.outgrown import unless_outgrown
 from shoal.node.reach import own_standing, worth_remembering
 from shoal.node.records import CommitLog
 from shoal.node.resting import Rested, rest_on
-from shoal.node.run_facts import last_vote, run_facts, samples_before
+from shoal.node.run_facts import last_vote, run_facts, samples_before, training_now
 from shoal.node.run_settings import RunSettings
 from shoal.node.saving import Saving
 from shoal.node.shm import FloatArray
@@ -84,7 +84,7 @@ class Run:
         self.author = author
         self.signature = signature
         self.id = manifest.run_id
-        self.outer = OuterState(manifest, checkpoint.committed() if checkpoint is not None else None)
+        self.outer = OuterState(manifest, checkpoint.committed() if checkpoint is not None else None, settings.trains)
         self.rest = rest_on(self.outer.root, rested)  # what we kept of it in an earlier life
         self.commits = CommitLog()
         self.meters = Meters()
@@ -129,12 +129,12 @@ class Run:
             trains=self._settings.trains,
         )
         send = partial(self._network.carry_out, self.id)
-        self.driver = Driver(member, disk, send, self._on_event, self._fail)
+        self.driver, self.member = Driver(member, disk, send, self._on_event, self._fail), member
         self.driver.timelines.links = self._network.links
-        self.member = member
         if self._settings.trains:
             worker, last = self._settings.worker(self.manifest, self.outer.sizes), self.manifest.rounds.last
-            self.training = Training(worker, self.outer, self._submit, self._tasks.spawn, self._moments, last)
+            count, spawn = partial(training_now, member.membership), self._tasks.spawn
+            self.training = Training(worker, self.outer, self._submit, spawn, count, self._moments, last)
             self._moments = None
             self.training.start()
         self._tasks.spawn(self._report())
