@@ -29,11 +29,11 @@ CHOSEN: Mapping[str, Recipe] = {
     JOINED: {"inner_lr": 0.016},
     "ddp": {"inner_lr": 0.016},
     "diloco": {"inner_lr": 0.008, "warm": 40, "lr": 1.0, "momentum": 0.8},
-    "diloco-delayed": {"inner_lr": 0.008, "warm": 40, "lr": 0.5, "momentum": 0.3},
+    "diloco-delayed": {"inner_lr": 0.008, "warm": 40, "lr": 0.3, "momentum": 0.6},
     "diloco-eager": {"inner_lr": 0.008, "warm": 40, "lr": 0.6, "momentum": 0.3},
     "co2": {"inner_lr": 0.008, "warm": 40, "lr": 1.0, "momentum": 0.5},
     "streaming-diloco": {
-        "inner_lr": 0.008,
+        "inner_lr": 0.016,
         "warm": 40,
         "strides": 2,
         "delay": 1,
@@ -41,9 +41,9 @@ CHOSEN: Mapping[str, Recipe] = {
         "lr": 0.7,
         "momentum": 0.8,
     },
-    "sparseloco": {"inner_lr": 0.008, "warm": 40, "lr": 4.0, "decay": 0.95, "inner_steps": 14},
-    "noloco": {"inner_lr": 0.008, "warm": 40, "alpha": 0.5, "beta": 0.7, "gamma": 0.7, "inner_steps": 5},
-    "gossip": {"inner_lr": 0.008, "warm": 40, "neighbours": 2.0, "inner_steps": 5},
+    "sparseloco": {"inner_lr": 0.008, "warm": 40, "lr": 1.0, "decay": 0.95, "inner_steps": 14},
+    "noloco": {"inner_lr": 0.016, "warm": 40, "alpha": 0.0, "beta": 1.0, "gamma": 1.0, "inner_steps": 5},
+    "gossip": {"inner_lr": 0.016, "warm": 40, "neighbours": 2.0, "inner_steps": 5},
 }
 GRIDS: Mapping[str, Grid] = {
     ALONE: {"inner_lr": (0.002, 0.004, 0.008)},
@@ -51,12 +51,12 @@ GRIDS: Mapping[str, Grid] = {
     "ddp": {"inner_lr": (0.008, 0.016)},
     "diloco": {"lr": (0.7, 1.0), "momentum": (0.5, 0.8)},
     "diloco-delayed": {"lr": (0.3,), "momentum": (0.3, 0.6)},
-    "diloco-eager": {"lr": (0.4, 0.7), "momentum": (0.3,)},
+    "diloco-eager": {"lr": (0.4, 0.6, 0.7), "momentum": (0.3,)},
     "co2": {"lr": (1.0,), "momentum": (0.2, 0.5)},
-    "streaming-diloco": {"lr": (0.7,), "momentum": (0.8,), "alpha": (0.0, 0.5)},
+    "streaming-diloco": {"inner_lr": (0.008, 0.016), "momentum": (0.8,), "alpha": (0.0, 0.5)},
     "sparseloco": {"lr": (0.5, 1.0, 2.0), "decay": (0.95,)},
-    "noloco": {"inner_steps": (5, 10), "beta": (0.7, 1.0), "gamma": (0.7,)},
-    "gossip": {"inner_lr": (0.008, 0.016)},
+    "noloco": {"inner_lr": (0.016,), "inner_steps": (2, 5), "alpha": (0.0, 0.3)},
+    "gossip": {"inner_lr": (0.008, 0.016), "inner_steps": (5,)},
 }
 
 
