@@ -28,7 +28,7 @@ from kit.recipes import CHOSEN, GRIDS, points
 from shoal.node.device import choose_device
 
 ROOT = Path(__file__).parent.parent
-STEPS, GRID_STEPS = 2000, 500
+STEPS, GRID_STEPS = 2000, 1000
 GRID_SEED = 1000  # that no reported training has
 FILES = ("convergence.jsonl", "convergence.svg")  # of docs/
 

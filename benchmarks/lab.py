@@ -1,6 +1,6 @@
 """How long one all-reduce takes between homes: four peers in a laboratory of networks, each behind a line of its own.
 
-    sudo benchmarks/lab.py --cases even,lossy,slow,alike --rounds 3 --json
+    sudo benchmarks/lab.py --cases even,lossy,slow,alike --json
 
 Each peer is a process in a network namespace (docs/netlab.md). `limit` is the least time that these lines allow with
 the best shares there are, if all of it went at the goodput that one plain TCP connection reached on the same line in
@@ -158,7 +158,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--delay", type=float, default=25.0, help="milliseconds of each line, one way")
     parser.add_argument("--tcp", metavar="NAME", help="of its congestion control: cubic, bbr; else the system's")
     parser.add_argument("--codec", default="fp32", choices=sorted(TOLERANCE))
-    parser.add_argument("--rounds", type=int, default=3, help="measured rounds; one more warms up")
+    parser.add_argument("--rounds", type=int, default=8, help="measured rounds; one more warms up")
     parser.add_argument("--patience", type=float, default=300.0, help="seconds for one round")
     parser.add_argument("--json", action="store_true", help="one JSON line per case")
     options = parser.parse_args()

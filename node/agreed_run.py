@@ -59,7 +59,8 @@ class AgreedRun(Run):
         self._holds_origin = checkpoint is not None or manifest.origin is None
         if rested is not None and rested.checkpoint is not None:
             checkpoint = rested.checkpoint
-        outer = OuterState(manifest, checkpoint.committed() if checkpoint is not None else None)
+        saved = checkpoint.committed() if checkpoint is not None else None
+        outer = OuterState(manifest, saved, settings.trains)
         super().__init__(manifest, author, signature, signer, network, settings, outer, checkpoint)
         self.rest = rest_on(self.outer.root, rested)
         self.saving = Saving(manifest, signer.peer, self.outer.committed, settings, self._tasks.spawn)

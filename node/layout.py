@@ -6,7 +6,7 @@ manifest, so it never travels. Views share memory with the vector: writing to on
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -26,6 +26,11 @@ class Place:
     stop: int
 
 
+def decays(shape: Sequence[int]) -> bool:
+    """Whether weight decay is for a tensor of this shape: not for the norms' gains, which have one dimension."""
+    return len(shape) > 1
+
+
 class Layout:
     """The places of all tensors, in the vector's order."""
 
@@ -42,6 +47,11 @@ class Layout:
     def of(cls, model: nn.Module) -> Layout:
         """The layout of a model's parameters; a tied tensor has one place, under its first name."""
         return cls({name: tuple(weight.shape) for name, weight in model.named_parameters()})
+
+    @property
+    def undecayed(self) -> tuple[tuple[int, int], ...]:
+        """Half-open ranges of what weight decay is not for, in order."""
+        return tuple((place.start, place.stop) for place in self.places if not decays(place.shape))
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
         """The named tensors of `flat`, sharing its memory."""

@@ -25,6 +25,7 @@ def moments_size(elements: int, private: int = 0) -> int:
 
 def copy_whole(shared: SharedVector) -> FloatArray | None:
     """A copy of what a worker has stored; None if there is nothing, or it was writing just then."""
-    steps = float(shared.array[0])
+    if not (steps := float(shared.array[0])):
+        return None
     copied = shared.copied()
-    return copied if steps and steps == float(copied[0]) == float(shared.array[0]) else None
+    return copied if steps == float(copied[0]) == float(shared.array[0]) else None

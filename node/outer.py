@@ -44,13 +44,17 @@ class Outcome:
 class OuterState:
     """The state of one run on this node. `apply` and `install` take long: call them in a thread, one at a time."""
 
-    def __init__(self, manifest: Manifest, saved: CommittedState | None = None) -> None:
-        """A state that was saved, or the one that the manifest's seed gives; the same on every machine."""
+    def __init__(self, manifest: Manifest, saved: CommittedState | None = None, trains: bool = True) -> None:
+        """A state that was saved, or the one that the manifest's seed gives; the same on every machine.
+
+        Only where a worker `trains` are means kept for it.
+        """
         torch.set_num_threads(1)  # the worker has the cores
         committed = saved or _initial(manifest)
         layout = committed.shape.layout
         self.method = method_of(manifest, layout)
         self.timetable = Timetable(self.method)
+        self._keeps_answers = trains and self.method.merges_answers
         self.committed = committed
         self.elements = layout.size
         self.answers: dict[int, FloatArray] = {}  # the means of the last two rounds, where a worker wants to see them
@@ -111,11 +115,11 @@ class OuterState:
         part = self.timetable.part(round)
         MEMORY.trim()  # what only averaging needs is the worker's meanwhile
 
-        def rule(agreed: Vectors, mean: Tensor) -> Vectors:
-            return self.method.apply(part, agreed, Answer(mean, 1, number=round))
+        def rule(agreed: Vectors, mean: Tensor, start: int) -> Vectors:
+            return self.method.apply(part, agreed, Answer(mean, 1, number=round, start=start))
 
         mean = self._decoded(payloads, round)
-        if self.method.merges_answers:
+        if self._keeps_answers:
             mean = self._kept(mean, round)
         return self.committed.apply(mean, rule, self.method.fragment(part))
 

@@ -39,7 +39,7 @@ class ReplicaState(OuterState):
     def untrained(self) -> FloatArray:
         """What one who has trained nothing since the replica was made contributes."""
         replica = self.committed.current.vectors
-        made = self.method.contribute(self.timetable.part(1), replica[PARAMETERS], replica, {})
+        made = self.method.contribute(self.timetable.part(1), replica[PARAMETERS].clone(), replica, {})
         array: FloatArray = made.payload.clone().numpy()
         return array
 
@@ -52,8 +52,8 @@ class ReplicaState(OuterState):
         part = self.timetable.part(round)
         MEMORY.trim()  # what only the exchange needs is the worker's meanwhile
 
-        def rule(replica: Vectors, value: Tensor) -> Vectors:
-            return self.method.apply(part, replica, Answer(value, 2, place, round))
+        def rule(replica: Vectors, value: Tensor, start: int) -> Vectors:
+            return self.method.apply(part, replica, Answer(value, 2, place, round, start))
 
         return self.committed.apply(self.exchange.answer(own, theirs, place), rule)
 

@@ -29,7 +29,7 @@ from shoal.node.outer import OuterState
 from shoal.node.outgoing import Outgoing
 from shoal.node.reach import worth_remembering
 from shoal.node.records import CommitLog
-from shoal.node.run_facts import samples_before
+from shoal.node.run_facts import samples_before, training_now
 from shoal.node.run_settings import RunSettings
 from shoal.node.saving import Saving
 from shoal.node.shm import FloatArray
@@ -106,12 +106,12 @@ class Run(ABC):
         disk = Disk(self._settings.folder)
         member = self._make_member(disk)
         send = partial(self._network.carry_out, self.id)
-        self.driver = Driver(member, disk, send, self._on_event, self._fail)
+        self.driver, self.member = Driver(member, disk, send, self._on_event, self._fail), member
         self.driver.timelines.links = self._network.links
-        self.member = member
         if self._settings.trains:
             worker, last = self._settings.worker(self.manifest, self.outer.sizes), self.manifest.rounds.last
-            self.training = Training(worker, self.outer, self._submit, self._tasks.spawn, self._moments, last)
+            count, spawn = partial(training_now, member.membership), self._tasks.spawn
+            self.training = Training(worker, self.outer, self._submit, spawn, count, self._moments, last)
             self._moments = None
             self.training.start()
         self._tasks.spawn(self._report())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from shoal.node.manifest import Manifest
 from shoal.protocol.certificate import genesis
 from shoal.protocol.compression import codec
+from shoal.protocol.context import View
 from shoal.protocol.ids import Digest, PeerId
 from shoal.protocol.member import PART, RunFacts
 from shoal.protocol.messages.rounds import VoteRecord
@@ -62,6 +63,12 @@ def last_vote(records: Mapping[str, Message]) -> int:
     """The last round that we have voted in, in an earlier life, as it was written down; 0 if there is none."""
     vote = records.get(f"vote-{PART}")
     return vote.round if isinstance(vote, VoteRecord) else 0
+
+
+def training_now(view: View) -> int:
+    """How many members train, as far as we see: those that live and say so, and we."""
+    others = (view.status(peer) for peer in view.alive())
+    return 1 + sum(status is not None and status.trains for status in others)
 
 
 def samples_before(manifest: Manifest, checkpoint: Checkpoint | None = None) -> int:

@@ -3,7 +3,8 @@
 A version is never changed. A commit is applied into other buffers than those of the current version, and these
 are the buffers of the previous one, unless a lease pins it: then it lives on until the lease is released. So two
 sets of buffers are enough while nobody copies our state, and an apply that fails leaves the current version
-whole. The root is computed from the bytes that were written, read back. `apply`, `install` and writing a file
+whole. The root is computed from the bytes that were written, read back; chunks that a fragment's round has not touched
+keep their hashes, and their bytes where the buffers have them already. `apply`, `install` and writing a file
 take long and may run in a thread; one at a time.
 """
 
@@ -26,8 +27,10 @@ from shoal.protocol.ids import Digest, content_hash, short
 from shoal.protocol.wire import Payload
 
 Vectors = Mapping[str, Tensor]
-Rule = Callable[[Vectors, Tensor], Vectors]
-"""What becomes of some numbers of all vectors by the mean of what was contributed to them; elementwise."""
+Ranges = Sequence[tuple[int, int]]  # half-open, of a vector's numbers
+Rule = Callable[[Vectors, Tensor, int], Vectors]
+"""What becomes of some numbers of all vectors by the mean of what was contributed to them, and the place of the first
+of them among those that were; elementwise."""
 HASH_THREADS = min(4, os.cpu_count() or 1)  # BLAKE3 is at the speed of memory with a few
 BLOCK = 1 << 16  # numbers: an outer step has seven such pieces in hand, and is five times slower outside of the cache
 HASH_ALONE_BELOW = 8 << 20  # bytes: below this, threads cost more than they gain
@@ -81,6 +84,8 @@ class CommittedState:
             vector.copy_(_checked(shape, given[name]))
         self.current = read_back(shape, round, vectors)
         self.previous: Snapshot | None = None
+        self._whole: Ranges = ((0, shape.layout.size),)
+        self._changed: Ranges = self._whole  # from the previous version to the current one
         self._leases: list[Lease] = []
         self._lock = threading.Lock()  # leases are taken while a thread applies
 
@@ -90,16 +95,20 @@ class CommittedState:
         With a `fragment` the mean is of its numbers, and the others stay. Each piece is used before the next is asked
         for. LocalError, and `current` stays, if together they are not one vector.
         """
-        old, new = self.current.vectors, self._spare_vectors()
+        old, (new, stale) = self.current.vectors, self._spare_vectors()
+        ranges = self._whole
         if fragment is not None:
-            for name, vector in new.items():
-                vector.copy_(old[name])
-        ranges = fragment.ranges if fragment is not None else ((0, self.shape.layout.size),)
+            ranges = fragment.ranges
+            for begin, end in stale:
+                for name, vector in new.items():
+                    vector[begin:end] = old[name][begin:end]
+        start = 0
         for block, piece in _blocks(ranges, mean):
-            made = rule({name: vector[block] for name, vector in old.items()}, piece)
+            made = rule({name: vector[block] for name, vector in old.items()}, piece, start)
+            start += piece.shape[-1]
             for name, vector in new.items():
                 vector[block] = made[name]
-        return self._publish(read_back(self.shape, self.current.round + 1, new))
+        return self._publish(_read_again(self.current, new, ranges), ranges)
 
     def skip(self, round: int) -> Snapshot:
         """The current version is that of `round` as well, as nothing came of the rounds up to it."""
@@ -110,7 +119,7 @@ class CommittedState:
 
     def install(self, round: int, chunks: Iterable[Payload], expected_root: Digest) -> Snapshot:
         """Take over a version from its chunks, in order; RemoteError, and `current` stays, if it is another."""
-        new = self._spare_vectors()
+        new, _ = self._spare_vectors()
         received = 0
         for index, payload in enumerate(chunks):
             if index >= len(self.shape.chunks) or len(payload) != self.shape.chunks[index].size:
@@ -122,7 +131,7 @@ class CommittedState:
         snapshot = read_back(self.shape, round, new)
         if snapshot.root != expected_root:
             raise RemoteError(f"the state's root is {short(snapshot.root)}, not {short(expected_root)}")
-        return self._publish(snapshot)
+        return self._publish(snapshot, self._whole)
 
     def versions(self) -> list[Snapshot]:
         """The previous one, if it is here, and the current one."""
@@ -145,17 +154,20 @@ class CommittedState:
             if lease in self._leases:
                 self._leases.remove(lease)
 
-    def _spare_vectors(self) -> Vectors:
-        """Buffers that nobody reads: those of the previous version, which is gone with this, or new ones."""
+    def _spare_vectors(self) -> tuple[Vectors, Ranges]:
+        """Buffers that nobody reads, and where they differ from the current version.
+
+        They are those of the previous version, which is gone with this, or new ones.
+        """
         with self._lock:
             spare, self.previous = self.previous, None
             if spare and all(lease.snapshot.vectors is not spare.vectors for lease in self._leases):
-                return spare.vectors
-        return _empty_vectors(self.shape)
+                return spare.vectors, self._changed
+        return _empty_vectors(self.shape), self._whole
 
-    def _publish(self, snapshot: Snapshot) -> Snapshot:
+    def _publish(self, snapshot: Snapshot, changed: Ranges) -> Snapshot:
         with self._lock:
-            self.previous, self.current = self.current, snapshot
+            self.previous, self.current, self._changed = self.current, snapshot, changed
         return snapshot
 
 
@@ -163,6 +175,16 @@ def read_back(shape: StateShape, round: int, vectors: Vectors) -> Snapshot:
     """The version that `vectors` hold, hashed as they lie in memory."""
     hashes = _hash_all([chunk_bytes(shape, vectors, index) for index in range(len(shape.chunks))])
     return Snapshot(shape, round, vectors, hashes, shape.root(hashes))
+
+
+def _read_again(before: Snapshot, vectors: Vectors, changed: Ranges) -> Snapshot:
+    """The version after `before`, in which only these numbers are others."""
+    shape, hashes = before.shape, list(before.chunk_hashes)
+    touched = shape.touched(changed)
+    fresh = _hash_all([chunk_bytes(shape, vectors, index) for index in touched])
+    for index, each in zip(touched, fresh, strict=True):
+        hashes[index] = each
+    return Snapshot(shape, before.round + 1, vectors, tuple(hashes), shape.root(hashes))
 
 
 def chunk_bytes(shape: StateShape, vectors: Vectors, index: int) -> memoryview:
@@ -186,7 +208,7 @@ def _empty_vectors(shape: StateShape) -> dict[str, Tensor]:
     return {name: torch.empty(shape.layout.size) for name in shape.vectors}
 
 
-def _blocks(ranges: Sequence[tuple[int, int]], pieces: Iterable[Tensor]) -> Iterator[tuple[slice, Tensor]]:
+def _blocks(ranges: Ranges, pieces: Iterable[Tensor]) -> Iterator[tuple[slice, Tensor]]:
     """What `pieces`, (..., k), are of the numbers in `ranges`, in blocks so small that a rule stays in the cache."""
     size, done, left = sum(stop - start for start, stop in ranges), 0, list(reversed(ranges))
     for piece in pieces:

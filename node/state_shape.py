@@ -7,6 +7,7 @@ list of hashes, and with that list each chunk. The round is not part of it: equa
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -44,6 +45,16 @@ class StateShape:
         self.chunks = tuple(Chunk(vector, *bound) for vector in vectors for bound in self.bounds)
         tensors = [[place.name, list(place.shape)] for place in layout]
         self.header: bytes = msgpack.packb([FORMAT, chunk_bytes, list(vectors), tensors])
+
+    def touched(self, ranges: Sequence[tuple[int, int]]) -> list[int]:
+        """The chunks, in order, that hold some of these numbers of each vector; `ranges` are half-open."""
+        starts, count = [start for start, _ in self.bounds], len(self.bounds)
+        found = {
+            chunk
+            for start, stop in ranges
+            for chunk in range(bisect_right(starts, start) - 1, bisect_left(starts, stop))
+        }
+        return [vector * count + chunk for vector in range(len(self.vectors)) for chunk in sorted(found)]
 
     def root(self, hashes: Sequence[Digest]) -> Digest:
         """The state root of chunks with these hashes."""

@@ -40,10 +40,14 @@ class Training:
         outer: OuterState,
         submit: Submit,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
+        take_part: Callable[[], int],
         moments: FloatArray | None = None,
         last: int | None = None,
     ) -> None:
-        """`moments` are what the worker goes on with, from a checkpoint; `last` is the run's last round."""
+        """`take_part` says how many members train just now, with us.
+
+        `moments` are what the worker goes on with, from a checkpoint; `last` is the run's last round.
+        """
         self.progress: Progress | None = None  # in the current round
         self.utilisation: float | None = None  # the share of its time in which the worker trains
         self.last_loss: float | None = None  # mean over the steps of the last contribution
@@ -53,6 +57,7 @@ class Training:
         self._lane = 0
         self._outcomes: dict[int, Outcome] = {}  # of committed rounds that the worker may not know yet
         self._submit = submit
+        self._take_part = take_part
         self._spawn = spawn
         self._begun = 0  # how often we began anew
         self._called_for = 0  # the round that the others wait for us to hand in
@@ -77,7 +82,7 @@ class Training:
     def begin(self, base: int, lane: int) -> None:
         """Train from the state of round `base`, which came from elsewhere; whatever was begun before is forgotten."""
         self._begun += 1
-        self._lane = lane
+        self._lane, self.progress = lane, None  # of a round of the same number, too: its steps are of no use now
         self._outcomes.clear()
         self._worker.forget()
         self._start(self._agenda.begin(base))
@@ -144,7 +149,7 @@ class Training:
     def _landing(self, round: int, version: int) -> Landing:
         outcome = self._outcomes.get(round)
         if outcome is None:  # it was in the state that we began with
-            return Landing(round, False, False, 1, ())
+            return Landing(round, False, False, self._take_part(), ())
         return Landing(round, True, round == version, outcome.members, outcome.missed)
 
     def _on_trained(self) -> None:

@@ -39,6 +39,7 @@ from shoal.node.trainer.peak import peak_flops
 from shoal.node.utilisation import Utilisation
 from shoal.node.worker_link import WorkerLink
 from shoal.node.worker_messages import Contribution, Failed, HandIn, Progress, Ready, Stop, Train, Trained, Welcome
+from shoal.node.worker_vectors import mark_of
 from shoal.protocol.errors import ShoalError, TransportError
 from shoal.protocol.ids import RunId
 from shoal.protocol.wire import Message
@@ -139,7 +140,8 @@ class TrainingLoop:
 
     def carry_out(self, order: Train) -> None:
         """One order, from what has landed to the contribution."""
-        self._replica.take(order)
+        if not self._replica.take(order):
+            return  # the order that has replaced it is coming
         if order.is_fresh or order.round != self._round:
             self._round, self._done = order.round, NOTHING
         if order.steps and not self._orders.is_due(order):
@@ -244,7 +246,10 @@ def main() -> None:
     moments, answer = vectors.moments.array, vectors.answer.array if vectors.answer is not None else None
     trainer.restore(torch.from_numpy(moments))
     method = method_of(trainer.manifest, trainer.layout)
-    replica = Replica(method, trainer, vectors.agreed.array, moments, answer)
+    loaded = vectors.loaded.array
+    replica = Replica(
+        method, trainer, vectors.agreed.array, moments, answer, lambda order: loaded[0] == mark_of(order.order)
+    )
     link.send(Ready(device_name(trainer.device)))
     TrainingLoop(
         trainer,

@@ -12,12 +12,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from shoal.node.worker_messages import MAX_FRAME, WORKER_PROTOCOL, Hello, Unwelcome, Welcome
-from shoal.node.worker_vectors import SharedVectors
+from shoal.node.worker_vectors import WRITABLE, SharedVectors
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.wire import Message, decode, encode
 
 PREFIX = 4  # bytes of a frame's length
-MOST_VECTORS = 4
 
 
 def frame(message: Message) -> bytes:
@@ -50,7 +49,7 @@ class WorkerLink:
             try:
                 connection.connect(str(path))
                 connection.sendall(frame(Hello(WORKER_PROTOCOL, os.getpid())))
-                prefix, descriptors, _, _ = socket.recv_fds(connection, PREFIX, MOST_VECTORS)
+                prefix, descriptors, _, _ = socket.recv_fds(connection, PREFIX, len(WRITABLE))
                 for descriptor in descriptors:
                     undo.callback(os.close, descriptor)
                     os.set_inheritable(descriptor, False)

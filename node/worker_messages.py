@@ -8,7 +8,8 @@
     worker  Failed ->  this order cannot be carried out; the worker ends
 
 Rules:
-- `agreed` and `answer` (worker_vectors.py) are the daemon's to write and the worker's to read, when Train arrives.
+- `agreed` and `answer` (worker_vectors.py) are the daemon's to write and the worker's to read, when Train arrives. What
+  was read is good if `loaded` names the order after that; else the daemon has begun to write for the next one.
 - `contribution` is the worker's from a Train that asks for one to Contribution, then the daemon's until the next such.
 - `moments` (moments.py) is the same, but what the daemon or an earlier worker left there is the worker's to begin with:
   it is written at each hand-in, is kept in checkpoints, and survives the worker. Whoever has no use for it leaves it.
@@ -26,7 +27,7 @@ from shoal.node.trainer.options import TrainerOptions
 from shoal.node.worker_vectors import Sizes
 from shoal.protocol.wire import Message, message, value
 
-WORKER_PROTOCOL = 3
+WORKER_PROTOCOL = 4
 MAX_FRAME = 256 << 10  # a Welcome carries a manifest of at most 64 KiB
 
 

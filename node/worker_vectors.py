@@ -3,7 +3,11 @@
 agreed         what of the committed state the method reads, one vector behind the other: first the parameters
 contribution   what the worker hands in: as many of its first numbers as the round's part has
 moments        what only this member has (moments.py)
+loaded         one number: for which order `agreed` and `answer` are written, see `mark_of`
 answer         the mean of the newest round, where the method wants to see it
+
+The daemon writes for the next order while the worker may still read for the one before. So `loaded` is 0 meanwhile: who
+finds its own order there after reading has read what was meant for it; else a newer order is on its way.
 """
 
 from __future__ import annotations
@@ -16,7 +20,13 @@ from shoal.node.shm import SharedVector
 from shoal.protocol.errors import LocalError
 from shoal.protocol.wire import value
 
-WRITABLE = (False, True, True, False)  # by the worker
+WRITABLE = (False, True, True, False, False)  # by the worker
+MARKS = 1 << 20  # that are told apart; whole numbers in fp32
+
+
+def mark_of(order: int) -> int:
+    """What `loaded` holds for an order of this number; never 0."""
+    return 1 + order % MARKS
 
 
 @value
@@ -32,7 +42,7 @@ class Sizes:
     def numbers(self) -> tuple[int, ...]:
         """Of each vector, in the order above."""
         own = moments_size(self.elements, self.private)
-        return self.agreed * self.elements, self.elements, own, *[self.elements] * self.answers
+        return self.agreed * self.elements, self.elements, own, 1, *[self.elements] * self.answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +52,7 @@ class SharedVectors:
     agreed: SharedVector
     contribution: SharedVector
     moments: SharedVector
+    loaded: SharedVector
     answer: SharedVector | None = None
 
     @classmethod
@@ -68,4 +79,5 @@ class SharedVectors:
             each.close()
 
     def _all(self) -> list[SharedVector]:
-        return [each for each in (self.agreed, self.contribution, self.moments, self.answer) if each is not None]
+        first = (self.agreed, self.contribution, self.moments, self.loaded)
+        return [*first] if self.answer is None else [*first, self.answer]

@@ -25,7 +25,7 @@ from shoal.node.worker_link import frame
 from shoal.node.worker_listener import WorkerListener, receive
 from shoal.node.worker_messages import Contribution, Failed, HandIn, Progress, Ready, Stop, Train, Trained, Welcome
 from shoal.node.worker_process import StartError, WorkerSettings, ending, worker_process
-from shoal.node.worker_vectors import SharedVectors
+from shoal.node.worker_vectors import SharedVectors, mark_of
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.wire import Message
 
@@ -58,6 +58,7 @@ class Worker:
         self._on_lost = on_lost
         self._vectors = SharedVectors.create(settings.sizes)
         self._loading = asyncio.Lock()
+        self._version: int | None = None  # of the vectors that are loaded
         self._orders = 0
         self._order: Train | None = None  # what the worker is to do; None: nothing, or still loading
         self._hand_in: int | None = None  # the round that was asked for early
@@ -115,7 +116,12 @@ class Worker:
         if self._hand_in != order.round or order.is_fresh:
             self._hand_in = None
         async with self._loading:
-            await asyncio.to_thread(self._load, agreed, answer)
+            self._vectors.loaded.array[0] = 0  # until the rest is written (worker_vectors.py)
+            if order.version != self._version or order.is_fresh:  # a state from elsewhere may be of the same round
+                self._version = None
+                await asyncio.to_thread(self._load, agreed, answer)
+                self._version = order.version
+            self._vectors.loaded.array[0] = mark_of(order.order)
         if order.order == self._orders:  # else another order came while we were loading
             self._order = order
             self._send_order()
@@ -124,6 +130,8 @@ class Worker:
         """Give the memory of the agreed vectors back until `train`, unless there is an order that they are for."""
         async with self._loading:
             if self._order is None:
+                self._version = None
+                self._vectors.loaded.clear()
                 await asyncio.to_thread(self._vectors.agreed.clear)
 
     def forget(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from shoal.protocol.context import View
+from shoal.protocol.context import Means
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.rounds import Leave
 from shoal.protocol.messages.status import RunStatus
@@ -17,12 +17,13 @@ MAX_ATTEMPT_STEP = 64  # how far ahead of us an attempt may claim to be
 class Candidates:
     """The voters of the last round, less those who sign off from this one."""
 
-    def __init__(self, me: PeerId, base: Base, vote: VoteState, view: View) -> None:
-        self._me = me
+    def __init__(self, means: Means, base: Base, vote: VoteState) -> None:
+        self._me = means.me
         self._base = base
         self._entitled = frozenset(base.voters)
         self._vote = vote
-        self._view = view
+        self._view = means.view
+        self.followers = means.followers
         self._leaves: dict[PeerId, Leave] = {}
         self._passed_on = (0, 0)  # in which attempt, and how many
 
@@ -59,13 +60,15 @@ class Candidates:
         return leader is not None and not self._live([leader]) and bool(self._live(self._voters()))
 
     def expected(self) -> list[PeerId]:
-        """Who may come to this round: live members on our base, and voters, whatever they stand on."""
+        """Who may come to this round: live members on our base; voters and some latecomers, whatever they stand on."""
 
-        def shares_base(peer: PeerId) -> bool:
+        def may_come(peer: PeerId) -> bool:
+            if peer in self._entitled or self.followers.is_due(peer, self._base.round + 1):
+                return True
             status = self._view.status(peer)
-            return peer in self._entitled or (status is not None and status.history == self._base.history)
+            return status is not None and status.history == self._base.history
 
-        return [peer for peer in self._view.alive() if peer not in self._leaves and shares_base(peer)]
+        return [peer for peer in self._view.alive() if peer not in self._leaves and may_come(peer)]
 
     def training(self) -> list[PeerId]:
         """Which of those last said that they still train for this round."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from shoal.protocol.estimate import Estimate
+from shoal.protocol.followers import Followers
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.rounds import Leave
 from shoal.protocol.messages.status import RunStatus
@@ -45,6 +46,7 @@ class Means:
     outbox: Outbox
     spread: Estimate  # learned: from the first JOIN of a round to its last
     pace: Estimate  # learned: how long a live member is silent while it works
+    followers: Followers = field(default_factory=Followers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ class Matchmaking:
         self._base = base
         self._vote = vote
         self._gathering = Gathering(means, base)
-        self.candidates = Candidates(means.me, base, vote, means.view)
+        self.candidates = Candidates(means, base, vote)
         self._offer: Offer | None = None
         self._join: Join | None = None  # our own, of this attempt
         self._token = base.round << 20  # a timer of an earlier round is stale here

@@ -37,7 +37,7 @@ from shoal.protocol.signing import Signer
 from shoal.protocol.transfer import Transfer
 from shoal.protocol.wire import Message
 
-PART = 0  # the whole model is one part; methods with fragments will have several
+PART = 0  # a run is one chain of rounds; which numbers a round of fragments is about, the method says
 
 MEMBERSHIP_MESSAGES = gossip.Ping | gossip.PingFor | gossip.Ack | gossip.AckFor | gossip.Gossip | gossip.Summary
 TRANSFER_MESSAGES = sync.GetChain | sync.Chain | sync.GetState | sync.StateIs | sync.GetStateChunk | sync.StateChunk

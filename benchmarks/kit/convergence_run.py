@@ -50,7 +50,7 @@ def train(job: Job, device: str) -> Line:
     size = SIZES[job.size]
     began = time.monotonic()
     made, corpus = training(job.name, job.recipe, job.steps), held_out(stdlib_corpus(), job.choosing)
-    study, crowd = prepare(made, manifest(size, job.recipe, job.seed), corpus.train, device)
+    study, crowd = prepare(made, manifest(size, job.recipe, job.seed, job.steps), corpus.train, device)
     tokens = job.steps * size.batch * size.model.context * made.lanes
     line: Line = {**job.asked(), "device": device, "tokens": tokens, "loss": None}
     try:

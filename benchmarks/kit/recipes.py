@@ -22,40 +22,41 @@ WORKERS = 8
 ALONE, JOINED = "alone", "joined"
 REFERENCES = (ALONE, JOINED)
 INNER_STEPS = 20
+WARM_UP = 0.15  # of all steps, until the inner learning rate is at its peak
 
 CHOSEN: Mapping[str, Recipe] = {
-    ALONE: {"inner_lr": 0.004},
-    JOINED: {"inner_lr": 0.008},
-    "ddp": {"inner_lr": 0.008},
-    "diloco": {"inner_lr": 0.008, "warm": 16, "lr": 1.0, "momentum": 0.5},
-    "diloco-delayed": {"inner_lr": 0.008, "warm": 16, "lr": 0.6, "momentum": 0.3},
-    "diloco-eager": {"inner_lr": 0.008, "warm": 16, "lr": 0.6, "momentum": 0.3},
-    "co2": {"inner_lr": 0.008, "warm": 16, "lr": 1.0, "momentum": 0.2},
+    ALONE: {"inner_lr": 0.008},
+    JOINED: {"inner_lr": 0.016},
+    "ddp": {"inner_lr": 0.016},
+    "diloco": {"inner_lr": 0.008, "warm": 40, "lr": 1.0, "momentum": 0.8},
+    "diloco-delayed": {"inner_lr": 0.008, "warm": 40, "lr": 0.3, "momentum": 0.6},
+    "diloco-eager": {"inner_lr": 0.008, "warm": 40, "lr": 0.6, "momentum": 0.3},
+    "co2": {"inner_lr": 0.008, "warm": 40, "lr": 1.0, "momentum": 0.5},
     "streaming-diloco": {
-        "inner_lr": 0.008,
-        "warm": 16,
+        "inner_lr": 0.016,
+        "warm": 40,
         "strides": 2,
         "delay": 1,
-        "alpha": 0.5,
-        "lr": 1.0,
-        "momentum": 0.5,
+        "alpha": 0.0,
+        "lr": 0.7,
+        "momentum": 0.8,
     },
-    "sparseloco": {"inner_lr": 0.008, "warm": 16, "lr": 4.0, "decay": 0.95, "inner_steps": 20},
-    "noloco": {"inner_lr": 0.008, "warm": 16, "alpha": 0.5, "beta": 0.7, "gamma": 0.7},
-    "gossip": {"inner_lr": 0.008, "warm": 16, "neighbours": 2.0},
+    "sparseloco": {"inner_lr": 0.008, "warm": 40, "lr": 1.0, "decay": 0.95, "inner_steps": 14},
+    "noloco": {"inner_lr": 0.016, "warm": 40, "alpha": 0.0, "beta": 1.0, "gamma": 1.0, "inner_steps": 5},
+    "gossip": {"inner_lr": 0.016, "warm": 40, "neighbours": 2.0, "inner_steps": 5},
 }
 GRIDS: Mapping[str, Grid] = {
     ALONE: {"inner_lr": (0.002, 0.004, 0.008)},
-    JOINED: {"inner_lr": (0.004, 0.008, 0.016)},
-    "ddp": {"inner_lr": (0.008,)},  # as joined, which it is but for roundings and where gradients are clipped
+    JOINED: {"inner_lr": (0.008, 0.016)},
+    "ddp": {"inner_lr": (0.008, 0.016)},
     "diloco": {"lr": (0.7, 1.0), "momentum": (0.5, 0.8)},
-    "diloco-delayed": {"lr": (0.3, 0.6, 1.0), "momentum": (0.3,)},
-    "diloco-eager": {"lr": (0.3, 0.6, 1.0), "momentum": (0.3,)},
+    "diloco-delayed": {"lr": (0.3,), "momentum": (0.3, 0.6)},
+    "diloco-eager": {"lr": (0.4, 0.6, 0.7), "momentum": (0.3,)},
     "co2": {"lr": (1.0,), "momentum": (0.2, 0.5)},
-    "streaming-diloco": {"lr": (1.0,), "momentum": (0.5,), "alpha": (0.0, 0.5)},
-    "sparseloco": {"inner_steps": (5, 20), "lr": (1.0, 2.0, 4.0, 8.0)},
-    "noloco": {"alpha": (0.5,), "beta": (0.7, 1.4), "gamma": (0.7,)},
-    "gossip": {"inner_lr": (0.008, 0.016), "neighbours": (2.0,)},
+    "streaming-diloco": {"inner_lr": (0.008, 0.016), "momentum": (0.8,), "alpha": (0.0, 0.5)},
+    "sparseloco": {"lr": (0.5, 1.0, 2.0), "decay": (0.95,)},
+    "noloco": {"inner_lr": (0.016,), "inner_steps": (2, 5), "alpha": (0.0, 0.3)},
+    "gossip": {"inner_lr": (0.008, 0.016), "inner_steps": (5,)},
 }
 
 
@@ -88,8 +89,12 @@ def training(name: str, recipe: Recipe, steps: int) -> Training:
     return Training(name, own, WORKERS, steps=steps, warm=int(recipe.get("warm", 0)))
 
 
-def manifest(size: Size, recipe: Recipe, seed: int) -> Manifest:
-    """Model, batches and inner optimizer."""
-    steps = int(recipe.get("inner_steps", INNER_STEPS))
-    method = MethodSpec(batch=size.batch, inner_lr=recipe["inner_lr"], inner_steps=steps)
+def manifest(size: Size, recipe: Recipe, seed: int, steps: int) -> Manifest:
+    """Model, batches and inner optimizer of a training of so many steps."""
+    method = MethodSpec(
+        batch=size.batch,
+        inner_lr=recipe["inner_lr"],
+        inner_steps=int(recipe.get("inner_steps", INNER_STEPS)),
+        warmup_steps=round(WARM_UP * steps),
+    )
     return Manifest(name="convergence", seed=seed, model=size.model, method=method)

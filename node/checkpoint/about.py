@@ -29,7 +29,7 @@ SEAL = "seal"
 
 
 def file_of(vector: str) -> str:
-    """Where a vector of the committed state lies."""
+    """Where a vector of the committed state lies; named as in methods/method.py, which would bring torch along."""
     return {"parameters": MODEL, "momentum": OUTER}.get(vector, f"{vector}.safetensors")
 
 

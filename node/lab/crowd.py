@@ -96,7 +96,6 @@ class Crowd:
 def decayed(layout: Layout) -> Tensor:
     """1 where weights decay, 0 for the norms' gains: (d,)."""
     mask = torch.ones(layout.size)
-    for place in layout:
-        if len(place.shape) == 1:
-            mask[place.start : place.stop] = 0
+    for start, stop in layout.undecayed:
+        mask[start:stop] = 0
     return mask

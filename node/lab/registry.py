@@ -13,6 +13,7 @@ from typing import Any
 
 from shoal.node.lab.crowd import EPSILON, Crowd
 from shoal.node.lab.network import FP32
+from shoal.node.manifest import EXACT_AGAIN
 from shoal.node.methods.co2 import CO2
 from shoal.node.methods.ddp import DDP
 from shoal.node.methods.delayed import DelayedDiLoCo
@@ -26,7 +27,6 @@ from shoal.node.methods.streaming import Streaming
 from shoal.protocol.compression import Codec, codec
 
 Settings = Mapping[str, Any]  # each an int, a float or a str
-SPARSE = ("topk", "fp32")  # codecs that take their own values for what they are
 OUTER = {"lr": 0.7, "momentum": 0.9}  # DiLoCo's
 
 
@@ -90,7 +90,7 @@ def _value(key: str, text: str, kind: type) -> int | float | str:
 
 def _ddp(crowd: Crowd, inner_steps: int, settings: Settings) -> Plan:
     spec = crowd.manifest.method
-    return Plan(DDP(crowd.rate, spec.betas, EPSILON, spec.weight_decay, spec.clip))
+    return Plan(DDP(crowd.rate, spec.betas, EPSILON, spec.weight_decay, spec.clip, crowd.layout.undecayed))
 
 
 def _co2(crowd: Crowd, inner_steps: int, settings: Settings) -> Plan:
@@ -99,8 +99,8 @@ def _co2(crowd: Crowd, inner_steps: int, settings: Settings) -> Plan:
 
 
 def _sparseloco(crowd: Crowd, inner_steps: int, settings: Settings) -> Plan:
-    if settings["codec"] not in SPARSE:
-        raise WrongSetting(f"codec={settings['codec']}: known are {', '.join(SPARSE)}")
+    if settings["codec"] not in EXACT_AGAIN:
+        raise WrongSetting(f"codec={settings['codec']}: known are {', '.join(EXACT_AGAIN)}")
     values = codec(settings["codec"])
     return Plan(SparseLoCo(inner_steps, settings["lr"], settings["decay"], values), values)
 

@@ -7,10 +7,12 @@ from 1. The first and second moments u and v start as zeros, are agreed, and are
     theta <- (1 - eta lambda) theta - eta / (1 - beta1^t) u / (sqrt(v) / sqrt(1 - beta2^t) + eps)
 
 That is torch.optim.AdamW but for roundings: decay is decoupled from the gradient, moments are corrected for their
-start. Vectors are fp32 on the CPU, by single operations in the order below. Division rounds correctly. torch's square
-root need not: as MKL has it, one in seven is off by a bit; numpy's is the processor's, which rounds as IEEE 754 says.
+start. lambda is 0 for the norms' gains, as in inner optimizers (layout.py says for what decay is).
+
+Vectors are fp32 on the CPU, by single operations in the order below. Division rounds correctly. torch's square root
+need not: as MKL has it, one in seven is off by a bit; numpy's is the processor's, which rounds as IEEE 754 says.
 Scalars are Python floats, made of + - * / and sqrt only: powers are multiplied out, as libraries differ in the last
-bit of pow(). Everything is elementwise: callers may cut blocks.
+bit of pow(). Everything is elementwise: callers may cut blocks, if they say where each starts.
 
 A clip by the norm of the mean would need a reduction that all agree on. Instead each member clips its own gradient
 (`clip_factor`) before it is averaged; a mean of vectors is no longer than the longest, so the limit holds for it, too.
@@ -22,7 +24,7 @@ A clip by the norm of the mean would need a reduction that all agree on. Instead
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import isfinite, sqrt
 
 import numpy as np
@@ -47,8 +49,12 @@ def adamw_step(
     betas: tuple[float, float],
     eps: float,
     weight_decay: float,
+    undecayed: Iterable[tuple[int, int]] = (),
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The next (theta, first, second), all (d,) in fp32; the arguments stay as they are. `step` counts from 1."""
+    """The next (theta, first, second), all (d,) in fp32; the arguments stay as they are. `step` counts from 1.
+
+    `undecayed`: half-open ranges of numbers that do not decay.
+    """
     for each in (theta, first, second, gradient):
         assert each.dtype == torch.float32
         assert each.device.type == "cpu"
@@ -63,8 +69,10 @@ def adamw_step(
     scale = scale + eps
     move = first / scale
     move = move * (lr / (1 - power(beta1, step)))
-    theta = theta * (1 - lr * weight_decay)
-    return theta - move, first, second
+    decayed = theta * (1 - lr * weight_decay)
+    for start, stop in undecayed:
+        decayed[start:stop] = theta[start:stop]
+    return decayed - move, first, second
 
 
 def root(values: Tensor) -> Tensor:
@@ -108,8 +116,13 @@ class DDP:
         eps: float,
         weight_decay: float,
         clip: float | None = None,
+        undecayed: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """`lr` gives the learning rate of step t, from 1; `clip` is the most that a contribution's norm may be."""
+        """`lr` gives the learning rate of step t, from 1; `clip` is the most that a contribution's norm may be.
+
+        `undecayed`: half-open ranges of the numbers that do not decay, in order.
+        """
+        self._undecayed = undecayed
         self._lr, self._betas, self._eps, self._weight_decay, self._clip = lr, betas, eps, weight_decay, clip
 
     def begin(self, theta: Tensor) -> tuple[Vectors, Vectors]:
@@ -133,7 +146,7 @@ class DDP:
         gradient = theta.float()
         if self._clip is not None:
             norm = float(torch.linalg.vector_norm(gradient, dtype=torch.float64))  # ours alone: nobody else computes it
-            gradient = gradient * clip_factor(norm, self._clip)
+            gradient *= clip_factor(norm, self._clip)
         return Contribution(gradient, private)
 
     def apply(self, part: int, agreed: Vectors, answer: Answer) -> Vectors:
@@ -148,8 +161,15 @@ class DDP:
             betas=self._betas,
             eps=self._eps,
             weight_decay=self._weight_decay,
+            undecayed=self._undecayed_of(answer),
         )
         return {PARAMETERS: theta, FIRST: first, SECOND: second}
+
+    def _undecayed_of(self, block: Answer) -> Iterator[tuple[int, int]]:
+        first, last = block.start, block.start + len(block.value)
+        for start, stop in self._undecayed:
+            if start < last and stop > first:
+                yield max(start, first) - first, min(stop, last) - first
 
     def merge(self, part: int, theta: Tensor, agreed: Vectors, private: Vectors, answer: Answer) -> Merged:
         """All go on from the agreed parameters."""

@@ -26,8 +26,13 @@ from shoal.node.methods.method import (
 )
 
 
-def pseudo_gradient(start: Tensor, end: Tensor) -> Tensor:
-    """Delta = start - end, (d,) in fp32 whatever the weights' type: half precision would lose most of it."""
+def pseudo_gradient(start: Tensor, end: Tensor, out: Tensor | None = None) -> Tensor:
+    """Delta = start - end, (d,) in fp32 whatever the weights' type: half precision would lose most of it.
+
+    In the memory of `out`, if it is given and is fp32; it may be `end`.
+    """
+    if out is not None and out.dtype == torch.float32:
+        return torch.sub(start.float(), end.float(), out=out)
     return start.float() - end.float()
 
 
@@ -87,7 +92,7 @@ class DiLoCo:
 
     def contribute(self, part: int, theta: Tensor, agreed: Vectors, private: Vectors) -> Contribution:
         """The pseudo-gradient, (d,)."""
-        return Contribution(pseudo_gradient(agreed[PARAMETERS], theta), private)
+        return Contribution(pseudo_gradient(agreed[PARAMETERS], theta, out=theta), private)
 
     def apply(self, part: int, agreed: Vectors, answer: Answer) -> Vectors:
         """The outer step."""

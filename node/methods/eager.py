@@ -19,6 +19,8 @@ holds it, so replicas do not drift apart for good.
   that is under way, as that is the first that it applies.
 - Dying: who dies is not in the means that it did not contribute to. Its replica goes with it; nobody needs it, and it
   begins as one who joins if it is back: what it had taken in advance was the replica's alone.
+- Weights: a mean may be weighted, by tokens in a run. The share taken is 1/M all the same; as it is given back when the
+  mean comes, which holds the weighted one, the difference lasts a round.
 - M is what the latest answer says, or how many take part where there is none. If it changes, what is given back is
   still what was taken.
 """
@@ -66,7 +68,7 @@ class EagerDiLoCo(DelayedDiLoCo):
 
     def contribute(self, part: int, theta: Tensor, agreed: Vectors, private: Vectors) -> Contribution:
         """The pseudo-gradient, (d,), from where the replica was."""
-        return Contribution(pseudo_gradient(private[REPLICA], theta), private)
+        return Contribution(pseudo_gradient(private[REPLICA], theta, out=theta), private)
 
     def merge(self, part: int, theta: Tensor, agreed: Vectors, private: Vectors, answer: Answer) -> Merged:
         """The replica's outer step, with the mean of the round before."""

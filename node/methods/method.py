@@ -86,6 +86,7 @@ class Answer(NamedTuple):
     members: int  # who were in it
     own: int = 0  # of a PAIR: which of them we are
     number: int = 0  # of a MEAN: how many of its part were applied, this one too; agreed, as the value is
+    start: int = 0  # of a block of a MEAN: which of the part's numbers is its first
 
 
 class Method(Protocol):
@@ -147,10 +148,16 @@ class Method(Protocol):
         """Inner steps between a part's launch and its landing; 0: training waits."""
 
     def contribute(self, part: int, theta: Tensor, agreed: Vectors, private: Vectors) -> Contribution:
-        """What we send of a part, of the weights (with `wants_gradients`: the gradient) that we have now."""
+        """What we send of a part, of the weights (with `wants_gradients`: the gradient) that we have now.
+
+        They are a copy that the method may write to: the payload of the whole vector can lie in its memory.
+        """
 
     def apply(self, part: int, agreed: Vectors, answer: Answer) -> Vectors:
-        """The next agreed vectors, of the part's numbers only, (k,) each; elementwise, so callers may cut blocks."""
+        """The next agreed vectors, of the part's numbers only, (k,) each.
+
+        Elementwise: callers may cut blocks, and say where each starts.
+        """
 
     def merge(self, part: int, theta: Tensor, agreed: Vectors, private: Vectors, answer: Answer) -> Merged:
         """The weights to go on with, after `apply`."""

@@ -49,7 +49,7 @@ def _ddp(manifest: Manifest, layout: Layout) -> Method:
     def at(step: int) -> float:  # from 1
         return rate(manifest, step - 1, manifest.rounds.last)
 
-    return DDP(at, spec.betas, EPSILON, spec.weight_decay, spec.clip)
+    return DDP(at, spec.betas, EPSILON, spec.weight_decay, spec.clip, layout.undecayed)
 
 
 def _streaming(manifest: Manifest, layout: Layout) -> Method:

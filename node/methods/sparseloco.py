@@ -18,7 +18,8 @@ another eta. What comes back is the union of what was sent, so the codec of mean
 - Late: nothing is. All wait for the mean; a contribution that misses its round is not in it, and the error is as if
   it had never been made.
 - Abort: theta and all errors are what they were when the round began.
-- Join: with the state of the last round and an error of zeros. Who is back from a checkpoint has the error in it.
+- Join: with the state of the last round and an error of zeros, also who fell behind and is sent a state. A worker that
+  is started again, after a crash or from a checkpoint, has the error that its last contribution has left.
 - Death: its error is lost, which is at most what it had not sent yet; the mean is that of the others.
 """
 
@@ -135,7 +136,7 @@ class SparseLoCo:
 
     def contribute(self, part: int, theta: Tensor, agreed: Vectors, private: Vectors) -> Contribution:
         """The pseudo-gradient and the error, (d,), as far as they are sent."""
-        delta = pseudo_gradient(agreed[PARAMETERS], theta)
+        delta = pseudo_gradient(agreed[PARAMETERS], theta, out=theta)
         sent, error = compress(self._codec, private[ERROR], delta, self._decay)
         return Contribution(sent, {ERROR: error})
 

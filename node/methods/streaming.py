@@ -44,11 +44,6 @@ def offsets(count: int, inner_steps: int) -> tuple[int, ...]:
     return tuple(part * inner_steps // count for part in range(count))
 
 
-def due(step: int, offsets: tuple[int, ...], inner_steps: int) -> tuple[int, ...]:
-    """The fragments that are sent after this step."""
-    return tuple(part for part, offset in enumerate(offsets) if (step - offset) % inner_steps == 0)
-
-
 def mix(own: Tensor, outer: Tensor, alpha: float) -> Tensor:
     """alpha own + (1 - alpha) outer, each (k,): the weights of a fragment to go on with."""
     if alpha == 0:
@@ -83,7 +78,8 @@ class Streaming:
             raise ValueError("alpha is a share: from 0, the network's weights, to 1, our own")
         self.fragments = fragments(layout, strides)
         self.delay = delay
-        self.period, self._offsets = inner_steps, offsets(len(self.fragments), inner_steps)
+        self.period = inner_steps
+        self._launched = {offset: (part,) for part, offset in enumerate(offsets(len(self.fragments), inner_steps))}
         self._alpha, self._lr, self._momentum = alpha, lr, momentum
 
     def begin(self, theta: Tensor) -> tuple[Vectors, Vectors]:
@@ -96,7 +92,7 @@ class Streaming:
 
     def launches(self, step: int) -> tuple[int, ...]:
         """Each fragment once in any H steps."""
-        return due(step, self._offsets, self.period)
+        return self._launched.get(step % self.period, ())
 
     def fragment(self, part: int) -> Fragment | None:
         """The numbers of its layers."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from shoal.node.layout import decays
 from shoal.node.method_spec import MethodSpec
 from shoal.node.model import Llama
 from shoal.protocol.errors import LocalError
@@ -42,8 +43,8 @@ def adamw(
 ) -> torch.optim.AdamW:
     """AdamW; the norms' gains are not decayed. Of a `recorded` step the rate lies on the GPU, where it is read."""
     groups = [
-        {"params": [each for each in weights if each.ndim > 1], "weight_decay": spec.weight_decay},
-        {"params": [each for each in weights if each.ndim == 1], "weight_decay": 0.0},
+        {"params": [each for each in weights if decays(each.shape)], "weight_decay": spec.weight_decay},
+        {"params": [each for each in weights if not decays(each.shape)], "weight_decay": 0.0},
     ]
     lr = torch.tensor(spec.inner_lr, device=device) if recorded else spec.inner_lr
     return torch.optim.AdamW(groups, lr=lr, betas=spec.betas, fused=True, capturable=recorded)

@@ -92,8 +92,8 @@ async def test_two_hundred_networks_that_come_and_go_leave_nothing_behind() -> N
 async def test_two_hundred_workers_that_connect_and_leave_leave_nothing_behind(tmp_path: Path) -> None:
     async def once() -> None:
         listener = WorkerListener(tmp_path)
-        vectors = [SharedVector.create(size) for size in (ELEMENTS, ELEMENTS, 2 * ELEMENTS + 1)]
         welcome = Welcome(b"", Sizes(ELEMENTS), threads=1, device="cpu", data=())
+        vectors = [SharedVector.create(size) for size in welcome.sizes.numbers]
         accepting = listener.accept(os.getpid(), welcome, [vector.fd for vector in vectors])
         link, (reader, writer) = await asyncio.gather(asyncio.to_thread(WorkerLink.connect, listener.path), accepting)
         vectors[0].array[:] = 1

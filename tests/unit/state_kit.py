@@ -20,7 +20,7 @@ def state_of(shape: StateShape, theta: Tensor, momentum: Tensor | None = None, r
 def nesterov(lr: float = 0.7, momentum: float = 0.9) -> Rule:
     """The outer step of DiLoCo."""
 
-    def rule(agreed: Vectors, mean: Tensor) -> Vectors:
+    def rule(agreed: Vectors, mean: Tensor, start: int) -> Vectors:
         theta, moved = outer_step(agreed[PARAMETERS], agreed[MOMENTUM], mean, lr=lr, momentum_factor=momentum)
         return {PARAMETERS: theta, MOMENTUM: moved}
 

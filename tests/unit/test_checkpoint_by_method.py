@@ -106,8 +106,8 @@ def test_a_worker_goes_on_with_the_error_of_the_checkpoint(tmp_path: Path) -> No
     replica.take(Train(1, 5, 0, version=4, is_fresh=True))
     assert torch.equal(weights.theta, loaded.vectors[PARAMETERS])
     out = torch.empty(LAYOUT.size)
-    replica.contribute(5, weights.theta, out)  # nothing was trained: what is sent is of the error alone
-    expected = method.contribute(0, weights.theta, loaded.vectors, {ERROR: torch.from_numpy(error)})
+    replica.contribute(5, weights.read(), out)  # nothing was trained: what is sent is of the error alone
+    expected = method.contribute(0, weights.read(), loaded.vectors, {ERROR: torch.from_numpy(error)})
     assert expected.payload.any()
     assert torch.equal(out, expected.payload)
     replica.keep()
@@ -122,7 +122,7 @@ def test_a_worker_that_is_told_to_begin_anew_once_more_has_no_error() -> None:
     for version in (4, 9):
         replica.take(Train(1, version + 1, 0, version=version, is_fresh=True))
     out = torch.empty(LAYOUT.size)
-    assert not replica.contribute(10, weights.theta, out).any()
+    assert not replica.contribute(10, weights.read(), out).any()
 
 
 @pytest.mark.parametrize("name", METHODS)

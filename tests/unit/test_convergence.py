@@ -100,7 +100,7 @@ def test_what_was_chosen_is_a_point_of_its_grid_and_can_be_trained(name: str) ->
     made = training(name, CHOSEN[name], 10)
     parse(made.method, made.settings)
     assert made.workers * made.lanes == (1 if name == "alone" else WORKERS)
-    assert manifest(SIZES["small"], CHOSEN[name], 3).method.inner_lr == CHOSEN[name]["inner_lr"]
+    assert manifest(SIZES["small"], CHOSEN[name], 3, 2000).method.inner_lr == CHOSEN[name]["inner_lr"]
 
 
 def test_a_stop_loses_only_what_was_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,6 +109,26 @@ def test_a_leader_waits_for_joins_and_a_follower_for_those_who_say_that_they_tra
         assert follower.waiting_for() == late
 
 
+def test_who_came_just_too_late_for_a_round_is_waited_for_in_the_next_ones_but_not_in_all() -> None:
+    newcomer = PeerId("newcomer")
+    leader = _core(LEADER, view=_View(LEADER, [*PEERS, newcomer]))
+    leader.submit(0.0, OFFER)
+    assert newcomer not in leader.waiting_for()  # it stands elsewhere, and has no vote
+    late = leader.candidates.followers
+    late.note(newcomer, join(newcomer, LEADER, round=BASE.round - 2), BASE.round)
+    assert newcomer not in leader.waiting_for(), "it is not close"
+    late.note(newcomer, join(newcomer, LEADER, round=BASE.round - 1), BASE.round)
+    assert newcomer in leader.waiting_for()
+    for peer in (SECOND, THIRD):
+        assert not told(leader.receive_join(0.1, join(peer, LEADER)), GroupFormed)
+    assert told(leader.receive_join(0.2, join(newcomer, LEADER)), GroupFormed)
+    waits = []
+    for newest in range(BASE.round, BASE.round + 21):
+        late.note(newcomer, join(newcomer, LEADER, round=newest), newest)  # it is late for each
+        waits.append(late.is_due(newcomer, newest + 1))
+    assert waits == ([True] * 2 + [False] * 8) * 2 + [True]
+
+
 def test_the_late_are_called_and_then_left_out() -> None:
     leader = _core(LEADER)
     leader.submit(0.0, OFFER)

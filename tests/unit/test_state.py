@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from torch import Tensor
 from shoal.node import state as state_module
 from shoal.node.layout import Layout
 from shoal.node.methods.diloco import outer_step
+from shoal.node.methods.fragments import Fragment
 from shoal.node.methods.method import MOMENTUM, PARAMETERS
 from shoal.node.state import CommittedState, Snapshot
 from shoal.node.state_file import load_state, save_state
@@ -115,6 +117,40 @@ def test_two_sets_of_buffers_are_enough_without_leases() -> None:
     for round in range(1, 7):
         seen.add(state.apply([numbers(round)], nesterov(1.0, 0.5)).vectors[PARAMETERS].data_ptr())
     assert len(seen) == 2
+
+
+def test_rounds_of_fragments_are_to_the_bit_what_whole_copies_make(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spare buffers of the version before, new ones while it is leased, a round that failed, a state from elsewhere."""
+    parts = (Fragment(((0, 700), (713, 1100))), Fragment(((700, 713),)), Fragment(((1100, LAYOUT.size),)))
+    hashed: list[int] = []
+
+    def counted(payloads: Sequence[memoryview]) -> tuple[Digest, ...]:
+        hashed.append(len(payloads))
+        return tuple(map(content_hash, payloads))
+
+    state, rule = fresh(), nesterov(0.7, 0.9)
+    monkeypatch.setattr(state_module, "_hash_all", counted)
+    theta, momentum = numbers(0), torch.zeros(LAYOUT.size)
+    for round in range(1, 25):
+        part, lease = parts[round % 3], state.lease() if round % 4 == 0 else None
+        if round % 5 == 0:
+            with pytest.raises(LocalError):
+                state.apply([numbers(round)[: part.size - 1]], rule, part)
+        if round % 7 == 0:
+            served = state_of(SHAPE, theta, momentum, round=round - 1).current
+            state.install(round - 1, map(served.chunk, range(len(SHAPE.chunks))), served.root)
+        delta = part.take(numbers(round))
+        moved = outer_step(part.take(theta), part.take(momentum), delta, lr=0.7, momentum_factor=0.9)
+        theta, momentum = part.put(theta, moved[0]), part.put(momentum, moved[1])
+        del hashed[:]
+        made = state.apply(delta.split(100), rule, part)
+        assert hashed == [(4, 2, 6)[round % 3]], "chunks of 1024 numbers with some of the fragment"
+        expected = state_of(SHAPE, theta, momentum).current
+        assert (made.round, made.root, made.chunk_hashes) == (round, expected.root, expected.chunk_hashes)
+        assert torch.equal(made.vectors[PARAMETERS], theta)
+        assert torch.equal(made.vectors[MOMENTUM], momentum)
+        if lease is not None and round % 8 == 0:
+            lease.release()
 
 
 def test_a_leased_version_outlives_commits_and_is_found_by_its_root() -> None:

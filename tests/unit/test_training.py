@@ -15,6 +15,7 @@ import torch
 from shoal.node import training
 from shoal.node.layout import Layout
 from shoal.node.methods.diloco import DiLoCo
+from shoal.node.methods.eager import EagerDiLoCo
 from shoal.node.methods.method import Method
 from shoal.node.methods.timetable import Timetable
 from shoal.node.outer import Outcome
@@ -28,6 +29,7 @@ from shoal.node.worker_vectors import Sizes
 from tests.unit.state_kit import state_of
 
 SIZE = 8
+MEMBERS = 5  # who take part while nothing is known of a round
 
 
 class FakeWorker:
@@ -103,7 +105,7 @@ def bench_of(method: Method, folder: Path, monkeypatch: pytest.MonkeyPatch) -> B
     def submit(round: int, weight: int, vector: FloatArray | None) -> None:
         submitted.append((round, weight, vector))
 
-    made = Training(settings, Outer(method), submit, spawn)  # type: ignore[arg-type]
+    made = Training(settings, Outer(method), submit, spawn, lambda: MEMBERS)  # type: ignore[arg-type]
     return Bench(made, made._worker, submitted, tasks)  # type: ignore[arg-type]
 
 
@@ -182,6 +184,19 @@ async def test_what_was_trained_from_a_state_that_we_left_is_not_submitted(bench
 
 
 @pytest.mark.asyncio
+async def test_steps_from_a_state_that_we_left_are_no_progress(bench: Bench) -> None:
+    bench.training.begin(2, lane=2)
+    bench.worker.on_progress(progress(3, step=4))
+    bench.training.begin(2, lane=2)  # the same round again
+    assert bench.training.progress is None
+    bench.training.call(3)
+    assert bench.worker.handed_in == [], "there is no step yet that could be handed in"
+    bench.worker.on_progress(progress(3))
+    assert bench.worker.handed_in == [3]
+    await bench.settle()
+
+
+@pytest.mark.asyncio
 async def test_the_loss_of_a_worker_is_trouble_until_the_next_makes_a_step(bench: Bench) -> None:
     bench.training.begin(2, lane=2)
     bench.worker.on_lost("the worker was ended by SIGKILL")
@@ -189,6 +204,19 @@ async def test_the_loss_of_a_worker_is_trouble_until_the_next_makes_a_step(bench
     bench.worker.on_progress(progress(3))
     assert bench.training.trouble == ""
     await bench.settle()
+
+
+@pytest.mark.asyncio
+async def test_of_a_round_before_its_first_a_worker_is_told_how_many_take_part_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An eager one takes its share of a mean by that number, and there is no answer yet that would say another."""
+    bench = bench_of(EagerDiLoCo(5, 0.7, 0.9), tmp_path, monkeypatch)
+    bench.training.begin(2, lane=2)
+    bench.worker.on_trained()
+    bench.worker.on_contribution(contribution(3))
+    await bench.settle()
+    assert bench.worker.orders[-1].landings == (Landing(2, False, False, MEMBERS, ()),)
 
 
 @pytest.mark.asyncio

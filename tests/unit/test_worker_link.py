@@ -23,7 +23,7 @@ WELCOME = Welcome(manifest=b"m" * 65_536, sizes=Sizes(4), threads=1, device="cpu
 
 @pytest.fixture
 def vectors() -> Iterator[list[SharedVector]]:
-    made = [SharedVector.create(4), SharedVector.create(4), SharedVector.create(9)]
+    made = [SharedVector.create(size) for size in WELCOME.sizes.numbers]
     yield made
     for vector in made:
         vector.close()

@@ -19,14 +19,14 @@ from shoal.protocol.errors import LocalError
 
 MODEL = ModelSpec(dim=16, layers=2, heads=2, kv_heads=1, hidden=16, context=16)
 D = Layout.of(skeleton(MODEL)).size
-NUMBERS = {  # agreed, contribution, moments, answer
-    "ddp": (D, D, 1 + 2 * D),
-    "diloco": (D, D, 1 + 2 * D),
-    "diloco-delayed": (D, D, 1 + 2 * D),
-    "diloco-eager": (2 * D, D, 1 + 2 * D, D),
-    "co2": (D, D, 1 + 2 * D),
-    "streaming-diloco": (D, D, 1 + 2 * D),
-    "sparseloco": (D, D, 1 + 3 * D),
+NUMBERS = {  # agreed, contribution, moments, loaded, answer
+    "ddp": (D, D, 1 + 2 * D, 1),
+    "diloco": (D, D, 1 + 2 * D, 1),
+    "diloco-delayed": (D, D, 1 + 2 * D, 1),
+    "diloco-eager": (2 * D, D, 1 + 2 * D, 1, D),
+    "co2": (D, D, 1 + 2 * D, 1),
+    "streaming-diloco": (D, D, 1 + 2 * D, 1),
+    "sparseloco": (D, D, 1 + 3 * D, 1),
 }
 
 
@@ -55,7 +55,7 @@ def test_the_other_process_sees_what_is_written_and_writes_what_is_its_own(ours:
     assert theirs.answer.array.tolist() == [3] * 5
     assert ours.contribution.array.tolist() == [7] * 5
     assert ours.moments.array[-1] == 9
-    for read_only in (theirs.agreed, theirs.answer):
+    for read_only in (theirs.agreed, theirs.loaded, theirs.answer):
         with pytest.raises(ValueError, match="read-only"):
             read_only.array[0] = 1
     theirs.close()

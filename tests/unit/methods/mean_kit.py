@@ -60,7 +60,7 @@ class Swarm:
         return self.peers
 
     def _launch(self, part: int) -> None:
-        made = [self._method.contribute(part, peer.theta, peer.agreed, peer.private) for peer in self.peers]
+        made = [self._method.contribute(part, peer.theta.clone(), peer.agreed, peer.private) for peer in self.peers]
         if self.step in self._lost:
             return
         self.means[part, self.step] = mean([each.payload for each in made])

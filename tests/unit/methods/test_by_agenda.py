@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import process_time
+
 import pytest
 import torch
 
@@ -166,6 +168,17 @@ def test_rounds_of_fragments_come_in_turn() -> None:
     assert table.part(0) == 0
     uneven = Timetable(METHODS["streaming, uneven"])
     assert [uneven.steps(round) for round in range(1, 9)] == [2, 3, 2, 3, 2, 3, 2, 3]
+
+
+def test_the_longest_timetable_that_a_manifest_may_ask_for_is_made_at_once() -> None:
+    """A stranger's manifest must not keep us busy: 513 fragments in 100,000 steps took seconds."""
+    layout = Layout({"embed": (1,), **{f"layers.{layer}.w": (1,) for layer in range(512)}})
+    method = Streaming(layout, 512, 100_000, 1, 0.5, 0.7, 0.9)
+    began = process_time()
+    table = Timetable(method)
+    assert process_time() - began < 1
+    assert table.launch(513) == 100_000
+    assert sorted(table.parts) == list(range(513))
 
 
 def test_two_rounds_cannot_be_open_at_once() -> None:

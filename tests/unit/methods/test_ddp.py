@@ -56,6 +56,30 @@ def test_fifty_steps_are_those_of_torch(lr: float, betas: tuple[float, float], e
     assert not torch.equal(state[0], draws(1, 1000))
 
 
+def test_norms_gains_do_not_decay_wherever_blocks_are_cut() -> None:
+    """Each number as torch has it in a group of its own, without decay."""
+    gains = ((0, 3), (17, 25), (39, 40))
+    plain, bare = (DDP(lambda step: 0.01, BETAS, EPS, decay) for decay in (DECAY, 0.0))
+    method, gradient = DDP(lambda step: 0.01, BETAS, EPS, DECAY, undecayed=gains), draws(11, 40)
+    agreed, _ = method.begin(draws(12, 40))
+    expected, without = (
+        each.apply(0, agreed, Answer(gradient, 1, number=1))[PARAMETERS].clone() for each in (plain, bare)
+    )
+    for start, stop in gains:
+        expected[start:stop] = without[start:stop]
+    assert not torch.equal(expected, without)
+    for cuts in ([0, 40], [0, 1, 2, 20, 21, 40], [0, 17, 25, 39, 40]):
+        made = [
+            method.apply(
+                0,
+                {name: vector[start:stop] for name, vector in agreed.items()},
+                Answer(gradient[start:stop], 1, number=1, start=start),
+            )[PARAMETERS]
+            for start, stop in pairwise(cuts)
+        ]
+        assert torch.equal(torch.cat(made), expected)
+
+
 def test_the_first_step_goes_by_the_learning_rate_whatever_the_gradient() -> None:
     """u / sqrt(v), both corrected, is the sign; powers of two, so that nothing but eps rounds."""
     state = adamw_step(

@@ -83,7 +83,7 @@ def test_a_round_of_the_method_is_the_rule() -> None:
     agreed, private = METHOD.begin(START)
     end = torch.tensor([2.0, 3.5, 1.0])
     own = pseudo_gradient(START, end)
-    assert torch.equal(METHOD.contribute(0, end, agreed, private).payload, own)
+    assert torch.equal(METHOD.contribute(0, end.clone(), agreed, private).payload, own)
     theta, private = METHOD.lapse(0, end, agreed, private, 4)
     want, momentum = outer_step(START, torch.zeros(3), own / 4, lr=LR, momentum_factor=MU)
     assert torch.equal(theta, want)
@@ -91,7 +91,7 @@ def test_a_round_of_the_method_is_the_rule() -> None:
     assert torch.equal(private[TAKEN], own / 4)
     late, end = torch.tensor([0.5, 0.25, -1.0]), torch.tensor([1.0, 1.0, 1.0])
     own = pseudo_gradient(theta, end)
-    assert torch.equal(METHOD.contribute(0, end, agreed, private).payload, own)
+    assert torch.equal(METHOD.contribute(0, end.clone(), agreed, private).payload, own)
     gradient, share = eager_gradient(own, 5, late, private[TAKEN])  # a fifth member has come
     want, momentum = outer_step(theta, momentum, gradient, lr=LR, momentum_factor=MU)
     theta, private = METHOD.merge(0, end, agreed, private, Answer(late, 5))

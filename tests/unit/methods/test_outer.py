@@ -107,6 +107,7 @@ def test_ddp_makes_a_step_of_adamw_on_the_agreed_state() -> None:
             betas=(0.9, 0.95),
             eps=EPSILON,
             weight_decay=0.1,
+            undecayed=state.committed.shape.layout.undecayed,
         )
         for name, value in zip((PARAMETERS, FIRST, SECOND), expected, strict=True):
             assert torch.equal(vectors(state)[name], value), name
@@ -114,13 +115,17 @@ def test_ddp_makes_a_step_of_adamw_on_the_agreed_state() -> None:
 
 def test_a_worker_is_shown_the_means_of_the_last_two_rounds_if_the_method_wants_them() -> None:
     state, other = outer("diloco-eager"), outer("diloco-delayed")
+    idle = OuterState(manifest("diloco-eager"), trains=False)
     means = {round: random(round, state.elements) for round in range(1, 5)}
     for round, mean in means.items():
         state.apply(encoded(state, mean))
         other.apply(encoded(other, mean))
+        idle.apply(encoded(idle, mean))
         assert sorted(state.answers) == [each for each in (round - 1, round) if each]
         assert all(np.array_equal(state.answers[each], means[each]) for each in state.answers)
     assert not other.answers
+    assert not idle.answers, "there is no worker to show them to"
+    assert idle.root == state.root
     assert all(torch.equal(vectors(state)[name], vectors(other)[name]) for name in vectors(state))
 
 

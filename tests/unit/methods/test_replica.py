@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from shoal.node.layout import Layout
+from shoal.node.methods.delayed import DelayedDiLoCo
+from shoal.node.methods.diloco import DiLoCo
 from shoal.node.methods.eager import EagerDiLoCo
 from shoal.node.methods.method import Method
 from shoal.node.methods.streaming import Streaming
@@ -26,7 +29,15 @@ class Bench:
         self.agreed = np.zeros(len(method.reads) * D, dtype=np.float32)
         self.answer = np.zeros(D, dtype=np.float32)
         own = np.zeros(moments_size(D, len(method.keeps)), dtype=np.float32)
-        self.replica = Replica(method, self.model, self.agreed, own, self.answer)
+        self.overtaken_at = 0  # in which reading from now the daemon begins to write for the next order
+        self.replica = Replica(method, self.model, self.agreed, own, self.answer, self._is_loaded)
+
+    def _is_loaded(self, order: Train) -> bool:
+        self.overtaken_at -= 1
+        if self.overtaken_at:
+            return True
+        self.agreed[:] = self.answer[:] = np.nan
+        return False
 
     def order(self, round: int, version: int, theta: float, *landings: Landing, fresh: bool = False) -> float:
         """Take an order for `round` while the parameters of `version` are `theta`; the weights after it."""
@@ -87,6 +98,42 @@ def test_who_can_no_longer_be_shown_an_answer_begins_anew_with_what_came_of_it()
     assert bench.contribute(4) == 2.0, "what it had trained before is no part of it"
     bench.answer[:] = 3.0
     assert bench.order(5, 3, 4.0, there(3)) == 7.0 - 2.0 / MEMBERS - 3.0
+
+
+@pytest.mark.parametrize("reads", [1, 2])
+def test_what_was_written_over_while_it_was_read_is_not_taken(reads: int) -> None:
+    """The agreed vectors were (the first reading of two), or the answer was (the second)."""
+    bench = eager()
+    bench.order(1, 0, 10.0, fresh=True)
+    bench.train(4.0)
+    bench.contribute(1)
+    assert bench.order(2, 0, 10.0, Landing(0, False, False, MEMBERS, ())) == 10.0 - 4.0 / MEMBERS
+    bench.train(2.0)
+    bench.answer[:], bench.overtaken_at = 1.0, reads
+    assert not bench.replica.take(Train(1, 3, 0, 1, landings=(there(1),)))
+    assert bench.weight == 6.0, "as it was trained"
+    bench.answer[:] = 1.0
+    assert bench.order(3, 1, 9.0, there(1)) == 8.0 - 2.0 / MEMBERS - (1.0 - 4.0 / MEMBERS)
+
+
+def test_a_beginning_that_was_written_over_is_begun_again() -> None:
+    bench = eager()
+    bench.overtaken_at = 1
+    assert not bench.replica.take(Train(1, 1, 0, 0, is_fresh=True))
+    assert bench.order(1, 0, 10.0) == 10.0, "it has no weights yet"
+    bench.overtaken_at = 1
+    assert not bench.replica.take(Train(1, 8, 0, 7, is_fresh=True))
+    assert bench.order(8, 7, 5.0, fresh=True) == 5.0
+
+
+@pytest.mark.parametrize("method", [DiLoCo(5, 1.0, 0.0), DelayedDiLoCo(5, 1.0, 0.0), EagerDiLoCo(5, 1.0, 0.0)])
+def test_a_contribution_of_all_numbers_is_made_where_the_weights_were_copied_to(method: Method) -> None:
+    """Each temporary of the model's size counts on a small machine."""
+    theta = torch.tensor([1.0, 2.0, -3.0])
+    agreed, private = method.begin(torch.tensor([4.0, 4.0, 4.0]))
+    payload = method.contribute(0, theta, agreed, private).payload
+    assert payload.tolist() == [3.0, 2.0, 7.0]
+    assert payload.data_ptr() == theta.data_ptr()
 
 
 def test_no_answer_is_lost_where_the_state_has_all_that_is_needed() -> None:

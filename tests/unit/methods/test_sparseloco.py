@@ -182,7 +182,8 @@ def run(method: Method, train: Callable[[Tensor, int, int], Tensor], members: in
         thetas = [train(theta, step, member) for member, theta in enumerate(thetas)]
         for part in method.launches(step):
             sent = [
-                method.contribute(part, theta, agreed, private) for theta, private in zip(thetas, privates, strict=True)
+                method.contribute(part, theta.clone(), agreed, private)
+                for theta, private in zip(thetas, privates, strict=True)
             ]
             answer = Answer(mean_of_all([each.payload for each in sent]), members)
             agreed = method.apply(part, agreed, answer)

@@ -13,7 +13,7 @@ from torch import Tensor
 from shoal.node.layout import Layout
 from shoal.node.methods.diloco import DiLoCo, outer_step
 from shoal.node.methods.method import MOMENTUM, PARAMETERS
-from shoal.node.methods.streaming import Streaming, due, mix, offsets
+from shoal.node.methods.streaming import Streaming, mix, offsets
 from tests.unit.methods.mean_kit import Swarm, descent, mean
 
 LR, MU, H, PEERS = 0.7, 0.9, 6, 3
@@ -32,8 +32,9 @@ def streaming(strides: int = 2, delay: int = 2, alpha: float = 0.5) -> Streaming
 def test_each_fragment_is_sent_once_in_any_h_steps(inner_steps: int, data: st.DataObject) -> None:
     count = data.draw(st.integers(1, inner_steps))
     start = data.draw(st.integers(1, 1000))
-    places = offsets(count, inner_steps)
-    steps = [due(step, places, inner_steps) for step in range(start, start + inner_steps)]
+    layout = Layout({f"layers.{layer}.a": (1,) for layer in range(count)})
+    method = Streaming(layout, count, inner_steps, 0, 0.5, LR, MU)
+    steps = [method.launches(step) for step in range(start, start + inner_steps)]
     assert sorted(part for parts in steps for part in parts) == list(range(count))
     assert max(len(parts) for parts in steps) == 1, "two at once: the peak would be higher"
 

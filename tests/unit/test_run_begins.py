@@ -1,0 +1,119 @@
+"""Whether a worker goes on from its own weights or begins anew, after a commit and after a state from elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from shoal.node.manifest import Manifest
+from shoal.node.run import Run
+from shoal.protocol.ids import PeerId, digest
+from shoal.protocol.milestones import Committed
+from shoal.protocol.transfer import StateReceived
+
+ME, ROOT = PeerId("me"), digest("a state")
+
+
+class Records:
+    """Of a training: what it was told to do."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int]] = []
+
+    def begin(self, base: int, lane: int) -> None:
+        self.told.append(("begin", base))
+
+    def committed(self, base: int, lane: int) -> None:
+        self.told.append(("committed", base))
+
+    def note(self, round: int, outcome: object) -> None:
+        self.told.append(("note", round))
+
+
+class Applying(SimpleNamespace):
+    """As much of a run as applying, installing and beginning a round touch; a round's commit opens the next one."""
+
+    def __init__(self, folder: Path) -> None:
+        record = SimpleNamespace(round=0, round_samples=1, seconds=1.0, took_part=True, digest="digest")
+        snapshot = SimpleNamespace(root=ROOT)
+        super().__init__(
+            manifest=Manifest(name="a"),
+            outer=SimpleNamespace(apply=lambda _: snapshot, install=lambda *_: None, outcome=lambda _: None),
+            member=SimpleNamespace(
+                rounds=SimpleNamespace(base=None), history=SimpleNamespace(samples=lambda _: 0), applied=None
+            ),
+            driver=SimpleNamespace(command=lambda _: None, now=lambda: 0.0, phases=None),
+            commits=SimpleNamespace(add=lambda *_: record),
+            meters=SimpleNamespace(committed=lambda *_, **__: None),
+            outgoing=SimpleNamespace(resent=0),
+            saving=SimpleNamespace(checkpoint=self._checkpoint),
+            training=Records(),
+            samples=0,
+            rest=None,
+            obstacle="",
+            is_finished=False,
+            _me=ME,
+            _lane=0,
+            _open_round=0,
+            _busy=asyncio.Lock(),
+            _settings=SimpleNamespace(folder=folder),
+        )
+
+    def _begin_round(self, has_committed: bool = False) -> None:
+        Run._begin_round(cast(Run, self), has_committed)
+
+    async def _checkpoint(self, *_: object) -> None:
+        """None is due."""
+
+    def stands_on(self, round: int | None) -> None:
+        """The round that the member's next one builds on; None while it applies a commit."""
+        self.member.rounds.base = None if round is None else SimpleNamespace(round=round)
+
+    async def commit(self, round: int) -> None:
+        proposal = SimpleNamespace(round=round, members=(ME,), samples=1)
+        decision = SimpleNamespace(certificate=SimpleNamespace(proposal=proposal), payloads=())
+        self.stands_on(round)
+        await Run._apply(cast(Run, self), cast(Committed, cast(Any, SimpleNamespace(decision=decision))))
+
+    async def install(self, round: int) -> None:
+        event: Any = SimpleNamespace(base=SimpleNamespace(round=round, root=ROOT), payloads=())
+        await Run._install(cast(Run, self), cast(StateReceived, event))
+
+
+@pytest.mark.asyncio
+async def test_commit_after_commit_is_gone_on_from(tmp_path: Path) -> None:
+    run = Applying(tmp_path)
+    run.stands_on(4)
+    run._begin_round()
+    await run.commit(5)
+    assert run.training.told == [("begin", 4), ("note", 5), ("committed", 5)]
+
+
+@pytest.mark.asyncio
+async def test_a_round_that_was_decided_before_a_state_came_does_not_hide_where_that_is_from(tmp_path: Path) -> None:
+    """The state of round 8 comes; before we stand on it the member has decided 9: weights of round 5 are of no use."""
+    run = Applying(tmp_path)
+    run.stands_on(4)
+    run._begin_round()
+    await run.commit(5)
+    del run.training.told[:]
+    run.stands_on(None)
+    await run.install(8)
+    assert run.training.told == []
+    await run.commit(9)
+    assert run.training.told == [("note", 9), ("begin", 9)]
+    await run.commit(10)
+    assert run.training.told[2:] == [("note", 10), ("committed", 10)]
+
+
+@pytest.mark.asyncio
+async def test_another_state_of_the_round_that_we_are_in_begins_training_anew(tmp_path: Path) -> None:
+    run = Applying(tmp_path)
+    run.stands_on(8)
+    run._begin_round()
+    await run.install(8)
+    assert run.training.told == [("begin", 8), ("begin", 8)]
