@@ -185,8 +185,9 @@ class PairExchange:
         self._repeats -= len(fresh)
         is_queued = self._outbox.holds(pairing.partner, pairing.round)
         busy = self._outbox.busy(pairing.round, pairing.part, pairing.number, is_queued=is_queued)
-        answer = self._took() if self.has_all else Send(pairing.partner, busy)
-        return self._noted(now, [*fresh, answer])
+        took = [self._took()] if self.has_all else []
+        words = took if took and not wanted else [*took, Send(pairing.partner, busy)]
+        return self._noted(now, [*fresh, *words])
 
     def _noted(self, now: float, effects: list[Effect]) -> list[Effect]:
         self._outbox.note(now, effects)

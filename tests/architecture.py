@@ -56,7 +56,7 @@ TRAINING = (
     *("device", "evaluate", "generate"),
     *(f"trainer/{name}" for name in ("layers", "memory", "optimizers", "peak", "stepper")),
     *("up/job", "checkpoint/write", "checkpoint/read"),
-    *("outer", "state", "state_file"),  # the committed state: the daemon loads it with its first run
+    *("outer", "replica_state", "exchange", "state", "state_file"),  # what a daemon loads with its first run
 )
 TORCH_ALLOWED = (
     *("protocol/compression/", "protocol/reduction/", "node/methods/", "node/lab/"),

@@ -27,6 +27,7 @@ class Meet(Message):
 
     round: int
     number: int  # of this try
+    answers: int  # the number of yours; 0: we have none. Who is answered says no more
     is_urgent: bool  # it has waited for as long as it has patience: hand in what there is
 
 

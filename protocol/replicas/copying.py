@@ -6,7 +6,7 @@
     GET_STATE_CHUNK(i) ... ───────────────────► the same one, a few at a time
              ◄─────────────────── STATE_CHUNK
 
-Rules: nobody certifies a replica but its donor, so all of it comes from one, and is of the run's layout; nobody is asked
+Rules: nobody certifies a replica but its donor: all of it comes from one, and is of the run's layout; nobody is asked
 whose round is far from where most stand. Every chunk is checked by hash; who sends a wrong one is named, and another is
 asked. A silent donor is replaced after a while, longer each time: perhaps all links are slow.
 """

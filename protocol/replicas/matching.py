@@ -8,13 +8,15 @@ Rules:
 - Who asks us is our partner at once if it is whom we ask; or if it weighs more than that one, which is told (DECLINE).
   Else it is remembered: it may be all that is left later. Who asks while we train is remembered, too.
 - Excluded for the round is who declines, dies, is lost in the middle of an exchange, or does not come in time: after
-  twice our learned patience for each round that it is behind; after once it is urged to hand in. So a peer is tried at most once in a round.
+  twice our learned patience for each round that it is behind; after once it is urged to hand in. So a peer is tried
+  at most once in a round.
 - With nobody left there is no exchange in this round.
 Whoever waits for us is no heavier than whom we wait for, so nobody waits in a circle (meeting.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shoal.protocol.effects import Effect, Send
@@ -127,7 +129,9 @@ class Matching:
         """Our MEET once more."""
         assert self.asked is not None
         self._sent_at, self._was_urgent = now, now - self.asked.since >= self.asked.patience
-        return [Send(self.asked.peer, Meet(self._base + 1, self.asked.number, self._was_urgent))]
+        peer, suitor = self.asked.peer, self._suitors.get(self.asked.peer)
+        theirs = suitor.number if suitor is not None else 0
+        return [Send(peer, Meet(self._base + 1, self.asked.number, theirs, self._was_urgent))]
 
     def dismiss(self, partner: PeerId | None) -> list[Effect]:
         """We have a partner, or need none: nobody else is to wait for us."""
@@ -135,7 +139,18 @@ class Matching:
         reason = Refusal.PAST if partner is None else Refusal.ENGAGED
         return [effect for peer in others for effect in self.exclude(peer, reason)]
 
+    def is_lonely(self) -> bool:
+        """Whether whom we should meet is through with this round, and nobody else asks for us."""
+        here = standing(self._means.view, self._means.facts)
+        if self.asked is not None or any(peer in here for peer in self._suitors):
+            return False
+        drawn = self._draw.partner(self._near(here))
+        return drawn is None or drawn in self._excluded or here[drawn] > self._base
+
     # -- inside ---------------------------------------------------------------------------------------------
+
+    def _near(self, here: Mapping[PeerId, int]) -> list[PeerId]:
+        return [peer for peer, round in here.items() if abs(self._base - round) <= self._means.facts.window]
 
     def _drawn(self) -> PeerId | None:
         """Whom to ask, but for those who ask us."""
@@ -143,7 +158,7 @@ class Matching:
         free = [p for p, round in here.items() if 0 <= self._base - round <= window and p not in self._excluded]
         if not self._has_drawn:
             self._has_drawn = True
-            near = [peer for peer, round in here.items() if abs(self._base - round) <= window]
+            near = self._near(here)
             drawn = self._draw.partner(near)
             if drawn is None:
                 self.reason = Lapse.BYE if near else Lapse.ALONE

@@ -69,6 +69,11 @@ class ReplicaRound:
         """Whether the run waits for more members."""
         return bool(self._reason)
 
+    @property
+    def is_lonely(self) -> bool:
+        """Whether most likely nobody is left to meet in this round."""
+        return self._exchange is None and self._matching.is_lonely()
+
     def waiting_for(self) -> list[PeerId]:
         """Whom this round hangs on."""
         asked = self._matching.asked
@@ -162,7 +167,8 @@ class ReplicaRound:
             return matching.exclude(sender, Refusal.ENGAGED)
         assert matching.asked is not None
         if pairing_number(matching.asked.number, message.number) == exchange.pairing.number:
-            return matching.repeat(now)  # it has not heard that we have asked, too
+            is_known = message.answers == matching.asked.number
+            return [] if is_known else matching.repeat(now)
         return self._do_without(now, sender, Refusal.LOST)  # another life of our partner
 
     def _on_exchange(self, now: float, sender: PeerId, message: PAIR_MESSAGES) -> list[Effect]:

@@ -3,7 +3,7 @@
     open(round) ──► ReplicaRound ──► Exchanged or Lapsed ──► the application applies it ──► applied ──► next round
 
 Rules: a MEET for a later round waits until we are there, and hurries us; to one of an earlier round we say that it is
-past. When most of the others stand two rounds or more beyond us, nobody is left to meet in between: these rounds lapse.
+past. When most of the others, and whom we should meet, stand two rounds or more beyond us, the rounds between lapse.
 Whoever still asks for the word that its bytes are here, gets it also in later rounds.
 """
 
@@ -195,7 +195,7 @@ class ReplicaRounds:
         """Pass over the rounds in which nobody is left, if they are few enough, or we can do no better."""
         lead, base = self.lead(), self.base
         last = self._means.facts.window if not self._may_leap else lead
-        if base is None or self._round is None or not 2 <= lead <= last:
+        if base is None or self._round is None or not 2 <= lead <= last or not self._round.is_lonely:
             return []
         self._round.close()
         return self._end(base + lead, [Tell(Lapsed(base + lead, Lapse.BEHIND))])

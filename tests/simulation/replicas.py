@@ -1,7 +1,7 @@
-"""A simulated swarm of replicas: `ReplicaMember` as it is in production, with facts for vectors and an oracle beside it.
+"""A simulated swarm of replicas: `ReplicaMember` as it is in production, names for vectors, and an oracle beside it.
 
-A contribution is a list of chunks that say whose they are, of which life, which round and which try; so a mixture of two
-contributions, or one of another round, is seen at once.
+A contribution is a list of chunks that say whose they are, of which life and which round; what is told must be one that
+was submitted, so a mixture of two, or one of another round, is seen at once.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class Shape:
     slow: tuple[tuple[PeerId, float], ...] = ()  # whose inner steps take so many times longer
     joiners: tuple[PeerId, ...] = ()  # do not hold what the run begins with
     wedged: tuple[PeerId, ...] = ()  # never hand in, whoever waits
+    uplinks: tuple[tuple[PeerId, float], ...] = ()  # bytes a second of those whose payloads leave in turn
 
 
 def check(chunk: int, payload: Payload) -> None:
@@ -72,9 +73,6 @@ class Oracle:
         self.exchanged: dict[tuple[PeerId, int, int], Exchanged] = {}  # by peer, life and round
         self.lapsed: dict[tuple[PeerId, int, int], Lapse] = {}
         self.replicas: dict[tuple[PeerId, int], list[Digest]] = defaultdict(list)  # roots that a peer stood on
-        self.one_sided: list[
-            tuple[PeerId, int, PeerId]
-        ] = []  # the partner was not told of the exchange, though it lives
         self.lapses: Counter[Lapse] = Counter()
         self.copies: list[tuple[PeerId, ReplicaReceived]] = []
 
@@ -101,17 +99,12 @@ class Oracle:
 
     def count_one_sided(self) -> int:
         """Exchanges that were told to one of two alone."""
-        return sum(
-            not any((event.partner, life, round) in self.exchanged for life in range(64))
-            or self.partners(round).get(event.partner) != peer
-            for (peer, _, round), event in self.exchanged.items()
-        )
+        told = self.exchanged.items()
+        return sum(self.partners(round).get(event.partner) != peer for (peer, _, round), event in told)
 
 
 class Replica(Node):
     """One process: a member, a worker that trains for a while, and a replica of its own."""
-
-    lives: Counter[tuple[int, PeerId]] = Counter()
 
     def __init__(
         self, me: PeerId, seeds: Sequence[PeerId], rng: random.Random, oracle: Oracle, shape: Shape, life: int
@@ -146,7 +139,6 @@ class Replica(Node):
         self._training_for = -1
         self._token = 0
         self._outcome: Exchanged | Lapsed | None = None
-        self._tries = 0
         self.has_parted = False
         self.blamed: list[Blamed] = []
         self.waits: list[str] = []
@@ -233,7 +225,6 @@ class Replica(Node):
         if base is None or self.member.phase != "training" or base + 1 != self._training_for:
             return []
         self._token += 1
-        self._tries += 1
         chunks = range(self.shape.chunks)
         name = [self.me, self.life, base + 1]
         payloads = [bytes(msgpack.packb([*name, chunk, self._rng.random()])) for chunk in chunks]
@@ -283,6 +274,8 @@ def build(
         return Replica(me, seeds, rng, oracle, settled, life)
 
     world = World(make, seed, link, unnoticed=unnoticed)
+    for name, rate in settled.uplinks:
+        world.network.set_uplink(name, rate)
     for name in seeds:
         world.start(name)
     return world, oracle

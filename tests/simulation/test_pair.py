@@ -7,9 +7,10 @@ import random
 import pytest
 
 from shoal.protocol.effects import Effect, Event, Timer, Wake
+from shoal.protocol.estimate import Estimate
 from shoal.protocol.ids import PeerId
-from shoal.protocol.messages.rounds import Contribution, Want
-from shoal.protocol.pair import Exchanged, PairExchange, Pairing, PartnerLost
+from shoal.protocol.outbox import Outbox
+from shoal.protocol.pair import PAIR_MESSAGES, Exchanged, PairExchange, Pairing, PartnerLost
 from shoal.protocol.wire import Message
 from tests.simulation.links import Link
 from tests.simulation.node import Node
@@ -24,15 +25,18 @@ class PairNode(Node):
 
     def __init__(self, me: PeerId, now: float) -> None:
         partner = RIGHT if me == LEFT else LEFT
-        pairing = Pairing(partner, 1, 0, 1, CHUNKS)
-        self.exchange = PairExchange(now, pairing, lambda chunk: f"{me} {chunk}".encode(), lambda *_: None, 1.0)
+        pairing, pace = Pairing(partner, 1, 0, 1, CHUNKS), Estimate(initial=1.0, floor=1.0, ceiling=4.0)
+        self.outbox = Outbox()
+        self.exchange = PairExchange(
+            now, pairing, lambda chunk: f"{me} {chunk}".encode(), lambda *_: None, self.outbox, pace
+        )
         self.told: list[Event] = []
 
     def start(self, now: float) -> list[Effect]:
-        return [*self.exchange.start(), Wake(0.5, Timer("app", "tick", 0))]
+        return [*self.exchange.start(now), Wake(0.5, Timer("app", "tick", 0))]
 
     def receive(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
-        assert isinstance(message, Contribution | Want)
+        assert isinstance(message, PAIR_MESSAGES)
         return self.exchange.receive(now, sender, message)
 
     def fire(self, now: float, timer: Timer) -> list[Effect]:
@@ -41,6 +45,12 @@ class PairNode(Node):
     def on_event(self, now: float, event: Event) -> list[Effect]:
         self.told.append(event)
         return []
+
+    def on_left(self, now: float, to: PeerId, message: Message, sent: bool) -> None:
+        if sent:
+            self.outbox.sent(now, to, message)
+        else:
+            self.outbox.dropped(to, message)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -60,7 +70,12 @@ def test_whole_or_nothing_and_once(seed: int) -> None:
     world.run_until(lambda: all(node.told for node in world.nodes()), within=120.0)
     world.run(5.0)
     for peer, partner in ((LEFT, RIGHT), (RIGHT, LEFT)):
-        whole = Exchanged(partner, tuple(f"{partner} {chunk}".encode() for chunk in range(CHUNKS)))
-        told = world.node(peer).told
-        assert told == [whole] or (dies and told in ([], [PartnerLost(partner)]))
+        bytes_of = tuple(f"{partner} {chunk}".encode() for chunk in range(CHUNKS))
+        (told,) = world.node(peer).told or [None]
+        if isinstance(told, Exchanged):
+            assert (told.round, told.partner, told.payloads) == (1, partner, bytes_of)
+            assert told.is_mutual or dies
+        else:
+            assert dies
+            assert told in (None, PartnerLost(partner))
     assert not world.errors

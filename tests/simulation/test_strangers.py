@@ -16,11 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shoal.protocol.messages
+from shoal.protocol.effects import Effect, Send
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import Digest, PeerId, RunId
 from shoal.protocol.signing import signed
 from shoal.protocol.wire import Message, Payload, decode, encode, table
 from tests.simulation.campaign import build
+from tests.simulation import replicas
 from tests.simulation.links import LAN
 from tests.simulation.signing import FakeSigner
 from tests.simulation.swarm import peers_named
@@ -72,6 +74,34 @@ class Drawing:
 def as_signed(message: Message, author: PeerId) -> Message:
     """With the signature that `author` would give it, if it has one."""
     return signed(message, FakeSigner(author)) if hasattr(message, "signature") else message
+
+
+REPLICA_KINDS = [kind for tag, kind in table().items() if tag in (25, 27, 42, 44, 45, 46, 54, 55, 56, 57)]
+
+
+@pytest.mark.parametrize("seconds", [0.1, 1.5, 1.9, 2.1, 4.4, 9.0])
+@given(data=st.data())
+@settings(max_examples=8)
+def test_a_member_with_a_replica_survives_any_message(seconds: float, data: st.DataObject) -> None:
+    """Most are of those kinds that it takes, so that they come far; and its timers fire on what they have left behind."""
+    world, _ = replicas.build(1, len(PEERS), LAN)
+    world.run(seconds)
+    victim = world.node(PEERS[0])
+    drawing = Drawing([bytes(32), victim.member.status.root, replicas.HISTORY])
+    kinds = st.sampled_from([*KINDS, *(REPLICA_KINDS * 6)])
+    for kind in data.draw(st.lists(kinds, min_size=30, max_size=60)):
+        sender = data.draw(st.sampled_from([*PEERS[1:], PeerId("stranger")]))
+        message = as_signed(data.draw(drawing.of(kind)), sender)
+
+        def hand_over(
+            node: replicas.Replica, now: float, sender: PeerId = sender, sent: Message = message
+        ) -> list[Effect]:
+            with contextlib.suppress(RemoteError):  # anything else ends the test
+                return [each for each in node.receive(now, sender, decode(encode(sent))) if not isinstance(each, Send)]
+            return []
+
+        world.command(victim.me, hand_over)
+    world.run(5.0)
 
 
 @pytest.mark.parametrize("seconds", [0.1, 1.5, 2.1, 2.3, 4.4, 9.0])

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.protocol.effects import Send, Tell
+from shoal.protocol.effects import Effect, Send, Tell
 from shoal.protocol.errors import PayloadError
+from shoal.protocol.estimate import Estimate
 from shoal.protocol.ids import PeerId
-from shoal.protocol.messages.rounds import Contribution, Want
-from shoal.protocol.pair import EPOCH, Exchanged, PairExchange, Pairing, PartnerLost
-from shoal.protocol.silence import STRIKES
+from shoal.protocol.messages.replicas import Took
+from shoal.protocol.messages.rounds import Busy, Contribution, Want
+from shoal.protocol.outbox import Outbox
+from shoal.protocol.pair import EPOCH, PAIR_MESSAGES, Exchanged, PairExchange, Pairing, PartnerLost
 from shoal.protocol.wire import Payload
 from tests.unit.rounds_kit import A, B, C, refused
 
-PAIRING = Pairing(B, 5, 0, 1, 3)
+WHOLE = (b"ok",) * 3
 
 
 def _check(chunk: int, payload: Payload) -> None:
@@ -21,37 +23,79 @@ def _check(chunk: int, payload: Payload) -> None:
         raise PayloadError(f"{len(payload)} bytes")
 
 
-def _core(partner: PeerId = B) -> PairExchange:
-    pairing = Pairing(partner, 5, 0, 1, 3)
-    return PairExchange(0.0, pairing, lambda chunk: b"%02d" % chunk, _check, patience=1.0)
+def _core(partner: PeerId = B, outbox: Outbox | None = None) -> PairExchange:
+    pairing, pace = Pairing(partner, 5, 0, 1, 3), Estimate(initial=1.0, floor=1.0, ceiling=1.0)
+    return PairExchange(0.0, pairing, lambda chunk: b"%02d" % chunk, _check, outbox or Outbox(), pace)
 
 
 def _chunk(index: int, payload: bytes = b"ok", number: int = 1) -> Contribution:
     return Contribution(5, 0, number, index, EPOCH, payload)
 
 
-def test_each_gets_the_others_bytes() -> None:
-    one, other = _core(B), _core(A)
-    told = []
-    for sender, sending, receiver in ((A, one, other), (B, other, one)):
-        for effect in sending.start():
-            assert isinstance(effect, Send)
-            told += receiver.receive(0.1, sender, effect.message)  # type: ignore[arg-type]
-    assert told == [Tell(Exchanged(A, (b"00", b"01", b"02"))), Tell(Exchanged(B, (b"00", b"01", b"02")))]
-
-
-def test_it_counts_once() -> None:
+def _with_all() -> PairExchange:
     core = _core()
-    told = [effect for index in (0, 1, 0, 2, 2, 1, 0) for effect in core.receive(0.1, B, _chunk(index))]
-    assert told == [Tell(Exchanged(B, (b"ok",) * 3))]
+    for index in range(3):
+        core.receive(0.1, B, _chunk(index))
+    return core
+
+
+def _told(effects: list[Effect]) -> list[Effect]:
+    return [effect for effect in effects if isinstance(effect, Tell)]
+
+
+def _contributions(effects: list[Effect]) -> list[int]:
+    messages = [effect.message for effect in effects if isinstance(effect, Send)]
+    return [message.chunk for message in messages if isinstance(message, Contribution)]
+
+
+def test_each_gets_the_others_bytes_and_knows_that_the_other_has_its_own() -> None:
+    cores = {A: _core(B), B: _core(A)}
+    mail = [(A, effect) for effect in cores[A].start(0.0)] + [(B, effect) for effect in cores[B].start(0.0)]
+    told: list[tuple[PeerId, Effect]] = []
+    while mail:
+        sender, effect = mail.pop(0)
+        if isinstance(effect, Tell):
+            told.append((sender, effect))
+            continue
+        assert isinstance(effect, Send)
+        message = effect.filled()
+        assert isinstance(message, PAIR_MESSAGES)
+        mail += [(effect.to, each) for each in cores[effect.to].receive(0.1, sender, message)]
+    whole = (b"00", b"01", b"02")
+    assert sorted(told, key=lambda each: each[0]) == [
+        (A, Tell(Exchanged(5, B, whole, True))),
+        (B, Tell(Exchanged(5, A, whole, True))),
+    ]
+
+
+def test_it_counts_once_and_only_when_the_partner_has_ours() -> None:
+    core = _core()
+    for index in (0, 1, 0, 2, 2):
+        assert _told(core.receive(0.1, B, _chunk(index))) == []
+    assert core.receive(0.2, B, Took(5, 1)) == [Tell(Exchanged(5, B, WHOLE, True))]
+    assert core.receive(0.2, B, Took(5, 1)) == []
+    assert _told(core.receive(0.2, B, _chunk(1))) == []
     assert core.lose() == []
+
+
+def test_a_partner_that_has_ours_and_sends_the_last_chunk_late_counts_too() -> None:
+    core = _core()
+    core.receive(0.1, B, _chunk(0))
+    assert core.receive(0.1, B, Took(5, 1)) == []
+    core.receive(0.1, B, _chunk(1))
+    assert core.receive(0.3, B, _chunk(2)) == [Send(B, Took(5, 1)), Tell(Exchanged(5, B, WHOLE, True))]
 
 
 def test_a_lost_partner_is_told_of_and_its_bytes_dropped() -> None:
     core = _core()
     core.receive(0.1, B, _chunk(0))
     assert core.lose() == [Tell(PartnerLost(B))]
-    assert [effect for index in range(3) for effect in core.receive(0.2, B, _chunk(index))] == []
+    assert not core.wanted.contributions()
+    assert _told([effect for index in range(3) for effect in core.receive(0.2, B, _chunk(index))]) == []
+
+
+def test_of_a_partner_that_is_lost_after_all_its_bytes_they_count_perhaps_on_one_side() -> None:
+    assert _with_all().lose() == [Tell(Exchanged(5, B, WHOLE, False))]
 
 
 def test_what_is_missing_is_asked_for_and_a_silent_partner_given_up() -> None:
@@ -60,15 +104,45 @@ def test_what_is_missing_is_asked_for_and_a_silent_partner_given_up() -> None:
     assert core.tick(0.5) == []
     assert core.tick(1.2) == [Send(B, Want(5, 0, 1, (0, 2), ()))]
     effects = [effect for turn in range(100) for effect in core.tick(2.0 + turn)]
-    assert len(effects) == STRIKES
     assert effects[-1] == Tell(PartnerLost(B))
+    assert 2 <= len(effects) <= 6
 
 
-def test_requests_are_answered_also_when_we_are_done() -> None:
-    core = _core()
+def test_the_word_that_ours_is_there_is_asked_for_and_not_for_ever() -> None:
+    core = _with_all()
+    assert core.tick(1.2) == [Send(B, Want(5, 0, 1, (), ()))]
+    effects = [effect for turn in range(200) for effect in core.tick(2.0 + turn)]
+    assert effects[-1] == Tell(Exchanged(5, B, WHOLE, False))
+
+
+def test_a_partner_that_only_says_that_it_is_busy_is_not_waited_for_for_ever() -> None:
+    for core in (_core(), _with_all()):
+        told: list[Effect] = []
+        for second in range(400):
+            core.receive(second, B, Busy(5, 0, 1, second, second, True, True))
+            told += _told(core.tick(second))
+        assert len(told) == 1
+
+
+def test_requests_are_answered_also_when_we_are_done_and_not_with_what_is_on_its_way() -> None:
+    outbox = Outbox()
+    core = _core(outbox=outbox)
+    sends = core.start(0.0)
+    assert _contributions(core.receive(0.2, B, Want(5, 0, 1, (1, 1), ()))) == [], "it waits in our queue"
+    for send in sends:
+        assert isinstance(send, Send)
+        outbox.sent(0.3, B, send.message)
+    assert _contributions(core.receive(9.0, B, Want(5, 0, 1, (1, 1), ()))) == [1]
+    assert core.receive(9.0, B, Want(5, 0, 1, (), ()))[-1] == Send(B, Busy(5, 0, 1, 3, 0, False, True))
     for index in range(3):
-        core.receive(0.1, B, _chunk(index))
-    assert core.receive(0.2, B, Want(5, 0, 1, (1, 1), ())) == [Send(B, _chunk(1, b"01"))]
+        core.receive(9.1, B, _chunk(index))
+    assert core.receive(9.2, B, Want(5, 0, 1, (), ())) == [Send(B, Took(5, 1))]
+
+
+def test_nobody_can_make_us_send_for_ever() -> None:
+    core = _core()
+    sent = [chunk for turn in range(100) for chunk in _contributions(core.receive(turn, B, Want(5, 0, 1, (0,), ())))]
+    assert len(sent) <= 12
 
 
 @pytest.mark.parametrize(
@@ -87,4 +161,6 @@ def test_bad_messages_name_their_sender(sender: PeerId, message: Contribution | 
 
 
 def test_another_exchange_is_none_of_its_business() -> None:
-    assert _core().receive(0.1, B, _chunk(0, number=2)) == []
+    core = _core()
+    assert core.receive(0.1, B, _chunk(0, number=2)) == []
+    assert core.receive(0.1, B, Took(5, 2)) == []

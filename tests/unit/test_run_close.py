@@ -24,7 +24,7 @@ class Stopping(SimpleNamespace):
         self.commands: list[Any] = []
         driver = SimpleNamespace(command=self.commands.append, close=lambda: self.commands.append("closed"))
         member = SimpleNamespace(leave="leave", stop="stop")
-        saving = SimpleNamespace(written=self.wait_for_write, end=self.end)
+        saving = SimpleNamespace(written=self.wait_for_write)
         super().__init__(driver=driver, member=member, saving=saving, training=None, failure="", _busy=asyncio.Lock())
         self.written: list[str] = []
         self.full = False
@@ -46,7 +46,7 @@ class Stopping(SimpleNamespace):
         if self._write is not None:
             await asyncio.wait([self._write])
 
-    async def end(self, member: Any, training: Any, for_good: bool) -> None:
+    async def _end(self, for_good: bool) -> None:
         if self.full:
             raise LocalError("cannot keep the run")
         self.written.append("forgotten" if for_good else "rest")

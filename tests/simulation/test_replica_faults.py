@@ -1,0 +1,64 @@
+"""Swarms of replicas under seeded misfortune: whole or nothing, once, of the right round; and nobody is stuck."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.simulation.faults import FaultPlan
+from tests.simulation.links import LAN, WAN, Link
+from tests.simulation.replicas import Oracle, Replica, Shape, build
+from tests.simulation.swarm import peers_named
+from tests.simulation.world import World
+
+KINDS = ("kill", "pause", "partition", "cut", "loss", "accuse", "blip")
+PHASES = ("training", "matching", "exchanging", "applying", "syncing")
+TROUBLE = 20.0  # virtual seconds in which faults strike
+PATIENT = 60.0  # virtual seconds in which each must come on by a round, in peace
+
+
+def run_seed(seed: int) -> tuple[World[Replica], Oracle]:
+    """A swarm, misfortune drawn from the seed, then peace, in which everybody must come together and go on."""
+    rng = random.Random(f"replicas {seed}")
+    count = rng.choice((2, 3, 3, 4, 5, 6, 7, 8, 12))
+    link = rng.choice((LAN, WAN, Link(0.05, 0.1, loss=0.05, duplicate=0.1)))
+    newcomers = rng.choice((0, 1, 2))
+    names = peers_named(count + newcomers)
+    shape = Shape(
+        chunks=rng.choice((1, 4, 9)),
+        start_members=rng.choice((1, count)),
+        joiners=tuple(names[count:]),
+        slow=((names[1], rng.choice((1.0, 3.0))),),
+        window=rng.choice((3, 8)),
+    )
+    world, oracle = build(seed, count, link, shape, unnoticed=rng.choice((0.0, 0.5)), newcomers=newcomers)
+    plan = FaultPlan.draw(
+        rng, names[:count], count=rng.randint(1, 8), horizon=TROUBLE, kinds=KINDS, phases=PHASES, forever=0.3
+    )
+    plan.arm(world)
+    for name in names[count:]:
+        world.at(rng.uniform(0.0, TROUBLE), lambda name=name: world.start(name))
+    world.run(TROUBLE + 10.0)
+    world.network.heal()
+    world.network.set_loss(None)
+    if all(node.standing < 0 for node in world.nodes()):  # whoever had a replica is dead: there is no run any more
+        return world, oracle
+    world.run_until(lambda: all(node.standing >= 0 for node in world.nodes()), within=120.0)
+    for _ in range(3):
+        before = {node.me: node.standing for node in world.nodes()}
+        world.run_until(lambda before=before: all(n.standing > before[n.me] for n in world.nodes()), within=PATIENT)
+    assert not world.errors
+    return world, oracle
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_misfortune_is_survived(seed: int) -> None:
+    world, oracle = run_seed(seed)
+    living = world.living()
+    if len(living) < 2 or all(node.standing < 0 for node in world.nodes()):
+        return
+    newest = max(node.standing for node in world.nodes())
+    assert min(node.standing for node in world.nodes()) >= newest - 8, "somebody was left behind"
+    late = [event for (peer, _, round), event in oracle.exchanged.items() if round > newest - 4 and peer in living]
+    assert late, "they exchange again"
