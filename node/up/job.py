@@ -74,7 +74,7 @@ def merge(manifest_file: str, file: str, *states: str) -> dict[str, Any]:
     manifest = load_manifest(Path(manifest_file))
     shape = shape_of(manifest, Layout.of(skeleton(manifest.model)))
     held = [load_state(Path(state), shape).current for state in states]
-    weights = mean_of([each.vectors[PARAMETERS] for each in held])
+    weights = mean_of(torch.stack([each.vectors[PARAMETERS] for each in held]))
     vectors = {name: weights if name == PARAMETERS else torch.zeros_like(weights) for name in shape.vectors}
     save_state(CommittedState(shape, vectors, max(each.round for each in held)).current, Path(file))
     return {"file": file, "replicas": len(held)}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import pytest
 
+from shoal.protocol.ids import PeerId
 from tests.simulation.faults import FaultPlan
 from tests.simulation.links import LAN, WAN, Link
 from tests.simulation.replicas import Oracle, Replica, Shape, build
@@ -16,6 +18,10 @@ KINDS = ("kill", "pause", "partition", "cut", "loss", "accuse", "blip")
 PHASES = ("training", "matching", "exchanging", "applying", "syncing")
 TROUBLE = 20.0  # virtual seconds in which faults strike
 PATIENT = 60.0  # virtual seconds in which each must come on by a round, in peace
+
+
+def _all_beyond(world: World[Replica], before: dict[PeerId, int]) -> bool:
+    return all(node.standing > before[node.me] for node in world.nodes())
 
 
 def run_seed(seed: int) -> tuple[World[Replica], Oracle]:
@@ -38,7 +44,7 @@ def run_seed(seed: int) -> tuple[World[Replica], Oracle]:
     )
     plan.arm(world)
     for name in names[count:]:
-        world.at(rng.uniform(0.0, TROUBLE), lambda name=name: world.start(name))
+        world.at(rng.uniform(0.0, TROUBLE), partial(world.start, name))
     world.run(TROUBLE + 10.0)
     world.network.heal()
     world.network.set_loss(None)
@@ -47,7 +53,7 @@ def run_seed(seed: int) -> tuple[World[Replica], Oracle]:
     world.run_until(lambda: all(node.standing >= 0 for node in world.nodes()), within=120.0)
     for _ in range(3):
         before = {node.me: node.standing for node in world.nodes()}
-        world.run_until(lambda before=before: all(n.standing > before[n.me] for n in world.nodes()), within=PATIENT)
+        world.run_until(partial(_all_beyond, world, before), within=PATIENT)
     assert not world.errors
     return world, oracle
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -14,11 +15,16 @@ from shoal.protocol.replicas import rounds
 from shoal.protocol.replicas.rounds import REPLICA_MESSAGES, ReplicaRounds
 from tests.simulation.links import Link
 from tests.simulation.promises import Violation
-from tests.simulation.replicas import Shape, build
+from tests.simulation.replicas import Replica, Shape, build
 from tests.simulation.swarm import peers_named
 from tests.simulation.test_replica_faults import run_seed
+from tests.simulation.world import World
 
 Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def _all_at(world: World[Replica], round: int) -> bool:
+    return all(node.standing >= round for node in world.nodes())
 
 
 def stale_rounds_count(patch: pytest.MonkeyPatch) -> None:
@@ -101,7 +107,7 @@ def test_one_sided_applications_are_counted() -> None:
             names = peers_named(2)
             slow = Shape(start_members=2, uplinks=((names[1], 1 << 19),))
             world, oracle = build(1, 2, shape=slow)
-            world.run_until(lambda world=world: all(node.standing >= 4 for node in world.nodes()), within=400.0)
+            world.run_until(partial(_all_at, world, 4), within=400.0)
             counts.append(oracle.count_one_sided())
     sound, broken = counts
     assert sound == 0

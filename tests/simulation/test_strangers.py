@@ -21,8 +21,8 @@ from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import Digest, PeerId, RunId
 from shoal.protocol.signing import signed
 from shoal.protocol.wire import Message, Payload, decode, encode, table
-from tests.simulation.campaign import build
 from tests.simulation import replicas
+from tests.simulation.campaign import build
 from tests.simulation.links import LAN
 from tests.simulation.signing import FakeSigner
 from tests.simulation.swarm import peers_named
@@ -83,7 +83,7 @@ REPLICA_KINDS = [kind for tag, kind in table().items() if tag in (25, 27, 42, 44
 @given(data=st.data())
 @settings(max_examples=8)
 def test_a_member_with_a_replica_survives_any_message(seconds: float, data: st.DataObject) -> None:
-    """Most are of those kinds that it takes, so that they come far; and its timers fire on what they have left behind."""
+    """Most are of kinds that it takes, so that they come far; and its timers fire on what they have left behind."""
     world, _ = replicas.build(1, len(PEERS), LAN)
     world.run(seconds)
     victim = world.node(PEERS[0])

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from shoal.node.agreed_run import AgreedRun
 from shoal.node.manifest import Manifest
 from shoal.node.run import Run
 from shoal.protocol.ids import PeerId, digest
@@ -63,8 +64,8 @@ class Applying(SimpleNamespace):
             _settings=SimpleNamespace(folder=folder),
         )
 
-    def _begin_round(self, has_committed: bool = False) -> None:
-        Run._begin_round(cast(Run, self), has_committed)
+    def _begin_round(self, goes_on: bool = False) -> None:
+        Run._begin_round(cast(Run, self), goes_on)
 
     async def _checkpoint(self, *_: object) -> None:
         """None is due."""
@@ -77,11 +78,11 @@ class Applying(SimpleNamespace):
         proposal = SimpleNamespace(round=round, members=(ME,), samples=1)
         decision = SimpleNamespace(certificate=SimpleNamespace(proposal=proposal), payloads=())
         self.stands_on(round)
-        await Run._apply(cast(Run, self), cast(Committed, cast(Any, SimpleNamespace(decision=decision))))
+        await AgreedRun._apply(cast(AgreedRun, self), cast(Committed, cast(Any, SimpleNamespace(decision=decision))))
 
     async def install(self, round: int) -> None:
         event: Any = SimpleNamespace(base=SimpleNamespace(round=round, root=ROOT), payloads=())
-        await Run._install(cast(Run, self), cast(StateReceived, event))
+        await AgreedRun._install(cast(AgreedRun, self), cast(StateReceived, event))
 
 
 @pytest.mark.asyncio
