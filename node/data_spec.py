@@ -1,7 +1,8 @@
 """A manifest's `[data]`: which text a run learns from, and what its tokens are.
 
-- `stdlib`: the running Python's standard library. `files`: text that its founder names, see node/dataset/: a member that
-  lacks it gets it by its pieces. `stream`: a dataset of Hugging Face's hub, read while it is trained on.
+- `stdlib`: the running Python's standard library.
+- `files`: text that its founder names, see node/dataset/: a member that lacks it gets it by its pieces.
+- `stream`: a dataset of Hugging Face's hub, read while it is trained on.
 - A token is a byte, unless there is a `tokenizer`: the name of a file among the data, or `hub:owner/name@revision`.
 """
 

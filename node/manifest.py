@@ -23,6 +23,7 @@ from shoal.node.method_spec import MethodSpec
 from shoal.node.model_spec import AnyModel
 from shoal.node.model_spec import ModelSpec as ModelSpec
 from shoal.node.spec import Count, Named, Spec
+from shoal.node.toml import with_config
 from shoal.protocol.errors import LocalError, RemoteError
 from shoal.protocol.ids import PeerId, RunId
 from shoal.protocol.signing import Signer
@@ -179,7 +180,7 @@ def load_manifest(path: Path) -> Manifest:
             text = file.read(MAX_MANIFEST + 1).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise LocalError(f"cannot read the manifest {path}: {error}") from error
-    return parse_manifest(text, str(path))
+    return parse_manifest(with_config(text, path.parent), str(path))
 
 
 def parse_manifest(text: str, origin: str = "manifest") -> Manifest:

@@ -26,8 +26,8 @@ from shoal.node.models import extra
 from shoal.protocol.errors import LocalError
 
 LANES = 16  # that the rows of a single file are dealt to
-HELD_OUT = 1 / 50  # of all rows
-LOOKED_AT = 5000  # rows in which those for validation are looked for
+HELD_OUT = 0.05  # of all rows
+LOOKED_AT = 1000  # rows in which those for validation are looked for
 Encode = Callable[[str], Tensor]
 
 
