@@ -11,21 +11,23 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from shoal.node.model import Llama
+from shoal.node.models.kind import TrainedModel
 from shoal.protocol.errors import LocalError
 
 BATCH_TOKENS = 2048  # activations of a small model's batch stay in the cache; larger batches were slower
 
 
-def validation_loss(model: Llama, text: Tensor, context: int) -> float:
+def validation_loss(model: TrainedModel, text: Tensor, context: int) -> float:
     """The loss of `model` on `text`, a uint8 vector."""
     if len(text) < 2:
         raise LocalError("the validation text is empty")
     device = next(model.parameters()).device
-    total = 0.0
+    total, was_training = 0.0, model.training
+    model.eval()  # a library's model may have dropout
     with torch.inference_mode():
         for batch in windows(text, context):
             total += model.loss(batch.long().to(device)).item() * batch[:, 1:].numel()
+    model.train(was_training)
     return total / (len(text) - 1)
 
 

@@ -31,7 +31,7 @@ from shoal.node.manifest import load_manifest
 from shoal.node.methods.gossip import merge as mean_of
 from shoal.node.methods.method import PARAMETERS
 from shoal.node.methods.registry import shape_of
-from shoal.node.model import build, skeleton
+from shoal.node.models.registry import build, layout_of
 from shoal.node.state import CommittedState
 from shoal.node.state_file import load_state, save_state
 from shoal.protocol.errors import LocalError
@@ -55,15 +55,15 @@ def corpus(*data: str) -> dict[str, Any]:
 def validate(manifest_file: str, state: str, device: str, *data: str) -> dict[str, Any]:
     """The validation loss of a state, how many parameters it has, and a text that a trained one writes."""
     manifest = load_manifest(Path(manifest_file))
-    model = build(manifest.model, manifest.seed)
+    model = build(manifest)
     layout = Layout.of(model)
     if state != INITIAL:
         layout.load(load_state(Path(state), shape_of(manifest, layout)).current.vectors[PARAMETERS], model)
-    text = load_corpus(manifest.data, [Path(path) for path in data]).validation
+    text = load_corpus(manifest.data, [Path(path) for path in data], manifest.model.vocab or None).validation
     model.to(choose_device(device))  # one thread is slow at a model that was trained on a GPU
     loss = validation_loss(model, text, manifest.model.context)
     sample = ""
-    if state != INITIAL:
+    if state != INITIAL and not manifest.data.tokenizer:
         written = generate(model, bytes([END_OF_TEXT]), SAMPLE_BYTES, context=manifest.model.context)
         sample = written.decode(errors="replace")
     return {"loss": loss, "parameters": layout.size, "sample": sample}
@@ -72,7 +72,7 @@ def validate(manifest_file: str, state: str, device: str, *data: str) -> dict[st
 def merge(manifest_file: str, file: str, *states: str) -> dict[str, Any]:
     """The mean of the replicas in `states`, written to `file` as a state of the newest one's round."""
     manifest = load_manifest(Path(manifest_file))
-    shape = shape_of(manifest, Layout.of(skeleton(manifest.model)))
+    shape = shape_of(manifest, layout_of(manifest.model))
     held = [load_state(Path(state), shape).current for state in states]
     weights = mean_of(torch.stack([each.vectors[PARAMETERS] for each in held]))
     vectors = {name: weights if name == PARAMETERS else torch.zeros_like(weights) for name in shape.vectors}

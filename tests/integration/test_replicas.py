@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from shoal.node.client import Answer
 from shoal.node.layout import Layout
 from shoal.node.manifest import Manifest, parse_manifest
-from shoal.node.model import build, skeleton
+from shoal.node.models.registry import build, layout_of
 from shoal.node.replica_saving import load_own
 from shoal.node.requirements import requirements
 from shoal.node.up.processes import Children
@@ -153,7 +153,7 @@ def told(nodes: list[RealNode]) -> str:
 
 def check_nearness(manifest: Manifest, nodes: list[RealNode], run: str) -> None:
     """Replicas are nearer to each other than to where all began."""
-    model = build(manifest.model, manifest.seed)
+    model = build(manifest)
     layout = Layout.of(model)
     start = layout.read(model)
     for node in nodes:
@@ -176,7 +176,7 @@ def check_traffic(manifest: Manifest, met: list[Answer]) -> None:
 
 def payload(manifest: Manifest) -> int:
     """Bytes of what goes one way."""
-    size = Layout.of(skeleton(manifest.model)).size
+    size = layout_of(manifest.model).size
     scatter, gather = codec(manifest.codec.scatter), codec(manifest.codec.gather)
     codecs = (scatter, gather) if manifest.method.name == "noloco" else (scatter,)
     bounds = chunk_bounds(size, CHUNK, max(scatter.block, gather.block))
