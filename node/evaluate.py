@@ -11,13 +11,13 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from shoal.node.model import Llama
+from shoal.node.models.kind import TrainedModel
 from shoal.protocol.errors import LocalError
 
 BATCH_TOKENS = 2048  # activations of a small model's batch stay in the cache; larger batches were slower
 
 
-def validation_loss(model: Llama, text: Tensor, context: int) -> float:
+def validation_loss(model: TrainedModel, text: Tensor, context: int) -> float:
     """The loss of `model` on `text`, a uint8 vector."""
     if len(text) < 2:
         raise LocalError("the validation text is empty")

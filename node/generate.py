@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import torch
 
-from shoal.node.model import Llama
+from shoal.node.models.kind import TrainedModel
 
 END_OF_TEXT = 0  # as in the corpus: before the first byte of a text, and after its last
 BYTES = 256
 
 
 def generate(
-    model: Llama, prompt: bytes, count: int, *, context: int, temperature: float = 0.8, seed: int = 0
+    model: TrainedModel, prompt: bytes, count: int, *, context: int, temperature: float = 0.8, seed: int = 0
 ) -> bytes:
     """Up to `count` bytes after `prompt`, which must not be empty; fewer where the model ends its text."""
     generator = torch.Generator().manual_seed(seed)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -19,7 +20,8 @@ from shoal.node.lanes import lane_batch
 from shoal.node.layout import Layout
 from shoal.node.manifest import Manifest
 from shoal.node.methods.registry import timetable_of
-from shoal.node.model import Llama, build
+from shoal.node.models.kind import TrainedModel
+from shoal.node.models.registry import build, kind_of
 from shoal.node.schedule import rate
 from shoal.node.trainer.flops import utilization
 from shoal.node.trainer.optimizers import make_optimizers, set_rate
@@ -64,12 +66,13 @@ class InnerTrainer:
         device: str = "cpu",
         options: TrainerOptions | None = None,
         peak: float | None = None,
+        weights: Sequence[Path] = (),
     ) -> None:
-        """`peak` is what the device can do, in operations a second, if that is to be known."""
+        """`weights` are folders with frozen weights; `peak` is what the device can do, in operations a second, if that is to be known."""
         self.manifest = manifest
         self.text = corpus.train
         self.device = torch.device(device)
-        self.model: Llama = build(manifest.model, manifest.seed).to(self.device)
+        self.model: TrainedModel = build(manifest, weights).to(self.device)
         self.layout = Layout.of(self.model)
         self.timetable = timetable_of(manifest, self.layout)
         self.optimizers = make_optimizers(self.model, manifest.method, self.device)
@@ -111,7 +114,7 @@ class InnerTrainer:
         """Write to `out`, (d,), the gradient at the weights on the batch of inner step `first`; none is made."""
         tokens = self._batch(round, first, lanes)
         loss = self.stepper.gradient(tokens)
-        gradients = {name: weight.grad for name, weight in self.model.named_parameters() if weight.grad is not None}
+        gradients = {name: weight.grad for name, weight in self.model.trained() if weight.grad is not None}
         self.layout.pack(gradients, out)
         return InnerStep(first + 1, loss.item(), tokens.shape[0] * (tokens.shape[1] - 1))
 
@@ -131,7 +134,9 @@ class InnerTrainer:
 
     def flops_utilization(self, tokens_per_second: float) -> float | None:
         """The share of the device's peak that training at this speed is (trainer/flops.py); None if it is not known."""
-        return utilization(self.manifest.model, tokens_per_second, self._peak)
+        return utilization(
+            kind_of(self.manifest.model).flops_per_token(self.manifest.model), tokens_per_second, self._peak
+        )
 
     def _step(self, round: int, step: int, lanes: Sequence[int]) -> tuple[float, int]:
         """One optimizer step; its loss and its tokens."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from shoal.node.layout import Layout
+from shoal.node.layout import Layout, trained
 
 FIRST, SECOND = "exp_avg", "exp_avg_sq"  # torch's names in AdamW, and ours in checkpoints
 MOMENTUM = "momentum_buffer"  # torch's name in Muon
@@ -67,4 +67,4 @@ def _owned(
 ) -> Iterator[tuple[str, nn.Parameter, torch.optim.Optimizer]]:
     """The model's weights by name, each with the optimizer that steps it."""
     owners = {weight: each for each in optimizers for group in each.param_groups for weight in group["params"]}
-    return ((name, weight, owners[weight]) for name, weight in model.named_parameters())
+    return ((name, weight, owners[weight]) for name, weight in trained(model))

@@ -40,8 +40,8 @@ class Layout:
 
     @classmethod
     def of(cls, model: nn.Module) -> Layout:
-        """The layout of a model's parameters; a tied tensor has one place, under its first name."""
-        return cls({name: tuple(weight.shape) for name, weight in model.named_parameters()})
+        """The layout of a model's trained parameters; a tied tensor has one place, under its first name."""
+        return cls({name: tuple(weight.shape) for name, weight in trained(model)})
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
         """The named tensors of `flat`, sharing its memory."""
@@ -61,13 +61,13 @@ class Layout:
 
     def read(self, model: nn.Module, out: Tensor | None = None) -> Tensor:
         """A copy of the model's parameters as one vector on the CPU, in `out` if given."""
-        return self.pack(dict(model.named_parameters()), out)
+        return self.pack(dict(trained(model)), out)
 
     def load(self, flat: Tensor, model: nn.Module) -> None:
         """Copy the vector into the model's parameters, on whatever device they are."""
         views = self.views(flat)
         with torch.no_grad():
-            for name, weight in model.named_parameters():
+            for name, weight in trained(model):
                 weight.copy_(views[name])
 
     def _check(self, flat: Tensor) -> None:
@@ -76,3 +76,8 @@ class Layout:
 
     def __iter__(self) -> Iterator[Place]:
         return iter(self.places)
+
+
+def trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """A model's parameters by name, in order, without those that are frozen."""
+    return ((name, weight) for name, weight in model.named_parameters() if weight.requires_grad)

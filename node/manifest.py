@@ -19,6 +19,8 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from shoal.node.explain import explain
 from shoal.node.method_spec import MethodSpec
+from shoal.node.model_spec import AnyModel
+from shoal.node.model_spec import ModelSpec as ModelSpec
 from shoal.node.spec import Count, HexDigest, Named, Spec
 from shoal.protocol.errors import LocalError, RemoteError
 from shoal.protocol.ids import PeerId, RunId
@@ -37,27 +39,6 @@ CodecName = Literal["fp32", "fp16", "bf16", "int8", "uint8", "fp4", "sign", "top
 
 class NewerProtocol(LocalError):
     """The run speaks a later protocol than this program: nobody's mistake, and nothing to do but to upgrade."""
-
-
-class ModelSpec(Spec):
-    """A Llama-shaped decoder over `vocab` tokens. A token is a byte: there is no tokenizer to name, or to fetch."""
-
-    name: Literal["llama"] = "llama"
-    vocab: Annotated[int, Field(ge=2, le=1_000_000)] = 256
-    dim: Annotated[int, Field(ge=8, le=65_536)] = 128
-    layers: Annotated[int, Field(ge=1, le=512)] = 4
-    heads: Annotated[int, Field(ge=1, le=512)] = 4
-    kv_heads: Annotated[int, Field(ge=1, le=512)] = 2
-    hidden: Annotated[int, Field(ge=8, le=262_144)] = 384
-    context: Annotated[int, Field(ge=8, le=131_072)] = 128
-    rope_theta: Annotated[float, Field(gt=1)] = 10_000.0
-    tied: bool = True
-
-    @model_validator(mode="after")
-    def _heads_fit(self) -> ModelSpec:
-        if self.dim % self.heads or self.heads % self.kv_heads or (self.dim // self.heads) % 2:
-            raise ValueError("dim must be a multiple of 2 * heads, and heads a multiple of kv_heads")
-        return self
 
 
 class DataSpec(Spec):
@@ -118,7 +99,7 @@ class OriginSpec(Spec):
     """
 
     run: Named
-    round: Annotated[int, Field(ge=1, le=2**53)]
+    round: Annotated[int, Field(ge=0, le=2**53)]  # 0: what the founder has initialised
     history: Named
     root: Named  # of the state: who downloads it checks it against this
     samples: Count  # tokens behind that state
@@ -131,7 +112,7 @@ class Manifest(Spec):
     name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     protocol: Literal[1] = PROTOCOL
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    model: ModelSpec = ModelSpec()
+    model: AnyModel = ModelSpec()
     data: DataSpec = DataSpec()
     method: MethodSpec = MethodSpec()
     rounds: RoundSpec = RoundSpec()
@@ -155,7 +136,7 @@ class Manifest(Spec):
     @model_validator(mode="after")
     def _method_fits(self) -> Manifest:
         """The model has the layers that a method wants to part, and no codec loses for good what a method keeps."""
-        if (self.method.strides or 0) > self.model.layers:
+        if self.model.is_complete and (self.method.strides or 0) > self.model.layers:
             raise ValueError(f"method.strides is {self.method.strides}, but the model has {self.model.layers} layers")
         if self.method.name == "sparseloco" and self.codec.scatter not in EXACT_AGAIN:
             raise ValueError(f"codec.scatter of sparseloco must be one of {', '.join(EXACT_AGAIN)}")
@@ -186,10 +167,13 @@ class Manifest(Spec):
         return packed
 
     def is_named(self, unnamed: Manifest) -> bool:
-        """Whether this is `unnamed` with its data named: with what a founder adds to a manifest of `files`."""
+        """Whether this is `unnamed` with what a founder adds: names of its data, the rest of its model, its origin."""
+        added: dict[str, Any] = {"data": self.data}
         if self.data.name != unnamed.data.name or unnamed.data.digest not in ("", self.data.digest):
             return False
-        return unnamed.data.pieces in ("", self.data.pieces) and self == unnamed.model_copy(update={"data": self.data})
+        if not unnamed.model.is_complete and self.model.is_of(unnamed.model):
+            added |= {"model": self.model, "origin": self.origin}
+        return unnamed.data.pieces in ("", self.data.pieces) and self == unnamed.model_copy(update=added)
 
     @property
     def first_round(self) -> int:

@@ -9,18 +9,18 @@ heads, H = D / N head size.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from shoal.node.manifest import ModelSpec
+from shoal.node.model_spec import ModelSpec
+from shoal.node.models.kind import TrainedModel
+from shoal.node.trainer.layers import CallLayer, Rope, call_layer, layer_call
+from shoal.node.trainer.options import TrainerOptions
 
 NORM_EPSILON = 1e-6
 INIT_STD = 0.02
-
-Rope = tuple[Tensor, Tensor]  # cosines and sines, see `rotations`
 
 
 def build(spec: ModelSpec, seed: int) -> Llama:
@@ -50,7 +50,7 @@ def skeleton(spec: ModelSpec) -> Llama:
         return Llama(spec)
 
 
-class Llama(nn.Module):
+class Llama(TrainedModel):
     """Tokens in, logits over the next token out."""
 
     def __init__(self, spec: ModelSpec) -> None:
@@ -69,6 +69,10 @@ class Llama(nn.Module):
         logits = self(tokens[:, :-1])
         return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
+    def arrange(self, options: TrainerOptions) -> None:
+        """See TrainedModel."""
+        self.model.call_layer = layer_call(options)
+
 
 class Decoder(nn.Module):
     """The embedding, the layers and the last norm."""
@@ -79,7 +83,7 @@ class Decoder(nn.Module):
         self.embed_tokens = nn.Embedding(spec.vocab, spec.dim)
         self.layers = nn.ModuleList(Layer(spec) for _ in range(spec.layers))
         self.norm = RMSNorm(spec.dim)
-        self.call_layer: CallLayer = call_layer  # a trainer may have another way (trainer/layers.py)
+        self.call_layer: CallLayer = call_layer  # until `arrange` chooses another
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embed_tokens(tokens)  # (B, T, D)
@@ -104,15 +108,6 @@ class Layer(nn.Module):
         x = x + self.self_attn(self.input_layernorm(x), rope)
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out  # (B, T, D)
-
-
-CallLayer = Callable[[nn.Module, Tensor, Rope], Tensor]
-
-
-def call_layer(layer: nn.Module, x: Tensor, rope: Rope) -> Tensor:
-    """The layer as it is written."""
-    out: Tensor = layer(x, rope)
-    return out
 
 
 class Attention(nn.Module):

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shoal.node.layout import Layout
 from shoal.node.manifest import Manifest
 from shoal.node.methods.method import PARAMETERS, Answer, Vectors
 from shoal.node.methods.registry import method_of, shape_of
 from shoal.node.methods.timetable import Timetable
-from shoal.node.model import build
+from shoal.node.models import registry
 from shoal.node.shm import FloatArray
 from shoal.node.state import CommittedState, Lease, Snapshot
 from shoal.node.worker_messages import Range
@@ -161,9 +160,10 @@ def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _initial(manifest: Manifest) -> CommittedState:
-    model = build(manifest.model, manifest.seed)
-    layout = Layout.of(model)
-    agreed, _ = method_of(manifest, layout).begin(layout.read(model))
+    layout, weights = registry.layout_of(manifest.model), registry.initial(manifest)
+    if weights is None:  # what the run begins with is downloaded, or was made by its founder
+        weights = torch.zeros(layout.size)
+    agreed, _ = method_of(manifest, layout).begin(weights)
     return CommittedState(shape_of(manifest, layout), agreed)
 
 

@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shoal.node.manifest import Manifest, ModelSpec
+from shoal.node.manifest import Manifest
+from shoal.node.model_spec import AnyModel, HfSpec
 
 MIB = 1 << 20
 FLOAT = 4  # bytes
@@ -35,6 +36,7 @@ NODE_BASE = 410 * MIB  # a daemon in a run of no parameters: Python, torch, libp
 WORKER_BASE = 360 * MIB  # a worker with torch, and the text
 VERSIONS = 2  # of the agreed state; a worker is shown the means of as many rounds, if of any
 DATA_COPIES = 3  # of a run's text, while a worker reads it: one by one, joined, and as numbers
+LAYER_WIDTHS = 12 + 5 * 4  # of a library's layer, as if it were ours with an MLP four times as wide; not measured
 KEPT_ROUNDS = 1  # whose bytes a daemon keeps, for those who catch up
 
 
@@ -89,10 +91,15 @@ def requirements(manifest: Manifest, members: int) -> Requirements:
     """Of a member that trains; `members` are those of a round, with us."""
     count, vectors = parameters(manifest.model), vectors_of(manifest)
     mean = VALUE_BYTES[manifest.codec.gather]
+    frozen = FLOAT * manifest.model.frozen if isinstance(manifest.model, HfSpec) else 0
     sent = int(bytes_per_parameter(manifest, members) * count)
     return Requirements(
         NODE_BASE + int(count * (vectors.node * FLOAT + KEPT_ROUNDS * mean)),
-        WORKER_BASE + count * vectors.worker * FLOAT + activations(manifest) + DATA_COPIES * manifest.data.size,
+        WORKER_BASE
+        + count * vectors.worker * FLOAT
+        + frozen
+        + activations(manifest)
+        + DATA_COPIES * manifest.data.size,
         vectors.agreed * count * FLOAT,
         sent,
         sent,
@@ -114,8 +121,10 @@ def bytes_per_parameter(manifest: Manifest, members: int) -> float:
     return (there + back) * (members - 1) / max(1, members) / manifest.method.fragments
 
 
-def parameters(spec: ModelSpec) -> int:
-    """How many the model has."""
+def parameters(spec: AnyModel) -> int:
+    """How many are trained."""
+    if isinstance(spec, HfSpec):
+        return spec.parameters
     kv = spec.dim // spec.heads * spec.kv_heads
     attention = 2 * spec.dim * spec.dim + 2 * spec.dim * kv
     layer = attention + 3 * spec.dim * spec.hidden + 2 * spec.dim
@@ -126,5 +135,7 @@ def activations(manifest: Manifest) -> int:
     """What a step of `batch` sequences holds between forward and backward, without recomputation."""
     spec, method = manifest.model, manifest.method
     tokens = method.batch * spec.context
+    if isinstance(spec, HfSpec):
+        return FLOAT * tokens * (spec.layers * LAYER_WIDTHS * spec.width + 3 * spec.vocab)
     layer = 12 * spec.dim + 5 * spec.hidden  # norms, projections, rotations and residuals; the gated MLP
     return FLOAT * tokens * (spec.layers * layer + 3 * spec.vocab)  # logits, their softmax, its gradient

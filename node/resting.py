@@ -73,7 +73,8 @@ def load_rest(run_folder: Path) -> Rested | None:
         return None
     try:
         rest = Rest.of(_unsealed(folder / MESSAGES, run))
-        checkpoint = load(folder / folder_name(rest.round)) if rest.round else None
+        state = folder / folder_name(rest.round)
+        checkpoint = load(state) if rest.round or state.exists() else None
         if checkpoint is not None and (checkpoint.about.run, checkpoint.about.root) != (run, rest.root.hex()):
             raise LocalError(f"{checkpoint.path} is another state than that of the messages beside it")
     except (ShoalError, OSError) as error:

@@ -78,7 +78,8 @@ class Saving:
         moments = await training.moments() if training is not None and not is_finished else None
         base, members = member.history.base(rest.round, rest.root), rest.made_by.members if rest.made_by else ()
         samples = samples_before(self._manifest) + member.history.samples(rest.round)
-        about = self._about(base, members, samples, moments) if rest.round else None  # round 0 is made of the seed
+        # round 0 is made of the seed, unless it is the founder's
+        about = self._about(base, members, samples, moments) if rest.round or self._manifest.origin else None
         try:
             with self._state.lease(rest.root) as snapshot:
                 await asyncio.to_thread(save_rest, self._folder, rest, about, snapshot, moments)

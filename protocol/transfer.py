@@ -25,7 +25,7 @@ from shoal.protocol.context import View
 from shoal.protocol.donor import Donor, Store, state_root
 from shoal.protocol.effects import Effect, Event, Send, Tell, Timer, Wake
 from shoal.protocol.history import History
-from shoal.protocol.ids import Digest, PeerId, content_hash
+from shoal.protocol.ids import NO_DIGEST, Digest, PeerId, content_hash
 from shoal.protocol.messages.transfer import Chain, GetChain, GetState, GetStateChunk, StateChunk, StateIs
 from shoal.protocol.roster import Base
 from shoal.protocol.view import nearest
@@ -184,7 +184,7 @@ class Transfer:
 
         def round_of(peer: PeerId) -> int:
             status = self._view.status(peer)
-            return status.round if status is not None else -1
+            return status.round if status is not None and (status.round or status.root != NO_DIGEST) else -1
 
         ahead = [peer for peer in self._view.alive() if self._useful(round_of(peer))]
         if all(peer in self._liars for peer in ahead):

@@ -46,7 +46,7 @@ class About(Spec):
     format: Literal[1] = 1
     run: Named
     name: str
-    round: Annotated[int, Field(ge=1, le=2**53)]
+    round: Count
     history: Named
     root: Named  # of the state
     samples: Count  # tokens behind the state

@@ -22,7 +22,7 @@ from shoal.node.layout import Layout
 from shoal.node.logs import warn
 from shoal.node.manifest import Manifest
 from shoal.node.methods.registry import method_of, shape_of
-from shoal.node.model import skeleton
+from shoal.node.models.registry import layout_of
 from shoal.node.moments import moments_size
 from shoal.node.shm import FloatArray
 from shoal.node.state import CommittedState, read_back
@@ -55,7 +55,7 @@ def load(path: Path) -> Checkpoint:
         if _hash(path / name) != facts.blake3:
             raise LocalError(f"{path / name} is damaged: its bytes are not those that were written")
     manifest = about.decoded_manifest()
-    layout = Layout.of(skeleton(manifest.model))
+    layout = layout_of(manifest.model)
     shape, private = shape_of(manifest, layout), method_of(manifest, layout).keeps
     if missing := _expected(shape, about, private) - about.files.keys():
         raise LocalError(f"{path / ABOUT} does not name {', '.join(sorted(missing))}")

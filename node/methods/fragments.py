@@ -7,7 +7,6 @@ cut: one fragment holds all. A fragment travels as one vector of its numbers, in
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -15,8 +14,7 @@ import torch
 from torch import Tensor
 
 from shoal.node.layout import Layout, Place
-
-_LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")  # model.layers.3.mlp.up_proj.weight
+from shoal.node.tensors import layer_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +57,6 @@ def fragments(layout: Layout, strides: int) -> tuple[Fragment, ...]:
         layer = layer_of(place.name)
         dealt[strides if layer is None else layer % strides].append(place)
     return tuple(Fragment(_merged(places)) for places in dealt if places)
-
-
-def layer_of(name: str) -> int | None:
-    """The number of the layer that a tensor belongs to, from 0; None if to none."""
-    found = _LAYER.search(name)
-    return int(found[1]) if found else None
 
 
 def fragment_bytes(parts: Iterable[Fragment], value_bytes: float = 4) -> tuple[float, ...]:

@@ -21,6 +21,6 @@ def flops_per_token(spec: ModelSpec) -> int:
     return 6 * weights + 12 * spec.layers * spec.dim * spec.context
 
 
-def utilization(spec: ModelSpec, tokens_per_second: float, peak: float | None) -> float | None:
-    """MFU on a device that can do `peak` operations a second; None where that is not known."""
-    return flops_per_token(spec) * tokens_per_second / peak if peak else None
+def utilization(flops: int, tokens_per_second: float, peak: float | None) -> float | None:
+    """MFU of training that takes `flops` a token, on a device that can do `peak` a second; None if that is not known."""
+    return flops * tokens_per_second / peak if peak else None

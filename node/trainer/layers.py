@@ -6,12 +6,22 @@ time that compiling the whole takes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from shoal.node.model import CallLayer, Rope, call_layer
 from shoal.node.trainer.options import TrainerOptions
+
+Rope = tuple[Tensor, Tensor]  # cosines and sines, see node/model.py
+CallLayer = Callable[[nn.Module, Tensor, Rope], Tensor]
+
+
+def call_layer(layer: nn.Module, x: Tensor, rope: Rope) -> Tensor:
+    """The layer as it is written."""
+    out: Tensor = layer(x, rope)
+    return out
 
 
 def layer_call(options: TrainerOptions) -> CallLayer:

@@ -12,21 +12,21 @@ import torch
 from torch import Tensor, nn
 
 from shoal.node.method_spec import MethodSpec
-from shoal.node.model import Llama
+from shoal.node.models.kind import TrainedModel
 from shoal.protocol.errors import LocalError
 
 MUON_MOMENTUM = 0.95  # Jordan's
 
 
-def make_optimizers(model: Llama, spec: MethodSpec, device: torch.device) -> tuple[torch.optim.Optimizer, ...]:
+def make_optimizers(model: TrainedModel, spec: MethodSpec, device: torch.device) -> tuple[torch.optim.Optimizer, ...]:
     """Those of the manifest's method, each for weights of its own; LocalError if this torch does not have them."""
     if spec.optimizer == "adamw":
-        return (adamw(list(model.parameters()), spec, device, recorded=device.type == "cuda"),)
+        return (adamw([weight for _, weight in model.trained()], spec, device, recorded=device.type == "cuda"),)
     if not hasattr(torch.optim, "Muon"):
         raise LocalError(f"the run trains with Muon, which torch {torch.__version__} lacks: upgrade it to 2.9 or newer")
-    matrices = [each for each in model.model.layers.parameters() if each.ndim == 2]
+    matrices = model.matrices()
     chosen = set(matrices)
-    rest = [each for each in model.parameters() if each not in chosen]
+    rest = [weight for _, weight in model.trained() if weight not in chosen]
     muon = torch.optim.Muon(
         matrices,
         lr=spec.inner_lr,

@@ -21,9 +21,8 @@ from torch import Tensor
 
 from shoal.node.device import device_name, mixed_precision
 from shoal.node.logs import warn
-from shoal.node.model import Llama
+from shoal.node.models.kind import TrainedModel
 from shoal.node.recorded_step import NotRecordedError, RecordedStep
-from shoal.node.trainer.layers import layer_call
 from shoal.node.trainer.memory import is_out_of_memory, make_room
 from shoal.node.trainer.optimizers import can_be_recorded
 from shoal.node.trainer.options import TrainerOptions
@@ -37,7 +36,7 @@ class Stepper:
 
     def __init__(
         self,
-        model: Llama,
+        model: TrainedModel,
         optimizers: tuple[torch.optim.Optimizer, ...],
         clip: float,
         device: torch.device,
@@ -57,7 +56,7 @@ class Stepper:
         """Forget what was recorded or begun: the optimizers' state was replaced, or a step has failed."""
         for optimizer in self._optimizers:
             optimizer.zero_grad()
-        self._model.model.call_layer = layer_call(self.options)
+        self._model.arrange(self.options)
         self._run = self._runner()
 
     def step(self, tokens: Tensor) -> Tensor:
@@ -112,7 +111,7 @@ class Stepper:
 
     def _runner(self) -> Callable[[Tensor], Tensor]:
         """What makes a step with tokens from the CPU."""
-        if self._device.type == "cuda" and can_be_recorded(self._optimizers):
+        if self._device.type == "cuda" and self._model.can_be_recorded and can_be_recorded(self._optimizers):
             return RecordedStep(self._update, self._device)
         return lambda tokens: self._update(tokens.to(self._device))
 

@@ -29,7 +29,7 @@ from shoal.node.layout import Layout
 from shoal.node.manifest import load_manifest
 from shoal.node.methods.method import PARAMETERS
 from shoal.node.methods.registry import shape_of
-from shoal.node.model import build
+from shoal.node.models.registry import build
 from shoal.node.state_file import load_state
 from shoal.protocol.errors import LocalError
 
@@ -52,7 +52,7 @@ def corpus(*data: str) -> dict[str, Any]:
 def validate(manifest_file: str, state: str, device: str, *data: str) -> dict[str, Any]:
     """The validation loss of a state, how many parameters it has, and a text that a trained one writes."""
     manifest = load_manifest(Path(manifest_file))
-    model = build(manifest.model, manifest.seed)
+    model = build(manifest)
     layout = Layout.of(model)
     if state != INITIAL:
         layout.load(load_state(Path(state), shape_of(manifest, layout)).current.vectors[PARAMETERS], model)

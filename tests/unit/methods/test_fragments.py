@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from shoal.node.layout import Layout
 from shoal.node.manifest import ModelSpec
-from shoal.node.methods.fragments import Fragment, fragment_bytes, fragments, layer_of
+from shoal.node.methods.fragments import Fragment, fragment_bytes, fragments
 from shoal.node.model import skeleton
+from shoal.node.tensors import layer_of
 
 TOY = Layout({"e": (3,), "layers.0.a": (2,), "layers.0.b": (2,), "layers.1.a": (4,), "layers.2.a": (4,), "norm": (1,)})
 EQUAL = Layout({f"layers.{each}.weight": (5, 2) for each in range(12)})

@@ -29,8 +29,8 @@ def test_an_embedding_that_is_only_looked_up_costs_nothing() -> None:
 
 
 def test_utilization_is_what_is_needed_by_what_is_possible() -> None:
-    assert utilization(ModelSpec(), 1000.0, 4 * 1000.0 * BUILT_IN) == 0.25
-    assert utilization(ModelSpec(), 1000.0, None) is None
+    assert utilization(BUILT_IN, 1000.0, 4 * 1000.0 * BUILT_IN) == 0.25
+    assert utilization(BUILT_IN, 1000.0, None) is None
 
 
 @pytest.mark.parametrize(("name", "peak"), [("NVIDIA H100 80GB HBM3", 989e12), ("NVIDIA GeForce RTX 4090", 165.2e12)])

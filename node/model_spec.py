@@ -1,0 +1,188 @@
+"""A manifest's `[model]`: what is trained, as data. `name` says of which kind it is; see node/models/.
+
+- `llama`: Shoal's own decoder, in a handful of numbers.
+- `hf`: any causal language model that Hugging Face's transformers builds from a config. Whoever founds the run has the
+  rest filled in (node/models/naming.py): which tensors there are. A config is data: what would name code is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+
+from shoal.node.explain import UNKNOWN_NAME
+from shoal.node.spec import HexDigest, Spec
+from shoal.node.tensors import TensorGroup, check_size, expand, layer_of, total
+
+MAX_CONFIG = 24 << 10  # characters: a manifest has 64 KiB in all
+MAX_NESTING = 6
+MAX_REPEATS = 1024  # of what a config counts: a stranger's must not keep a machine building for ever
+COUNTS = ("layer", "expert", "block", "depth")  # in keys whose numbers are how often something is built
+ABOUT_FILES = {"_name_or_path", "transformers_version", "torch_dtype", "dtype"}  # what a run does not depend on
+REFUSED = {  # keys that name code, or numbers that are not fp32
+    *("auto_map", "custom_pipelines", "_attn_implementation", "attn_implementation", "_experts_implementation"),
+    *("quantization_config", "compression_config", "use_pretrained_backbone", "backbone"),
+}
+
+FILLED_IN = ("vocab", "tensors", "frozen", "base")  # by the founder's node
+
+Context = Annotated[int, Field(ge=8, le=131_072)]
+
+
+class ModelSpec(Spec):
+    """A Llama-shaped decoder over `vocab` tokens."""
+
+    name: Literal["llama"] = "llama"
+    vocab: Annotated[int, Field(ge=2, le=1_000_000)] = 256
+    dim: Annotated[int, Field(ge=8, le=65_536)] = 128
+    layers: Annotated[int, Field(ge=1, le=512)] = 4
+    heads: Annotated[int, Field(ge=1, le=512)] = 4
+    kv_heads: Annotated[int, Field(ge=1, le=512)] = 2
+    hidden: Annotated[int, Field(ge=8, le=262_144)] = 384
+    context: Context = 128
+    rope_theta: Annotated[float, Field(gt=1)] = 10_000.0
+    tied: bool = True
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> ModelSpec:
+        if self.dim % self.heads or self.heads % self.kv_heads or (self.dim // self.heads) % 2:
+            raise ValueError("dim must be a multiple of 2 * heads, and heads a multiple of kv_heads")
+        return self
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is left for the founder's node to fill in."""
+        return True
+
+    def is_of(self, other: object) -> bool:
+        """Whether this is `other` but for what was filled in."""
+        return self == other
+
+
+class LoraSpec(Spec):
+    """Low-rank adapters (Hu et al., arXiv 2106.09685) on the `targets`: only they are trained, and averaged."""
+
+    rank: Annotated[int, Field(ge=1, le=4096)] = 8
+    alpha: Annotated[float, Field(gt=0, le=65_536)] = 16.0
+    base: Literal["weights", "seed"] = "weights"  # a folder of each node's, or what the manifest's seed gives
+    targets: Annotated[
+        tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,100}$")], ...], Field(min_length=1, max_length=64)
+    ]
+
+
+class HfSpec(Spec):
+    """A causal language model of transformers; what is below the line is filled in for whoever founds the run."""
+
+    name: Literal["hf"]
+    config: Annotated[str, Field(max_length=MAX_CONFIG)]  # JSON, canonical; in TOML also a table
+    context: Context = 128
+    lora: LoraSpec | None = None
+    # ----
+    vocab: Annotated[int, Field(ge=0, le=4_000_000)] = 0
+    tensors: tuple[TensorGroup, ...] = ()  # that are trained, in the order of the flat vector
+    frozen: Annotated[int, Field(ge=0, le=1 << 40)] = 0  # parameters that are not
+    base: HexDigest = ""  # of the frozen weights: who trains must have these
+
+    @field_validator("config", mode="before")
+    @classmethod
+    def _canonical(cls, value: Any) -> str:
+        return canonical_config(value)
+
+    @model_validator(mode="after")
+    def _can_be(self) -> HfSpec:
+        if self.lora is None and (self.frozen or self.base):
+            raise ValueError("frozen weights come with lora")
+        check_size(self.tensors)
+        return self
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is left for the founder's node to fill in."""
+        return bool(self.tensors)
+
+    def is_of(self, other: object) -> bool:
+        """Whether this is `other` but for what was filled in."""
+        empty = {name: HfSpec.model_fields[name].default for name in FILLED_IN}
+        return self.model_copy(update=empty) == other
+
+    @property
+    def layers(self) -> int:
+        """How many layers its tensors are of."""
+        return len({layer_of(name) for name, _ in expand(self.tensors)} - {None})
+
+    @property
+    def parameters(self) -> int:
+        """How many are trained."""
+        return total(self.tensors)
+
+    @property
+    def width(self) -> int:
+        """How wide the stream between layers is, by the commonest of the names that configs have for it."""
+        table = self.table
+        widths = (table.get(key) for key in ("hidden_size", "n_embd", "d_model", "dim"))
+        return next((each for each in widths if isinstance(each, int)), 1024)
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """The config."""
+        table: dict[str, Any] = json.loads(self.config)
+        return table
+
+
+def canonical_config(value: Any) -> str:
+    """The JSON of a config, which is JSON or a table, without what the run does not depend on; ValueError if refused."""
+    if isinstance(value, str):
+        if not value.lstrip().startswith("{"):
+            raise ValueError(f"{value[:80]!r} is no config: it is a table, JSON, or the path of a config.json")
+        if len(value) > MAX_CONFIG:
+            raise ValueError(f"a config has at most {MAX_CONFIG:,} characters")
+        try:
+            value = json.loads(value)
+        except RecursionError as error:
+            raise ValueError("the config is nested too deeply") from error
+    if not isinstance(value, Mapping):
+        raise ValueError("a config is a table, or JSON")
+    kept = {key: each for key, each in value.items() if key not in ABOUT_FILES}
+    for key, each in _keys(kept):
+        _check(key, each)
+    if not isinstance(kept.get("model_type"), str):
+        raise ValueError("the config needs a model_type, such as llama or gpt2")
+    return json.dumps(kept, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _check(key: str, value: Any) -> None:
+    if key in REFUSED and value not in (None, False):
+        raise ValueError(f"`{key}` is not for configs of runs: it names code, or other numbers than fp32")
+    if isinstance(value, int) and any(word in key for word in COUNTS) and value > MAX_REPEATS:
+        raise ValueError(f"`{key}` is {value}, and at most {MAX_REPEATS} here")
+
+
+def _keys(table: Mapping[str, Any], depth: int = 1) -> Iterator[tuple[str, Any]]:
+    """All keys at any depth; ValueError if too deep."""
+    if depth > MAX_NESTING:
+        raise ValueError("the config is nested too deeply")
+    for key, value in table.items():
+        yield key, value
+        for each in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(each, Mapping):
+                yield from _keys(each, depth + 1)
+
+
+def _kind(table: Any) -> str | None:
+    """The name in a table, or in what was made of it; the default's where there is none, or no table."""
+    name = table.get("name", "llama") if isinstance(table, Mapping) else getattr(table, "name", "llama")
+    return name if name in KINDS else None
+
+
+KINDS = ("llama", "hf")
+AnyModel = Annotated[
+    Annotated[ModelSpec, Tag("llama")] | Annotated[HfSpec, Tag("hf")],
+    Discriminator(
+        _kind,
+        custom_error_type=UNKNOWN_NAME,
+        custom_error_message=f"must be one of {', '.join(KINDS)}",
+    ),
+]

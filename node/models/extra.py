@@ -1,0 +1,78 @@
+"""Libraries that only some runs need: imported when they are, and asked for in one sentence where they are missing.
+
+Nothing here, and nothing that imports this, loads them before they are used: the command line and a daemon that keeps a
+run's state do without.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from types import ModuleType
+
+from shoal.protocol.errors import LocalError
+
+INSTALL = "pip install 'shoal[hf]'"
+
+
+def transformers() -> ModuleType:
+    """Hugging Face's transformers; LocalError if it is not installed. It asks nobody about what is used."""
+    _quiet()
+    try:
+        import transformers as found
+    except ImportError as error:
+        raise missing("transformers", "models of kind hf") from error
+    found.utils.logging.disable_progress_bar()
+    found.utils.logging.set_verbosity_error()
+    return found
+
+
+def peft() -> ModuleType:
+    """Hugging Face's peft; LocalError if it is not installed."""
+    transformers()
+    try:
+        import peft as found
+    except ImportError as error:
+        raise missing("peft", "LoRA adapters") from error
+    return found
+
+
+def tokenizers() -> ModuleType:
+    """Hugging Face's tokenizers; LocalError if it is not installed."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # a worker has the threads that its owner gave it
+    try:
+        import tokenizers as found
+    except ImportError as error:
+        raise missing("tokenizers", "tokenizers") from error
+    return found
+
+
+def parquet() -> ModuleType:
+    """pyarrow's reader of parquet; LocalError if it is not installed."""
+    try:
+        import pyarrow.parquet as found
+    except ImportError as error:
+        raise missing("pyarrow", "parquet files") from error
+    return found
+
+
+def datasets() -> ModuleType:
+    """Hugging Face's datasets; LocalError if it is not installed."""
+    _quiet()
+    try:
+        import datasets as found
+    except ImportError as error:
+        raise missing("datasets", "streamed datasets") from error
+    with suppress(AttributeError):
+        found.disable_progress_bars()
+    return found
+
+
+def missing(package: str, what: str) -> LocalError:
+    """What to say where a package is not there."""
+    return LocalError(f"this machine lacks {package}, which {what} need: install it with {INSTALL}")
+
+
+def _quiet() -> None:
+    """Before huggingface_hub is imported, which reads these once: no telemetry."""
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")

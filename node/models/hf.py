@@ -1,0 +1,201 @@
+"""Any causal language model that transformers builds from a config, with its own names for the weights.
+
+Rules:
+- Configs only, never code from anywhere: `trust_remote_code` is never passed, and what a config could name is refused
+  in model_spec.py.
+- All is fp32; which weights there are is the manifest's word, and a library that makes others of the config is told of.
+- A tied weight is one weight, under its first name. Buffers are the config's, and nobody exchanges them.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from shoal.node.layout import Layout
+from shoal.node.model_spec import HfSpec
+from shoal.node.models import extra
+from shoal.node.models.kind import TrainedModel
+from shoal.node.tensors import Shapes, expand, first_difference
+from shoal.node.trainer.options import TrainerOptions
+from shoal.protocol.errors import LocalError
+
+
+class HfModel(TrainedModel):
+    """A transformers model as what is trained here. It draws random numbers if its config has dropout."""
+
+    can_be_recorded = False  # many look at values on the CPU in the middle of a step
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits (B, T, V) for `tokens` (B, T)."""
+        logits: Tensor = self.network(input_ids=tokens).logits
+        return logits
+
+    def loss(self, tokens: Tensor) -> Tensor:
+        """See TrainedModel; in training, with what a mixture of experts wants added for the balance of its router."""
+        out = self.network(input_ids=tokens[:, :-1])
+        loss = F.cross_entropy(out.logits.flatten(0, 1), tokens[:, 1:].flatten())
+        balance = getattr(out, "aux_loss", None)
+        if self.training and isinstance(balance, Tensor):
+            loss = loss + self._config.router_aux_loss_coef * balance
+        return loss
+
+    def arrange(self, options: TrainerOptions) -> None:
+        """See TrainedModel."""
+        if options.recompute and not getattr(self.network, "supports_gradient_checkpointing", False):
+            raise LocalError(
+                f"models of type {self._config.model_type} cannot recompute activations: use --micro-batch"
+            )
+        if options.recompute:
+            with quietly():
+                self.network.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        elif getattr(self.network, "is_gradient_checkpointing", False):
+            self.network.gradient_checkpointing_disable()
+        for layer in _layers(self.network) if options.compiled else ():
+            layer.compile(dynamic=False)
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
+        """As the network names them, not as ours."""
+        return self.network.named_parameters(prefix, recurse, remove_duplicate)
+
+    @property
+    def _config(self) -> Any:
+        return self.network.config
+
+
+class HfKind:
+    """See kind.py. The weights are the founder's, and the origin of its run: see naming.py."""
+
+    def shapes(self, spec: HfSpec) -> Shapes:
+        """As the manifest has them: for this, nothing is built and nothing needs to be installed."""
+        return dict(expand(spec.tensors))
+
+    def build(self, spec: HfSpec, seed: int, weights: Sequence[Path] = ()) -> TrainedModel:
+        """LocalError if the transformers that is installed makes other tensors of the config."""
+        model = fresh(spec, seed, weights)
+        if spec.is_complete:
+            ours = {place.name: place.shape for place in Layout.of(model)}
+            if difference := first_difference(ours, self.shapes(spec)):
+                version = extra.transformers().__version__
+                raise LocalError(
+                    f"transformers {version} makes another model of the run's config than its founder's did: "
+                    f"{difference}. Install the version that the founder has"
+                )
+        return model
+
+    def flops_per_token(self, spec: HfSpec) -> int:
+        """6 N for what is trained and 4 for what is frozen, whose gradients nobody needs; attention is left out.
+
+        Embeddings count as if they were multiplied: a config does not say which matrix is one.
+        """
+        return 6 * spec.parameters + 4 * spec.frozen
+
+    def write_config(self, spec: HfSpec, folder: Path) -> None:
+        """The config with the name of its class, which transformers looks for."""
+        if spec.lora is not None:
+            from shoal.node.models.lora import write_adapter_config
+
+            write_adapter_config(spec, folder)
+            return
+        network = skeleton(spec)
+        network.config.architectures = [type(network).__name__]
+        table = network.config.to_dict() | {"dtype": "float32"}
+        (folder / "config.json").write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
+
+
+def fresh(spec: HfSpec, seed: int, weights: Sequence[Path] = ()) -> HfModel:
+    """The model as transformers initialises it from `seed`: to the same bits on this machine, hardly on every other."""
+    if spec.lora is not None:
+        from shoal.node.models.lora import adapted
+
+        return adapted(spec, seed, weights)
+    return HfModel(network_of(spec, seed))
+
+
+def network_of(spec: HfSpec, seed: int) -> nn.Module:
+    """transformers' model on the CPU, in fp32."""
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(seed)
+        return _from_config(spec)
+
+
+def skeleton(spec: HfSpec) -> nn.Module:
+    """transformers' model without numbers."""
+    with torch.device("meta"):
+        return _from_config(spec)
+
+
+def network_from(spec: HfSpec, folder: Path) -> nn.Module:
+    """transformers' model on the CPU, in fp32, with the weights of a local folder; LocalError unless all are there."""
+    automatic = extra.transformers().AutoModelForCausalLM
+    if not any(folder.glob("*.safetensors")):
+        raise LocalError(f"{folder} has no safetensors")
+    with quietly(), _named(f"cannot load {folder} by the run's config"):
+        network, about = automatic.from_pretrained(
+            folder,
+            config=_config(spec),
+            dtype=torch.float32,
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    lacking = [*about["missing_keys"], *(str(each[0]) for each in about["mismatched_keys"])]
+    if lacking:
+        raise LocalError(f"{folder} does not hold the run's {sorted(lacking)[0]}")
+    network.train()
+    return cast(nn.Module, network)
+
+
+def _from_config(spec: HfSpec) -> nn.Module:
+    automatic = extra.transformers().AutoModelForCausalLM
+    with quietly(), _named("cannot build a causal model of the run's config"):
+        network: nn.Module = automatic.from_config(_config(spec), dtype=torch.float32)
+    return network
+
+
+def _config(spec: HfSpec) -> Any:
+    table = spec.table
+    with quietly(), _named("does not understand the run's config"):
+        config = extra.transformers().AutoConfig.for_model(table.pop("model_type"), **table)
+        config.use_cache = False
+    return config
+
+
+def _layers(network: nn.Module) -> Iterator[nn.Module]:
+    """The longest list of modules in it: its layers, which are compiled one by one."""
+    lists = [module for module in network.modules() if isinstance(module, nn.ModuleList)]
+    return iter(max(lists, key=len, default=()))
+
+
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    """Whatever a library makes of a stranger's numbers, in a sentence."""
+    try:
+        yield
+    except LocalError:
+        raise
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise LocalError(f"transformers {extra.transformers().__version__} {what}: {reason}") from error
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """What libraries warn of in their own code is nothing that a node's owner could change."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

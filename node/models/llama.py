@@ -1,0 +1,69 @@
+"""Shoal's own decoder (node/model.py), as one kind of model among others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from shoal.node.layout import Layout
+from shoal.node.model import INIT_STD, NORM_EPSILON, Llama, build, skeleton
+from shoal.node.model_spec import ModelSpec
+from shoal.node.tensors import Shapes
+from shoal.node.trainer.flops import flops_per_token
+
+END_OF_TEXT = 0  # corpus.py ends each text with this byte
+
+
+class LlamaKind:
+    """Nothing is downloaded, and nothing needed but torch: the seed gives the weights, to the bit."""
+
+    def shapes(self, spec: ModelSpec) -> Shapes:
+        """See kind.py."""
+        return {place.name: place.shape for place in Layout.of(skeleton(spec))}
+
+    def build(self, spec: ModelSpec, seed: int, weights: Sequence[Path] = ()) -> Llama:
+        """See kind.py."""
+        return build(spec, seed)
+
+    def flops_per_token(self, spec: ModelSpec) -> int:
+        """See kind.py."""
+        return flops_per_token(spec)
+
+    def write_config(self, spec: ModelSpec, folder: Path) -> None:
+        """There is no tokenizer to write: token 0, which ends a text, is all that generating needs to know."""
+        _write(folder / "config.json", config(spec))
+        _write(folder / "generation_config.json", {"eos_token_id": END_OF_TEXT, "pad_token_id": END_OF_TEXT})
+
+
+def config(spec: ModelSpec) -> dict[str, Any]:
+    """The model as a LlamaConfig."""
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": spec.vocab,
+        "hidden_size": spec.dim,
+        "intermediate_size": spec.hidden,
+        "num_hidden_layers": spec.layers,
+        "num_attention_heads": spec.heads,
+        "num_key_value_heads": spec.kv_heads,
+        "head_dim": spec.dim // spec.heads,
+        "max_position_embeddings": spec.context,
+        "rms_norm_eps": NORM_EPSILON,
+        "rope_theta": spec.rope_theta,
+        "rope_scaling": None,
+        "tie_word_embeddings": spec.tied,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "initializer_range": INIT_STD,
+        "bos_token_id": None,
+        "eos_token_id": END_OF_TEXT,
+        "pad_token_id": END_OF_TEXT,
+        "torch_dtype": "float32",
+    }
+
+
+def _write(path: Path, table: dict[str, Any]) -> None:
+    path.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,109 @@
+"""LoRA adapters on a model of transformers, through peft: the base stands still, and only adapters are exchanged.
+
+The base is a folder of safetensors on each machine (`shoal node start --weights FOLDER`), or what the manifest's seed
+gives. Either way the manifest names the hash of its numbers, so that all members' adapters are for the very same base.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from blake3 import blake3
+from torch import nn
+
+from shoal.node.checkpoint.about import MODEL
+from shoal.node.model_spec import HfSpec, LoraSpec
+from shoal.node.models import extra
+from shoal.node.models.hf import HfModel, network_from, network_of, quietly
+from shoal.protocol.errors import LocalError
+
+ADAPTERS = "adapter_model.safetensors"  # peft's name of the file
+OURS = ".default"  # what peft calls the only set of adapters, in modules but not in files
+
+
+class LoraModel(HfModel):
+    """A base with adapters, by the names that peft's files have."""
+
+    def __init__(self, network: nn.Module, base: str) -> None:
+        super().__init__(network)
+        self.base = base  # the digest of what stands still
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
+        """As in the file of adapters."""
+        for name, weight in super().named_parameters(prefix, recurse, remove_duplicate):
+            yield name.replace(f".lora_A{OURS}.", ".lora_A.").replace(f".lora_B{OURS}.", ".lora_B."), weight
+
+
+def adapted(spec: HfSpec, seed: int, weights: Sequence[Path] = ()) -> LoraModel:
+    """The base with fresh adapters; LocalError if this machine has not the base that the manifest names."""
+    assert spec.lora is not None
+    base, digest = _base(spec, spec.lora, seed, weights)
+    with torch.random.fork_rng(devices=()), quietly():
+        torch.manual_seed(seed)
+        try:
+            return LoraModel(extra.peft().get_peft_model(base, _settings(spec.lora)), digest)
+        except ValueError as error:
+            raise LocalError(f"no adapters for the targets {', '.join(spec.lora.targets)}: {error}") from error
+
+
+def base_digest(network: nn.Module) -> str:
+    """The hash, in hex, of a base's weights as fp32: of what is computed with, whatever files it came in."""
+    hasher = blake3(derive_key_context="shoal v1 frozen weights", max_threads=blake3.AUTO)
+    for name, weight in sorted(network.named_parameters()):
+        head = f"{name} {list(weight.shape)}".encode()
+        hasher.update(len(head).to_bytes(4, "little") + head)
+        hasher.update(weight.detach().float().contiguous().reshape(-1).numpy().data.cast("B"))
+    return str(hasher.hexdigest())
+
+
+def write_adapter_config(spec: HfSpec, folder: Path) -> None:
+    """Make `folder`, which holds the adapters as a model, one that peft opens on top of the base."""
+    assert spec.lora is not None
+    (folder / MODEL).rename(folder / ADAPTERS)
+    settings = _settings(spec.lora)
+    settings.inference_mode = True
+    settings.save_pretrained(folder)
+
+
+def _base(spec: HfSpec, lora: LoraSpec, seed: int, weights: Sequence[Path]) -> tuple[nn.Module, str]:
+    """The base, and its digest."""
+    if lora.base == "seed":
+        network = network_of(spec, seed)
+        if spec.base not in ("", found := base_digest(network)):
+            raise LocalError(
+                "this machine's torch or transformers makes other weights of the run's seed than its founder's: install "
+                "the founder's versions"
+            )
+        return network, found
+    obstacles = []
+    for folder in weights:
+        try:
+            network = network_from(spec, folder)
+        except LocalError as error:
+            obstacles.append(str(error))
+            continue
+        if spec.base in ("", found := base_digest(network)):
+            return network, found
+        obstacles.append(f"{folder} holds other weights")
+    named = f" {spec.base[:8]}" if spec.base else ""
+    reason = f" ({'; '.join(obstacles)})" if obstacles else ""
+    raise LocalError(
+        f"the run's adapters are for base weights{named} that are not here{reason}: start the node with --weights and "
+        "the folder of their safetensors"
+    )
+
+
+def _settings(lora: LoraSpec) -> Any:
+    return extra.peft().LoraConfig(
+        task_type="CAUSAL_LM",
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        target_modules=list(lora.targets),
+        lora_dropout=0.0,
+        bias="none",
+    )

@@ -1,0 +1,76 @@
+"""What a run's founder adds to a manifest whose model its seed alone does not give: the tensors, and the first weights.
+
+The initial weights of a library's model are random numbers of this machine's torch, which another processor or version
+need not make to the same bits. So they are the run's origin: made once, by its founder, named in the manifest by their
+root, and downloaded by all others like those of a run that goes on from a checkpoint. They are of round 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from shoal.node.checkpoint.about import About
+from shoal.node.checkpoint.lineage import going_on
+from shoal.node.checkpoint.read import Checkpoint, load
+from shoal.node.checkpoint.write import write_checkpoint
+from shoal.node.explain import explain
+from shoal.node.home import Home
+from shoal.node.layout import Layout
+from shoal.node.manifest import MAX_MANIFEST, Manifest
+from shoal.node.methods.registry import method_of, shape_of
+from shoal.node.model_spec import HfSpec
+from shoal.node.models.hf import HfModel, fresh
+from shoal.node.models.lora import LoraModel
+from shoal.node.run_facts import first_base
+from shoal.node.state import CommittedState
+from shoal.node.tensors import fold
+from shoal.protocol.errors import LocalError
+from shoal.protocol.ids import PeerId
+
+ORIGIN = "origin"  # the folder within a run's
+
+
+def found(manifest: Manifest, weights: Sequence[Path], home: Home, me: PeerId) -> tuple[Manifest, Checkpoint]:
+    """The whole manifest of a run that begins with fresh weights, and the checkpoint of these, on disk.
+
+    `weights` are folders with frozen weights. LocalError if the model cannot be built here.
+    """
+    assert isinstance(manifest.model, HfSpec)
+    model = fresh(manifest.model, manifest.seed, weights)
+    whole = with_model(manifest, complete(manifest.model, model))
+    layout = Layout.of(model)
+    agreed, _ = method_of(whole, layout).begin(layout.read(model))
+    state = CommittedState(shape_of(whole, layout), agreed)
+    base = first_base(whole, me, state.current.root)
+    about = About.of(whole, base, (), samples=0, peer=me, inner_steps=0)
+    made = Checkpoint(home.runs, about, whole, state.current.shape, agreed, None)
+    manifest = going_on(whole, made)
+    if len(manifest.canonical()) > MAX_MANIFEST:
+        raise LocalError(f"the manifest with all of the model's tensors is larger than {MAX_MANIFEST >> 10} KiB")
+    folder = home.run_folder(manifest.run_id.hex()) / ORIGIN
+    return manifest, load(write_checkpoint(folder, about, state.current, None))
+
+
+def complete(spec: HfSpec, model: HfModel) -> HfSpec:
+    """The table with what the model that was built of it says."""
+    config = model.network.config.get_text_config()
+    longest = getattr(config, "max_position_embeddings", None)
+    if isinstance(longest, int) and spec.context > longest:
+        raise LocalError(f"model.context is {spec.context}, and the config's model sees {longest} tokens at most")
+    tensors = fold({name: tuple(weight.shape) for name, weight in model.trained()})
+    found: dict[str, object] = {"vocab": config.vocab_size, "tensors": tensors}
+    if isinstance(model, LoraModel):
+        still = (weight.numel() for weight in model.parameters() if not weight.requires_grad)
+        found |= {"frozen": sum(still), "base": model.base}
+    return spec.model_copy(update=found)
+
+
+def with_model(manifest: Manifest, spec: HfSpec) -> Manifest:
+    """The manifest with the whole table, looked through anew: now it shows whether the method fits the model."""
+    try:
+        return Manifest.model_validate(manifest.model_dump() | {"model": spec.model_dump()})
+    except ValidationError as error:
+        raise LocalError(f"manifest: {explain(error, Manifest)}") from error

@@ -1,0 +1,56 @@
+"""The kinds of models by name. A kind is imported when it is asked for: some need what others do without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shoal.node.layout import Layout
+from shoal.node.manifest import Manifest
+from shoal.node.model_spec import AnyModel
+from shoal.node.models.kind import Kind, TrainedModel
+from shoal.protocol.errors import LocalError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def kind_of(spec: AnyModel) -> Kind:
+    """The kind of a run's model."""
+    return KINDS[spec.name]()
+
+
+def layout_of(spec: AnyModel) -> Layout:
+    """Where its tensors lie in the vector that members exchange; LocalError if the manifest does not say yet."""
+    if not spec.is_complete:
+        raise LocalError("the manifest does not name the model's tensors: `shoal run create` fills them in")
+    return Layout(kind_of(spec).shapes(spec))
+
+
+def build(manifest: Manifest, weights: Sequence[Path] = ()) -> TrainedModel:
+    """The run's model on the CPU; LocalError if this machine makes another one of it than the run's founder did."""
+    return kind_of(manifest.model).build(manifest.model, manifest.seed, weights)
+
+
+def initial(manifest: Manifest) -> Tensor | None:
+    """The weights that the manifest's seed gives, to the same bits on every machine; None if it gives no such thing."""
+    if manifest.model.name != "llama":
+        return None  # they are those of the founder's machine: the run's origin
+    model = build(manifest)
+    return Layout.of(model).read(model)
+
+
+def _llama() -> Kind:
+    from shoal.node.models.llama import LlamaKind
+
+    return LlamaKind()
+
+
+def _hf() -> Kind:
+    from shoal.node.models.hf import HfKind
+
+    return HfKind()
+
+
+KINDS: Mapping[str, Callable[[], Kind]] = {"llama": _llama, "hf": _hf}
