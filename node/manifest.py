@@ -42,12 +42,13 @@ class NewerProtocol(LocalError):
 
 
 class DataSpec(Spec):
-    """Which text: `stdlib` is the running Python's standard library; `files` is named by its digest.
+    """Which text: `stdlib` is the running Python's standard library; `files` is named by its digest; `own` is no text.
 
-    Whoever founds a run of `files` names it, see node/dataset/: a member that lacks it gets it by its pieces.
+    Whoever founds a run of `files` names it, see node/dataset/: a member that lacks it gets it by its pieces. `own` are
+    the data of members' scripts, of which nobody else knows anything.
     """
 
-    name: Literal["stdlib", "files"] = "stdlib"
+    name: Literal["stdlib", "files", "own"] = "stdlib"
     digest: HexDigest = ""  # of `files`: what every member must have
     pieces: HexDigest = ""  # the root of the tree of its pieces' hashes; empty: only who has the text can be a member
     size: Annotated[int, Field(ge=0, le=2**42)] = 0  # bytes of all its pieces; more, and the tree would be higher
@@ -136,6 +137,14 @@ class Manifest(Spec):
     @model_validator(mode="after")
     def _method_fits(self) -> Manifest:
         """The model has the layers that a method wants to part, and no codec loses for good what a method keeps."""
+        if (self.model.name == "custom") != (self.data.name == "own"):
+            raise ValueError(
+                "a model of kind custom, and only that, comes with data.name own: its scripts have the data"
+            )
+        if self.model.name == "custom" and self.method.name == "ddp":
+            raise ValueError(
+                "ddp steps by AdamW on what all agree on, and a script steps by its own optimizer: use diloco"
+            )
         if self.model.is_complete and (self.method.strides or 0) > self.model.layers:
             raise ValueError(f"method.strides is {self.method.strides}, but the model has {self.model.layers} layers")
         if self.method.name == "sparseloco" and self.codec.scatter not in EXACT_AGAIN:

@@ -93,7 +93,7 @@ class Supply:
         """Whether the data are here, or whether `members` give them; asks these, and downloads nothing."""
         digest = _digest(spec)
         if digest is None:
-            return DataStanding(problem="" if spec.name == "stdlib" or self._paths else "start this node with --data")
+            return DataStanding(problem="" if spec.name != "files" or self._paths else "start this node with --data")
         try:
             if digest not in self._fetches and await self._find(digest, _root(spec)) is not None:
                 return DataStanding()
