@@ -22,10 +22,12 @@ def validation_loss(model: TrainedModel, text: Tensor, context: int) -> float:
     if len(text) < 2:
         raise LocalError("the validation text is empty")
     device = next(model.parameters()).device
-    total = 0.0
+    total, was_training = 0.0, model.training
+    model.eval()  # a library's model may have dropout
     with torch.inference_mode():
         for batch in windows(text, context):
             total += model.loss(batch.long().to(device)).item() * batch[:, 1:].numel()
+    model.train(was_training)
     return total / (len(text) - 1)
 
 

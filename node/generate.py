@@ -21,6 +21,7 @@ def generate(
     generator = torch.Generator().manual_seed(seed)
     device = next(model.parameters()).device
     text = list(prompt)
+    model.eval()
     with torch.inference_mode():
         for _ in range(count):
             logits = model(torch.tensor([text[-context:]], device=device))[0, -1, :BYTES]  # (V)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -66,19 +65,17 @@ class InnerTrainer:
         device: str = "cpu",
         options: TrainerOptions | None = None,
         peak: float | None = None,
-        weights: Sequence[Path] = (),
     ) -> None:
-        """`weights` are folders with frozen weights; `peak` is what the device can do, in operations a second, if that is to be known."""
+        """`peak` is what the device can do, in operations a second, if that is to be known."""
         self.manifest = manifest
         self.text = corpus.train
         self.device = torch.device(device)
-        self.model: TrainedModel = build(manifest, weights).to(self.device)
+        options = options or TrainerOptions()
+        self.model: TrainedModel = build(manifest, options.folders).to(self.device)
         self.layout = Layout.of(self.model)
         self.timetable = timetable_of(manifest, self.layout)
         self.optimizers = make_optimizers(self.model, manifest.method, self.device)
-        self.stepper = Stepper(
-            self.model, self.optimizers, manifest.method.clip, self.device, options or TrainerOptions()
-        )
+        self.stepper = Stepper(self.model, self.optimizers, manifest.method.clip, self.device, options)
         self._peak = peak
 
     def load(self, theta: Tensor) -> None:

@@ -107,6 +107,8 @@ def foreground_argv(settings: NodeSettings) -> list[str]:
     argv += ["--micro-batch", str(settings.trainer.micro_batch)]
     argv += ["--recompute"] if settings.trainer.recompute else []
     argv += ["--compile"] if settings.trainer.compiled else []
+    for folder in settings.trainer.weights:
+        argv += ["--weights", folder]
     argv += ["--checkpoint-every", str(settings.checkpoint_every), "--checkpoint-keep", str(settings.checkpoint_keep)]
     for address in settings.bootstrap:
         argv += ["--bootstrap", address]

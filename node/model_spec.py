@@ -134,7 +134,7 @@ class HfSpec(Spec):
 
 
 def canonical_config(value: Any) -> str:
-    """The JSON of a config, which is JSON or a table, without what the run does not depend on; ValueError if refused."""
+    """The JSON of a config, which is JSON or a table, without what no run depends on; ValueError if it is refused."""
     if isinstance(value, str):
         if not value.lstrip().startswith("{"):
             raise ValueError(f"{value[:80]!r} is no config: it is a table, JSON, or the path of a config.json")

@@ -119,6 +119,8 @@ class NodeSettings:
         )
         for path in self.data:
             _require(path.exists(), f"--data {path} does not exist")
+        for folder in self.trainer.folders:
+            _require(folder.is_dir(), f"--weights {folder} is not a folder")
         if self.create is not None:
             _require(self.create.is_file(), f"--create {self.create} is not a file: name a run's manifest")
         for run in self.join:

@@ -92,15 +92,12 @@ def requirements(manifest: Manifest, members: int) -> Requirements:
     """Of a member that trains; `members` are those of a round, with us."""
     count, vectors = parameters(manifest.model), vectors_of(manifest)
     mean = VALUE_BYTES[manifest.codec.gather]
-    frozen = FLOAT * manifest.model.frozen if isinstance(manifest.model, HfSpec) else 0
+    frozen = manifest.model.frozen if isinstance(manifest.model, HfSpec) else 0
+    held = FLOAT * (count * vectors.worker + frozen)
     sent = int(bytes_per_parameter(manifest, members) * count)
     return Requirements(
         NODE_BASE + int(count * (vectors.node * FLOAT + KEPT_ROUNDS * mean)),
-        WORKER_BASE
-        + count * vectors.worker * FLOAT
-        + frozen
-        + activations(manifest)
-        + DATA_COPIES * manifest.data.size,
+        WORKER_BASE + held + activations(manifest) + DATA_COPIES * manifest.data.size,
         vectors.agreed * count * FLOAT,
         sent,
         sent,

@@ -132,6 +132,8 @@ class Runs:
     async def create(self, manifest_toml: str, train: bool, checkpoint: str = "") -> Answer:
         """Found a run, and be its first member; from the folder of a checkpoint it goes on there."""
         manifest, loaded = await self.data.named(parse_manifest(manifest_toml)), await load_checkpoint(checkpoint)
+        if loaded is None and not manifest.model.is_complete:
+            manifest, loaded = await asyncio.to_thread(self._found, manifest)
         manifest = going_on(manifest, loaded)
         async with self._entering:
             if self.has(manifest.run_id.hex()):
@@ -224,6 +226,14 @@ class Runs:
     def _check_is_new(self, run: str) -> None:
         if self.has(run):
             raise LocalError(f"this node is in the run {run} already")
+
+    def _found(self, manifest: Manifest) -> tuple[Manifest, Checkpoint]:
+        """The rest of a manifest, and the first weights. In a thread: importing what builds the model takes seconds."""
+        if self.has_founded(manifest):
+            raise LocalError(f"this node is in the run '{manifest.name}' already; another seed makes another run")
+        from shoal.node.models.naming import found
+
+        return found(manifest, self._settings.trainer.folders, self._home, self._identity.peer)
 
     def _recall(self, run: str, seeds: Sequence[PeerId]) -> tuple[Introduction, Joined]:
         """What we had been told of a run, and how we were in it."""

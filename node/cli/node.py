@@ -78,6 +78,14 @@ def start(
         bool,
         typer.Option("--compile", envvar="SHOAL_COMPILE", help="Compile the model's layers, if there is a compiler."),
     ] = False,
+    weights: Annotated[
+        list[Path] | None,
+        typer.Option(
+            envvar="SHOAL_WEIGHTS",
+            metavar="FOLDER",
+            help="Base weights for runs of LoRA adapters: a folder of safetensors; may be repeated.",
+        ),
+    ] = None,
     data: Annotated[
         list[Path] | None,
         typer.Option(
@@ -155,7 +163,7 @@ def start(
         port_mapping=not no_port_mapping,
         threads=options.default_threads() if threads is None else threads,
         device=device,
-        trainer=TrainerOptions(micro_batch, recompute, compiled),
+        trainer=TrainerOptions(micro_batch, recompute, compiled, tuple(str(path.absolute()) for path in weights or ())),
         data=tuple(path.absolute() for path in data or ()),
         data_limit=data_limit,
         share_data=not no_share_data,

@@ -16,7 +16,9 @@ from shoal.node.lanes import lane_batch
 from shoal.node.layout import Layout
 from shoal.node.manifest import Manifest
 from shoal.node.model import Llama, build
+from shoal.node.model_spec import ModelSpec
 from shoal.node.schedule import lr_factor
+from shoal.protocol.errors import LocalError
 
 EPSILON = 1e-8  # AdamW's
 
@@ -40,7 +42,8 @@ class Crowd:
         """
         self.manifest, self.workers, self.device = manifest, workers, torch.device(device)
         self._text, self._total, self._lanes = text, steps, lanes
-        self._model: Llama = build(manifest.model, manifest.seed)
+        self._spec = own_decoder(manifest)
+        self._model: Llama = build(self._spec, manifest.seed)
         self.layout = Layout.of(self._model)
         self.weights = self.layout.read(self._model).to(self.device).repeat(workers, 1)
         self._model.to(self.device)
@@ -56,7 +59,7 @@ class Crowd:
     def gradients(self, step: int) -> tuple[Tensor, Tensor]:
         """Each worker's gradient, (M, d), at its weights on its batch of inner step `step` (from 1); its loss, (M,)."""
         tokens = torch.stack([self._batch(worker, step) for worker in range(self.workers)])
-        return many.gradients(self.manifest.model, self.layout, self.weights, tokens.to(self.device))
+        return many.gradients(self._spec, self.layout, self.weights, tokens.to(self.device))
 
     def step(self, step: int, *, together: bool = False) -> Tensor:
         """One inner step of all; their losses, (M,), before it.
@@ -91,6 +94,13 @@ class Crowd:
         own = range(worker * self._lanes, (worker + 1) * self._lanes)
         spec, seed, context = self.manifest.method, self.manifest.seed, self.manifest.model.context
         return torch.cat([lane_batch(self._text, seed, lane, 0, step, spec.batch, context) for lane in own])
+
+
+def own_decoder(manifest: Manifest) -> ModelSpec:
+    """The manifest's model, if it is one that many workers can train in one pass; LocalError if not."""
+    if not isinstance(manifest.model, ModelSpec):
+        raise LocalError(f"the laboratory trains Shoal's own decoder, and no model of kind {manifest.model.name}")
+    return manifest.model
 
 
 def decayed(layout: Layout) -> Tensor:

@@ -8,26 +8,27 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from types import ModuleType
+from typing import Any
 
 from shoal.protocol.errors import LocalError
 
 INSTALL = "pip install 'shoal[hf]'"
 
 
-def transformers() -> ModuleType:
+def transformers() -> Any:
     """Hugging Face's transformers; LocalError if it is not installed. It asks nobody about what is used."""
     _quiet()
     try:
         import transformers as found
     except ImportError as error:
         raise missing("transformers", "models of kind hf") from error
-    found.utils.logging.disable_progress_bar()
-    found.utils.logging.set_verbosity_error()
+    logging: Any = found.utils.logging
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
     return found
 
 
-def peft() -> ModuleType:
+def peft() -> Any:
     """Hugging Face's peft; LocalError if it is not installed."""
     transformers()
     try:
@@ -37,7 +38,7 @@ def peft() -> ModuleType:
     return found
 
 
-def tokenizers() -> ModuleType:
+def tokenizers() -> Any:
     """Hugging Face's tokenizers; LocalError if it is not installed."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # a worker has the threads that its owner gave it
     try:
@@ -47,7 +48,7 @@ def tokenizers() -> ModuleType:
     return found
 
 
-def parquet() -> ModuleType:
+def parquet() -> Any:
     """pyarrow's reader of parquet; LocalError if it is not installed."""
     try:
         import pyarrow.parquet as found
@@ -56,7 +57,7 @@ def parquet() -> ModuleType:
     return found
 
 
-def datasets() -> ModuleType:
+def datasets() -> Any:
     """Hugging Face's datasets; LocalError if it is not installed."""
     _quiet()
     try:

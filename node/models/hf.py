@@ -32,6 +32,7 @@ from shoal.protocol.errors import LocalError
 class HfModel(TrainedModel):
     """A transformers model as what is trained here. It draws random numbers if its config has dropout."""
 
+    network: Any  # transformers' or peft's
     can_be_recorded = False  # many look at values on the CPU in the middle of a step
 
     def __init__(self, network: nn.Module) -> None:
@@ -58,11 +59,11 @@ class HfModel(TrainedModel):
             raise LocalError(
                 f"models of type {self._config.model_type} cannot recompute activations: use --micro-batch"
             )
-        if options.recompute:
-            with quietly():
+        with quietly():
+            if options.recompute:
                 self.network.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        elif getattr(self.network, "is_gradient_checkpointing", False):
-            self.network.gradient_checkpointing_disable()
+            elif getattr(self.network, "is_gradient_checkpointing", False):
+                self.network.gradient_checkpointing_disable()
         for layer in _layers(self.network) if options.compiled else ():
             layer.compile(dynamic=False)
 
@@ -70,7 +71,8 @@ class HfModel(TrainedModel):
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Parameter]]:
         """As the network names them, not as ours."""
-        return self.network.named_parameters(prefix, recurse, remove_duplicate)
+        named: Iterator[tuple[str, nn.Parameter]] = self.network.named_parameters(prefix, recurse, remove_duplicate)
+        return named
 
     @property
     def _config(self) -> Any:
@@ -111,7 +113,7 @@ class HfKind:
 
             write_adapter_config(spec, folder)
             return
-        network = skeleton(spec)
+        network: Any = skeleton(spec)
         network.config.architectures = [type(network).__name__]
         table = network.config.to_dict() | {"dtype": "float32"}
         (folder / "config.json").write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")

@@ -76,8 +76,8 @@ def _base(spec: HfSpec, lora: LoraSpec, seed: int, weights: Sequence[Path]) -> t
         network = network_of(spec, seed)
         if spec.base not in ("", found := base_digest(network)):
             raise LocalError(
-                "this machine's torch or transformers makes other weights of the run's seed than its founder's: install "
-                "the founder's versions"
+                "this machine's torch or transformers makes other weights of the run's seed than its founder's: "
+                "install the founder's versions"
             )
         return network, found
     obstacles = []

@@ -22,5 +22,5 @@ def flops_per_token(spec: ModelSpec) -> int:
 
 
 def utilization(flops: int, tokens_per_second: float, peak: float | None) -> float | None:
-    """MFU of training that takes `flops` a token, on a device that can do `peak` a second; None if that is not known."""
+    """MFU of training that takes `flops` a token on a device that can do `peak` a second; None if nobody knows."""
     return flops * tokens_per_second / peak if peak else None

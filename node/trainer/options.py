@@ -7,6 +7,7 @@ that is chosen here changes time, memory and the rounding of sums, and nothing e
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from shoal.protocol.wire import value
 
@@ -20,6 +21,12 @@ class TrainerOptions:
     micro_batch: int = 0  # sequences that are worked on at once, at most; 0: all of a batch, or as many as fit
     recompute: bool = False  # the layers' activations are made again for the backward pass, not kept
     compiled: bool = False  # the layers, by torch.compile
+    weights: tuple[str, ...] = ()  # folders in which frozen weights may lie, for runs of adapters
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The folders of weights."""
+        return tuple(map(Path, self.weights))
 
     def at_once(self, rows: int) -> int:
         """How many of a batch's `rows` sequences make a micro-batch."""

@@ -158,8 +158,15 @@ def to_toml(manifest: Manifest) -> str:
 
 
 def _assignments(table: dict[str, Any]) -> Iterator[str]:
-    """TOML has no null: a key whose value is None is left out. Otherwise JSON's scalars and lists are TOML's."""
-    return (f"{key} = {json.dumps(value)}" for key, value in table.items() if value is not None)
+    """TOML has no null: a key whose value is None is left out."""
+    return (f"{key} = {_inline(value)}" for key, value in table.items() if value is not None)
+
+
+def _inline(value: Any) -> str:
+    """JSON's scalars are TOML's, and its lists; its tables are written otherwise."""
+    if isinstance(value, dict):
+        return f"{{ {', '.join(_assignments(value))} }}"
+    return f"[{', '.join(map(_inline, value))}]" if isinstance(value, list) else json.dumps(value)
 
 
 def _fresh(parent: Path) -> Path:

@@ -17,11 +17,10 @@ from pathlib import Path
 import pytest
 
 from shoal.node.client import Answer
-from shoal.node.layout import Layout
 from shoal.node.manifest import Manifest, parse_manifest
 from shoal.node.methods.registry import method_of
 from shoal.node.methods.timetable import Timetable
-from shoal.node.model import skeleton
+from shoal.node.models.registry import layout_of
 from shoal.node.requirements import requirements
 from shoal.node.up.processes import Children
 from shoal.protocol.chunks import chunk_bounds
@@ -188,7 +187,7 @@ def check_traffic(manifest: Manifest, records: list[list[Answer]]) -> None:
 
 def payload(manifest: Manifest, round: int) -> int:
     """Bytes of a round's part, there and back, as its chunks are encoded."""
-    layout = Layout.of(skeleton(manifest.model))
+    layout = layout_of(manifest.model)
     method = method_of(manifest, layout)
     fragment = method.fragment(Timetable(method).part(round))
     scatter, gather = codec(manifest.codec.scatter), codec(manifest.codec.gather)

@@ -379,13 +379,13 @@ TINY = Manifest(
 def built_in_settings(folder: Path, inner_steps: int = 8) -> tuple[WorkerSettings, FloatArray]:
     """Settings of a worker of the tiny model, and the model's first parameters."""
     from shoal.node.layout import Layout
-    from shoal.node.model import build
+    from shoal.node.models.registry import build
 
     text = folder / "text.txt"
     text.write_text("the quick brown fox jumps over the lazy dog\n" * 200, encoding="utf-8")
     method = TINY.method.model_copy(update={"inner_steps": inner_steps})
     manifest = TINY.model_copy(update={"method": method})
-    model = build(manifest.model, manifest.seed)
+    model = build(manifest)
     theta = Layout.of(model).read(model).numpy()
     settings = WorkerSettings(
         folder=folder,

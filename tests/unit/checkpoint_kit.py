@@ -8,9 +8,8 @@ import torch
 
 from shoal.node.checkpoint.about import About
 from shoal.node.checkpoint.write import write_checkpoint
-from shoal.node.layout import Layout
 from shoal.node.manifest import Manifest, ModelSpec, RoundSpec
-from shoal.node.model import skeleton
+from shoal.node.models.registry import layout_of
 from shoal.node.moments import moments_size
 from shoal.node.shm import FloatArray
 from shoal.node.state import CommittedState
@@ -29,7 +28,7 @@ HISTORY = Digest(bytes(range(32)))
 def state(round: int, manifest: Manifest = MANIFEST, history: int = 0) -> CommittedState:
     """A state that no other round has, and no other history."""
     generator = torch.Generator().manual_seed(1000 * history + round)
-    layout = Layout.of(skeleton(manifest.model))
+    layout = layout_of(manifest.model)
     shape = StateShape(layout, manifest.rounds.state_chunk_bytes)
     parameters, momentum = (torch.randn(layout.size, generator=generator) * 0.1 for _ in range(2))
     return state_of(shape, parameters, momentum, round)

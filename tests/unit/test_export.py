@@ -14,7 +14,7 @@ from shoal.node.checkpoint.export import export
 from shoal.node.checkpoint.read import load
 from shoal.node.manifest import Manifest
 from shoal.node.methods.method import PARAMETERS
-from shoal.node.model import build
+from shoal.node.models.registry import build
 from shoal.protocol.errors import LocalError
 from tests.unit.checkpoint_kit import MANIFEST, write
 
@@ -32,7 +32,7 @@ def test_transformers_opens_it_and_computes_the_same_logits(tmp_path: Path, tied
         with torch.inference_mode():
             expected = theirs(tokens).logits
     checkpoint = load(path)
-    ours = build(checkpoint.manifest.model, 0)
+    ours = build(checkpoint.manifest)
     checkpoint.shape.layout.load(checkpoint.vectors[PARAMETERS], ours)
     with torch.inference_mode():
         torch.testing.assert_close(ours(tokens), expected, rtol=1e-4, atol=1e-5)

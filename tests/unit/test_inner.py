@@ -83,7 +83,7 @@ def test_a_gradient_is_taken_at_the_weights_which_stay() -> None:
 def test_several_lanes_are_joined_to_one_batch() -> None:
     one = trainer()
     seen: list[torch.Tensor] = []
-    one.model.model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    one.model.get_submodule("model").register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     assert one.train(1, [0, 1]).tokens == 480
     assert torch.equal(seen[1], torch.cat([lane_batch(TEXT, 0, lane, 1, 1, 3, 16) for lane in (0, 1)])[:, :-1])
 

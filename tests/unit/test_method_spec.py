@@ -8,11 +8,10 @@ from typing import get_args
 import pytest
 from pydantic import ValidationError
 
-from shoal.node.layout import Layout
 from shoal.node.manifest import Manifest, decode_manifest, load_manifest, parse_manifest
 from shoal.node.method_spec import OWN, MethodName, MethodSpec
 from shoal.node.methods.registry import METHODS, method_of, timetable_of
-from shoal.node.model import skeleton
+from shoal.node.models.registry import layout_of
 from shoal.protocol.errors import LocalError
 
 BUILT_IN = Path(__file__).parents[2] / "examples" / "stdlib.toml"
@@ -44,7 +43,7 @@ def test_a_name_alone_is_a_run(name: str) -> None:
     found = (spec.inner_steps, spec.outer_lr, spec.outer_momentum, codec.scatter, codec.gather)
     assert found == SUITING[name]
     assert decode_manifest(manifest.canonical(), manifest.run_id) == manifest
-    layout = Layout.of(skeleton(manifest.model))
+    layout = layout_of(manifest.model)
     assert timetable_of(manifest, layout).delay == method_of(manifest, layout).delay
 
 
@@ -112,9 +111,9 @@ def test_what_is_allowed_can_be_built_and_what_cannot_be_built_is_refused(
         loose = MethodSpec(name="streaming-diloco").model_copy(update=settings)
         manifest = Manifest(name="a").model_copy(update={"method": loose})
         with pytest.raises(ValueError):  # noqa: PT011 - several sentences
-            timetable_of(manifest, Layout.of(skeleton(manifest.model)))
+            timetable_of(manifest, layout_of(manifest.model))
     else:
-        timetable_of(manifest, Layout.of(skeleton(manifest.model)))
+        timetable_of(manifest, layout_of(manifest.model))
 
 
 # -- what others read of it ---------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from shoal.node.manifest import CodecSpec, DataSpec, Manifest, ModelSpec, load_m
 from shoal.node.method_spec import MethodSpec
 from shoal.node.methods.registry import METHODS, method_of
 from shoal.node.model import skeleton
+from shoal.node.models.registry import layout_of
 from shoal.node.requirements import (
     MIB,
     VALUE_BYTES,
@@ -91,7 +92,7 @@ def of_method(name: str, **settings: int) -> Manifest:
 @pytest.mark.parametrize("name", METHODS)
 def test_vectors_are_counted_as_the_method_names_them(name: str) -> None:
     manifest = of_method(name)
-    layout = Layout.of(skeleton(manifest.model))
+    layout = layout_of(manifest.model)
     method, count = method_of(manifest, layout), vectors_of(manifest)
     agreed, private = method.begin(torch.zeros(layout.size))
     assert (count.agreed, count.reads, count.keeps) == (len(agreed), len(method.reads), len(method.keeps))

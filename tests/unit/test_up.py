@@ -16,7 +16,7 @@ import pytest
 
 from shoal.node.layout import Layout
 from shoal.node.manifest import parse_manifest
-from shoal.node.model import build
+from shoal.node.models.registry import build
 from shoal.node.state_file import save_state
 from shoal.node.state_shape import StateShape
 from tests.unit.state_kit import state_of
@@ -59,7 +59,7 @@ def up(tmp_path: Path) -> Iterator[Up]:
     (tmp_path / "world").mkdir()
     (tmp_path / "manifest.toml").write_text(MANIFEST)
     manifest = parse_manifest(MANIFEST)
-    model = build(manifest.model, seed=0)
+    model = build(manifest)
     shape = StateShape(Layout.of(model), manifest.rounds.state_chunk_bytes)
     save_state(state_of(shape, shape.layout.read(model)).current, tmp_path / "state")
     processes = []

@@ -6,13 +6,13 @@ import torch
 
 from shoal.node.lanes import lane_batch
 from shoal.node.layout import Layout
-from shoal.node.model import build
+from shoal.node.models.registry import build
 from shoal.node.trainer.optimizers import adamw, set_rate
 from tests.unit.lab.lab_kit import TEXT, TINY, crowd_of
 
 
 def trained_alone(lane: int, steps: int, rates: list[float]) -> tuple[torch.Tensor, list[float]]:
-    model = build(TINY.model, TINY.seed)
+    model = build(TINY)
     optimizer, losses = adamw(list(model.parameters()), TINY.method, torch.device("cpu")), []
     for step in range(1, steps + 1):
         tokens = lane_batch(TEXT, TINY.seed, lane, 0, step, TINY.method.batch, TINY.model.context)

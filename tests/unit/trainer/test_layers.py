@@ -18,7 +18,7 @@ from tests.unit.trainer.trainer_kit import gradient, trainer, weights
 def test_recomputed_activations_give_the_same_loss_and_gradient() -> None:
     kept, made = trainer(clip=1e6), trainer(recompute=True, clip=1e6)
     calls = []
-    made.model.model.layers[1].register_forward_pre_hook(lambda *_: calls.append(1))
+    made.model.get_submodule("model.layers.1").register_forward_pre_hook(lambda *_: calls.append(1))
     losses = [each.train(1, [0], lambda _: False).loss for each in (kept, made)]
     assert losses[0] == losses[1]
     assert torch.equal(gradient(kept), gradient(made))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from shoal.node.inner import InnerTrainer
 from shoal.node.lanes import lane_batch
-from shoal.node.model import build
+from shoal.node.models.registry import build
 from shoal.node.schedule import rate
 from shoal.node.trainer.optimizers import adamw, set_rate
 from shoal.node.trainer.options import TrainerOptions
@@ -24,7 +24,7 @@ RELATIVE, ABSOLUTE = 1e-4, 1e-7  # roundings of fp32 sums in another order, on g
 def plainly(steps: int) -> Tensor:
     """The weights after so many steps of round 1, each made as one writes it down."""
     run = manifest()
-    model = build(run.model, run.seed)
+    model = build(run)
     optimizer = adamw(list(model.parameters()), run.method, torch.device("cpu"))
     for step in range(steps):
         set_rate(optimizer, rate(run, step, None))
@@ -87,7 +87,7 @@ class LateFailure:
 
     def __init__(self, each: InnerTrainer, fails: int) -> None:
         self.count, self.fails = 0, fails
-        weight = next(each.model.model.layers.parameters())
+        weight = next(each.model.get_submodule("model.layers").parameters())
         weight.register_hook(self._count)
 
     def _count(self, _: Tensor) -> None:

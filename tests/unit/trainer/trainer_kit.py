@@ -50,7 +50,7 @@ class SmallMemory:
     def __init__(self, each: InnerTrainer, rows: int) -> None:
         self.rows = rows
         self.seen: list[int] = []  # what was tried
-        each.model.model.register_forward_pre_hook(self._look)
+        each.model.get_submodule("model").register_forward_pre_hook(self._look)
 
     def _look(self, _: object, inputs: tuple[Tensor]) -> None:
         self.seen.append(len(inputs[0]))

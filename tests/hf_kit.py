@@ -1,0 +1,39 @@
+"""What tests of Hugging Face's libraries work with: a tiny config, weights of it, and a loud skip where they lack."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+TABLE = {
+    "model_type": "llama",
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "intermediate_size": 32,
+    "vocab_size": 256,
+    "max_position_embeddings": 64,
+    "tie_word_embeddings": True,
+}
+CONFIG = "{ " + ", ".join(f"{key} = {json.dumps(value)}" for key, value in TABLE.items()) + " }"  # as TOML
+
+
+def needs(package: str) -> Any:
+    """The package; without it the tests are skipped, and say what to install."""
+    return pytest.importorskip(package, reason=f"{package} IS NOT INSTALLED: pip install 'shoal[hf]'")
+
+
+def base_folder(folder: Path, seed: int = 5) -> Path:
+    """Weights of the tiny config as transformers saves them."""
+    transformers = needs("transformers")
+    table = dict(TABLE)
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(seed)
+        config = transformers.AutoConfig.for_model(table.pop("model_type"), **table)
+        transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
+    return folder
