@@ -92,8 +92,8 @@ class Run:
         that were accumulated are one step, and a step that a GradScaler skips is none.
 
         Exchanged are the trained parameters; buffers, as BatchNorm's running means, are this machine's own, as frozen
-        parameters are. `batch_size` samples weigh a step in the rounds' means; by default the manifest's `method.batch`.
-        After the run's last round, steps leave the model as it is: see `is_over`.
+        parameters are. `batch_size` samples weigh a step in the rounds' means, by default the manifest's
+        `method.batch`. After the run's last round, steps leave the model as it is: see `is_over`.
         """
         from shoal.node.script import attaching
         from shoal.node.script.module import OwnModule
@@ -134,7 +134,7 @@ class Run:
 
     def report(self, loss: float | Tensor) -> None:
         """Say what the loss is, for those who look at the run; nothing depends on it."""
-        self._wrapped.loss = float(loss)
+        self._wrapped.loss = float(loss if isinstance(loss, float) else loss.detach())
 
     @property
     def progress(self) -> Progress:
@@ -215,9 +215,9 @@ def _wait_until_open(client: Client, run: str) -> str:
             raise LocalError(f"the run has failed on this node: {row['failure']}")
         if row is not None and row["trains"] is False:
             raise LocalError("this node is in the run without training: `shoal run leave` it, and join anew")
-        if row is not None and row["phase"] not in ("restoring", "paused"):
-            if socket := client.run_details(run)["worker_socket"]:
-                return str(socket)
+        is_open = row is not None and row["phase"] not in ("restoring", "paused")
+        if is_open and (socket := client.run_details(run)["worker_socket"]):
+            return str(socket)
         time.sleep(POLL)
     raise LocalError(f"the node does not get to this run in {SOON:.0f} s: see `shoal status`")
 

@@ -1,8 +1,8 @@
 """A script's part in a run, from its `wrap` on: it carries out the node's orders, one step of its optimizer at a time.
 
 A step of the optimizer is an inner step. What the node wants is looked at after each, never before: the gradients of a
-step belong to the weights that were there when it began. When the steps of an order are made, the weights are handed in,
-the script waits as long as its method waits, and what has come of it is in the module when `step()` returns.
+step belong to the weights that were there when it began. When the steps of an order are made, the weights are handed
+in, the script waits as long as its method waits, and what has come of it is in the module when `step()` returns.
 """
 
 from __future__ import annotations
