@@ -3,7 +3,7 @@
     python examples/hf_trainer.py TEXT...                   founds a run about your text files, and prints its link
     python examples/hf_trainer.py TEXT... --link shoal:...  joins it with text of your own
 
-It needs `pip install 'shoal[hf]' accelerate`. Nothing is downloaded: the model is tiny and made here, tokens are bytes.
+It needs `pip install 'shoal[hf]'`. Nothing is downloaded: the model is tiny and made here, tokens are bytes.
 """
 
 from __future__ import annotations

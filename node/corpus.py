@@ -6,7 +6,8 @@
 - `files`: what the user names: text files, and folders with all text files below them but hidden ones; or one packed
   file of them, as members give it to each other. What is not text (node/dataset/texts.py) is skipped and counted.
 
-Texts are joined by NUL bytes, which no text holds: the NUL means "end of text". A token is a byte: no tokenizer.
+Texts are joined by NUL bytes, which no text holds: the NUL means "end of text". A token is a byte, unless the manifest
+names a tokenizer (tokens.py).
 
 Whole texts are held out for validation, chosen by the hash of their relative path: machines with slightly
 different files (another Python version) never train on what another validates on. That needs many texts;
@@ -17,6 +18,7 @@ the manifest), so its members agree on which it is.
 
 from __future__ import annotations
 
+import dataclasses
 import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,9 +29,11 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
+from shoal.node.data_spec import DataSpec
 from shoal.node.dataset.pack import encode_name, is_pack, read_pack
 from shoal.node.dataset.texts import END_OF_TEXT, Text, check_any, find, read_texts, walk
-from shoal.node.manifest import DataSpec
+from shoal.node.stream import Stream, open_stream
+from shoal.node.tokens import Tokenizer, from_hub
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import Digest, digest
 
@@ -41,25 +45,71 @@ FILES_SHARE = 0.05
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Corpus:
-    """Training and validation bytes (uint8 vectors), and what they were made of."""
+    """Training and validation bytes (uint8 vectors), or tokens (int32), and what they were made of."""
 
     train: Tensor
     validation: Tensor
     digest: Digest  # of all texts and their relative paths
     files: int
     skipped: int  # files that were not text
+    stream: Stream | None = None  # what is trained on instead, where text is read as it comes
 
 
-def load_corpus(spec: DataSpec, paths: Sequence[Path] = ()) -> Corpus:
-    """The corpus of a manifest; `paths` are where this machine keeps the text of `files`, or its packed file."""
+def load_corpus(spec: DataSpec, paths: Sequence[Path] = (), vocab: int | None = None) -> Corpus:
+    """The corpus of a manifest; `paths` are where this machine keeps the text of `files`, or its packed file.
+
+    LocalError if its tokens are not all below `vocab`.
+    """
+    if spec.name == "stream":
+        return streamed(spec, vocab)
     if spec.name == "stdlib":
-        return stdlib_corpus()
-    is_packed = len(paths) == 1 and is_pack(paths[0])
-    corpus = texts_corpus(read_pack(paths[0]), 0) if is_packed else files_corpus(paths)
+        corpus = stdlib_corpus()
+        return corpus if not spec.tokenizer else in_tokens(corpus, Tokenizer(spec, from_hub(spec), vocab))
+    texts, skipped = read_data(paths, spec.column)
+    corpus = texts_corpus(texts, skipped, spec.tokenizer)
     if spec.digest and spec.digest != corpus.digest.hex():
-        where = paths[0] if is_packed else "the text given to --data"
+        where = paths[0] if is_packed(paths) else "the text given to --data"
         raise LocalError(f"{where} is not the text that the run is about (its digest differs)")
-    return corpus
+    if not spec.tokenizer:
+        return corpus
+    return in_tokens(corpus, Tokenizer(spec, from_hub(spec) if spec.is_from_hub else among(spec, texts), vocab))
+
+
+def tokenizer_of(spec: DataSpec, paths: Sequence[Path], vocab: int) -> Tokenizer:
+    """The tokenizer of a run that names one, as `load_corpus` would have it."""
+    return Tokenizer(spec, from_hub(spec) if spec.is_from_hub else among(spec, read_data(paths)[0]), vocab)
+
+
+def streamed(spec: DataSpec, vocab: int | None) -> Corpus:
+    """A corpus of which only what validates is here."""
+    assert spec.stream is not None
+    tokenizer = Tokenizer(spec, from_hub(spec), vocab) if spec.tokenizer else None
+
+    def encode(text: str) -> Tensor:
+        return tokenizer.encode([text]) if tokenizer is not None else join([text.encode()]).int()
+
+    stream = Stream(open_stream(spec.stream), spec.column, encode)
+    nothing = torch.empty(0, dtype=torch.int32)
+    return Corpus(nothing, stream.validation(), digest("corpus", b"stream"), 0, 0, stream)
+
+
+def in_tokens(corpus: Corpus, tokenizer: Tokenizer) -> Corpus:
+    """The same corpus, of tokens: int32."""
+    train, validation = (tokenizer.encode(texts_of(part)) for part in (corpus.train, corpus.validation))
+    return dataclasses.replace(corpus, train=train, validation=validation)
+
+
+def texts_of(joined: Tensor) -> list[str]:
+    """The texts that `join` has joined."""
+    return [part.decode("utf-8", "replace") for part in joined.numpy().tobytes().split(END_OF_TEXT)[:-1]]
+
+
+def among(spec: DataSpec, texts: Sequence[Text]) -> bytes:
+    """The file of that name among a run's data; LocalError if there is none."""
+    found = next((text.content for text in texts if text.name == spec.tokenizer), None)
+    if found is None:
+        raise LocalError(f"the run's data have no file {spec.tokenizer}, which its manifest names as the tokenizer")
+    return found
 
 
 def stdlib_corpus(root: Path | None = None) -> Corpus:
@@ -74,18 +124,35 @@ def stdlib_corpus(root: Path | None = None) -> Corpus:
 
 def files_corpus(paths: Sequence[Path]) -> Corpus:
     """The text files among `paths` and below the folders among them."""
+    return texts_corpus(*read_files(paths))
+
+
+def is_packed(paths: Sequence[Path]) -> bool:
+    """Whether a run's data are one packed file."""
+    return len(paths) == 1 and is_pack(paths[0])
+
+
+def read_data(paths: Sequence[Path], column: str = "") -> tuple[list[Text], int]:
+    """The texts of a packed file, or of a person's own; and how many files are none."""
+    return (read_pack(paths[0]), 0) if is_packed(paths) else read_files(paths, column)
+
+
+def read_files(paths: Sequence[Path], column: str = "") -> tuple[list[Text], int]:
+    """The texts among `paths` in order, and how many files are none; of tables' rows, those in `column`."""
     found = find(paths)
-    texts = list(read_texts(found))
-    check_any(sum(len(text.content) for text in texts), paths, len(found) - len(texts))
-    return texts_corpus(texts, len(found) - len(texts))
+    texts = list(read_texts(found, column))
+    skipped = max(0, len(found) - len(texts))
+    check_any(sum(len(text.content) for text in texts), paths, skipped)
+    return texts, skipped
 
 
-def texts_corpus(texts: Sequence[Text], skipped: int) -> Corpus:
-    """The corpus of texts that are in order, whoever packed them."""
-    total = max(1, sum(len(text.content) for text in texts))
-    train, held = split_by_hash(texts, FILES_SHARE)
+def texts_corpus(texts: Sequence[Text], skipped: int, tokenizer: str = "") -> Corpus:
+    """The corpus of texts that are in order, whoever packed them; the one named `tokenizer` is not learned from."""
+    learned = [text for text in texts if text.name != tokenizer] if tokenizer else texts
+    total = max(1, sum(len(text.content) for text in learned))
+    train, held = split_by_hash(learned, FILES_SHARE)
     if not FILES_SHARE / 2 <= sum(map(len, held)) / total <= FILES_SHARE * 2:
-        train, held = split_by_tail(texts, FILES_SHARE)
+        train, held = split_by_tail(learned, FILES_SHARE)
     return assemble(texts, skipped, train, held)
 
 

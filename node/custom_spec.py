@@ -50,3 +50,8 @@ class CustomSpec(Spec):
     def context(self) -> int:
         """Tokens of a sample: what a script counts are samples."""
         return 1
+
+    @property
+    def vocab(self) -> int:
+        """Tokens that it knows: none, that anybody could name."""
+        return 0

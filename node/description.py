@@ -36,6 +36,8 @@ def data_in_words(spec: DataSpec, data: DataStanding) -> str:
         return "what the script of each member trains on"
     if spec.name == "stdlib":
         return "the sources of Python's standard library, which are here"
+    if spec.stream is not None:
+        return f"{spec.stream.dataset}, which is read from the hub while it is trained on"
     what = f"text files with the digest {spec.digest[:8]}" if spec.digest else "text files of each member's own"
     if data.problem:
         return f"{what}: {data.problem}"

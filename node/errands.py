@@ -19,6 +19,7 @@ from shoal.node.manifest import load_manifest
 from shoal.node.options import NodeSettings, UsageError, names_a_run
 from shoal.node.runs import Runs
 from shoal.node.service import Answer
+from shoal.node.toml import with_config
 from shoal.protocol.errors import ShoalError
 
 RETRY_FIRST, RETRY_MOST = 0.5, 15.0  # seconds between two tries
@@ -41,7 +42,8 @@ class Errands:
         """Until all is done."""
         async with asyncio.TaskGroup() as group:
             if self._create is not None and (created := self._created) is not None:
-                text, is_in = self._create.read_text(encoding="utf-8"), partial(self._runs.has_founded, created)
+                text = with_config(self._create.read_text(encoding="utf-8"), self._create.parent)
+                is_in = partial(self._runs.has_founded, created)
                 enter = partial(self._runs.create, text, self._train)
                 group.create_task(self._see_to(created.run_id.hex(), is_in, enter))
             for run, link in self._joins.items():
@@ -75,6 +77,8 @@ def _named(text: str) -> str:
 
 def _id_of(path: Path) -> str:
     manifest = load_manifest(path)
+    if not manifest.model.is_complete:
+        raise UsageError(f"--join {path} leaves its model to its founder, so the run has another id: give that id")
     if manifest.data.name == "files" and not manifest.data.digest:
         raise UsageError(f"--join {path} does not name its text, so its founder's run has another id: give that id")
     return manifest.run_id.hex()

@@ -68,7 +68,7 @@ class InnerTrainer:
     ) -> None:
         """`peak` is what the device can do, in operations a second, if that is to be known."""
         self.manifest = manifest
-        self.text = corpus.train
+        self.text, self.stream = corpus.train, corpus.stream
         self.device = torch.device(device)
         options = options or TrainerOptions()
         self.model: TrainedModel = build(manifest, options.folders).to(self.device)
@@ -147,5 +147,9 @@ class InnerTrainer:
     def _batch(self, round: int, step: int, lanes: Sequence[int]) -> Tensor:
         """Tokens (lanes * batch, context + 1) of the round's inner step `step`, from 0."""
         spec, context = self.manifest.method, self.manifest.model.context
-        parts = [lane_batch(self.text, self.manifest.seed, lane, round, step, spec.batch, context) for lane in lanes]
+        seed, stream = self.manifest.seed, self.stream
+        if stream is not None:
+            parts = [stream.batch(seed, lane, round, spec.batch, context) for lane in lanes]
+        else:
+            parts = [lane_batch(self.text, seed, lane, round, step, spec.batch, context) for lane in lanes]
         return torch.cat(parts)

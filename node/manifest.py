@@ -17,11 +17,13 @@ from typing import Annotated, Any, Final, Literal
 import msgpack
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from shoal.node.data_spec import DataSpec as DataSpec
 from shoal.node.explain import explain
 from shoal.node.method_spec import MethodSpec
 from shoal.node.model_spec import AnyModel
 from shoal.node.model_spec import ModelSpec as ModelSpec
-from shoal.node.spec import Count, HexDigest, Named, Spec
+from shoal.node.spec import Count, Named, Spec
+from shoal.node.toml import with_config
 from shoal.protocol.errors import LocalError, RemoteError
 from shoal.protocol.ids import PeerId, RunId
 from shoal.protocol.signing import Signer
@@ -39,27 +41,6 @@ CodecName = Literal["fp32", "fp16", "bf16", "int8", "uint8", "fp4", "sign", "top
 
 class NewerProtocol(LocalError):
     """The run speaks a later protocol than this program: nobody's mistake, and nothing to do but to upgrade."""
-
-
-class DataSpec(Spec):
-    """Which text: `stdlib` is the running Python's standard library; `files` is named by its digest; `own` is no text.
-
-    Whoever founds a run of `files` names it, see node/dataset/: a member that lacks it gets it by its pieces. `own` are
-    the data of members' scripts, of which nobody else knows anything.
-    """
-
-    name: Literal["stdlib", "files", "own"] = "stdlib"
-    digest: HexDigest = ""  # of `files`: what every member must have
-    pieces: HexDigest = ""  # the root of the tree of its pieces' hashes; empty: only who has the text can be a member
-    size: Annotated[int, Field(ge=0, le=2**42)] = 0  # bytes of all its pieces; more, and the tree would be higher
-
-    @model_validator(mode="after")
-    def _pieces_are_of_something(self) -> DataSpec:
-        if self.pieces and (self.name != "files" or not self.digest or not self.size):
-            raise ValueError("pieces are those of `files`, and come with digest and size")
-        if self.size and not self.pieces:
-            raise ValueError("size comes with pieces")
-        return self
 
 
 class RoundSpec(Spec):
@@ -170,8 +151,7 @@ class Manifest(Spec):
             del table["public"]
         if self.rounds.pace == "deadline":
             del table["rounds"]["pace"]
-        if not self.data.pieces:
-            del table["data"]["pieces"], table["data"]["size"]
+        table["data"] = self.data.canonical(table["data"])
         packed: bytes = msgpack.packb(_sorted(table))
         return packed
 
@@ -208,7 +188,7 @@ def load_manifest(path: Path) -> Manifest:
             text = file.read(MAX_MANIFEST + 1).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise LocalError(f"cannot read the manifest {path}: {error}") from error
-    return parse_manifest(text, str(path))
+    return parse_manifest(with_config(text, path.parent), str(path))
 
 
 def parse_manifest(text: str, origin: str = "manifest") -> Manifest:

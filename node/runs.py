@@ -22,6 +22,7 @@ from shoal.node.checkpoint.lineage import going_on
 from shoal.node.dataset.supply import GIB, Supply
 from shoal.node.description import describe
 from shoal.node.faults import FaultTrigger
+from shoal.node.founding import check_is_new, check_tokens, found
 from shoal.node.home import Home
 from shoal.node.introduction import Introduction, Providers, find_manifest, link_to, nobody, wanted
 from shoal.node.malloc import sweep
@@ -98,9 +99,8 @@ class Runs:
 
     def are_at_rest(self) -> bool:
         """Whether all that we are in is what we kept when all its nodes had stopped, and nobody else is back."""
-        if self.restoring or self.broken or not self.open:
-            return False
-        return all(is_resting(run) for run in self.open.values())
+        is_all_open = self.open and not self.restoring and not self.broken
+        return bool(is_all_open) and all(is_resting(run) for run in self.open.values())
 
     # -- entering and leaving -------------------------------------------------------------------------------
 
@@ -133,11 +133,12 @@ class Runs:
         """Found a run, and be its first member; from the folder of a checkpoint it goes on there."""
         manifest, loaded = await self.data.named(parse_manifest(manifest_toml)), await load_checkpoint(checkpoint)
         if loaded is None and not manifest.model.is_complete:
-            manifest, loaded = await asyncio.to_thread(self._found, manifest)
+            check_is_new(manifest, self.has_founded(manifest))
+            manifest, loaded = await found(manifest, self._settings.trainer.folders, self._home, self._identity.peer)
+        await check_tokens(manifest, self.data)
         manifest = going_on(manifest, loaded)
         async with self._entering:
-            if self.has(manifest.run_id.hex()):
-                raise LocalError(f"this node is in the run '{manifest.name}' already; another seed makes another run")
+            check_is_new(manifest, self.has(manifest.run_id.hex()))
             await forget_rest(self._home.run_folder(manifest.run_id.hex()))
             signature = sign_manifest(manifest, self._identity.signer(manifest.run_id))
             return await self._enter(Introduction(manifest, self._identity.peer, signature, {}), train, loaded)
@@ -227,14 +228,6 @@ class Runs:
         if self.has(run):
             raise LocalError(f"this node is in the run {run} already")
 
-    def _found(self, manifest: Manifest) -> tuple[Manifest, Checkpoint]:
-        """The rest of a manifest, and the first weights. In a thread: importing what builds the model takes seconds."""
-        if self.has_founded(manifest):
-            raise LocalError(f"this node is in the run '{manifest.name}' already; another seed makes another run")
-        from shoal.node.models.naming import found
-
-        return found(manifest, self._settings.trainer.folders, self._home, self._identity.peer)
-
     def _recall(self, run: str, seeds: Sequence[PeerId]) -> tuple[Introduction, Joined]:
         """What we had been told of a run, and how we were in it."""
         joined, run_id = recall_run(self._home, run), RunId(bytes.fromhex(run))
@@ -265,11 +258,8 @@ class Runs:
     async def _forget_data(self, left: Run) -> None:
         """Free the disk of the data of a run that we have left, unless another one may be about them."""
         spec = left.manifest.data
-        if not (
-            self.restoring
-            or self.broken
-            or any(each.manifest.data.digest == spec.digest for each in self.open.values())
-        ):
+        is_wanted = any(each.manifest.data.digest == spec.digest for each in self.open.values())
+        if not (self.restoring or self.broken or is_wanted):
             await self.data.forget(spec)
 
     async def _data_for(self, found: Introduction, train: bool) -> tuple[str, ...]:

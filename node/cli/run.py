@@ -164,6 +164,7 @@ def _absolute(path: Path | None) -> str:
 
 def _read_manifest(path: Path) -> str:
     """The file's text; what is wrong inside it is the node's to say."""
+    from shoal.node.toml import with_config
     from shoal.protocol.errors import LocalError
 
     try:
@@ -171,7 +172,7 @@ def _read_manifest(path: Path) -> str:
             content = file.read(MAX_MANIFEST + 1)
         if len(content) > MAX_MANIFEST:
             raise LocalError(f"the manifest {path} is larger than {MAX_MANIFEST >> 10} KiB")
-        return content.decode()
+        return with_config(content.decode(), path.parent)
     except OSError as error:
         raise LocalError(f"cannot read the manifest {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -89,14 +89,14 @@ class Store:
             (folder / PACKED).replace(folder / PART)
         return None
 
-    def add(self, paths: Sequence[Path]) -> Dataset:
+    def add(self, paths: Sequence[Path], column: str = "") -> Dataset:
         """Pack a person's texts; LocalError if there are none, or the disk is full."""
         fresh = self._root / f"{FRESH}{secrets.token_hex(8)}"
         with _named(self._root):
             fresh.mkdir(mode=0o700, parents=True)
             try:
                 with (fresh / PACKED).open("wb") as file:
-                    made = measure(paths, file.write)
+                    made = measure(paths, column, file.write)
                     file.flush()
                     os.fsync(file.fileno())
                 save_index(fresh, made.index)
@@ -164,11 +164,11 @@ class Download:
         return Dataset(self._digest, self._index, self._index.root, path)
 
 
-def measure(paths: Sequence[Path], write: Callable[[bytes], object] = len) -> Dataset:
-    """The name of a person's texts; their stream goes to `write` on the way."""
+def measure(paths: Sequence[Path], column: str = "", write: Callable[[bytes], object] = len) -> Dataset:
+    """The name of a person's texts, and of those in a `column` of tables; their stream goes to `write` on the way."""
     found = find(paths)
     hasher, cutter, seen = stream_hasher(), Cutter(), _Seen()
-    for part in pack(seen.pass_on(read_texts(found))):
+    for part in pack(seen.pass_on(read_texts(found, column))):
         hasher.update(part)
         cutter.feed(part)
         write(part)

@@ -55,7 +55,7 @@ class Supply:
         self._closing = False
         self._swarm = Swarm(call, lambda: self._closing or self.is_paused)
         self._serving = Serving()
-        self._own: Dataset | None = None  # the person's text, as it was measured
+        self._own: dict[str, Dataset] = {}  # the person's text, as it was measured, by the column of tables
         self._open: dict[Digest, Dataset] = {}  # those that were looked at
         self._fetches: dict[Digest, Fetch] = {}
         self._locks: dict[Digest, asyncio.Lock] = {}
@@ -68,12 +68,12 @@ class Supply:
         spec = manifest.data
         if spec.name != "files" or spec.pieces or (spec.digest and not self._shares):
             return manifest
-        digest = _digest(spec) or (await self._own_text()).digest
-        found = await self._find(digest, None)
+        digest = _digest(spec) or (await self._own_text(spec.column)).digest
+        found = await self._find(spec, digest, None)
         if found is None:
             raise LocalError(f"the text that the manifest names is not here; {REMEDY}")
         pieces = {"pieces": found.root.hex(), "size": found.index.size} if self._shares else {}
-        data = DataSpec.model_validate({"name": "files", "digest": digest.hex(), **pieces})
+        data = DataSpec.model_validate({**spec.model_dump(), "digest": digest.hex(), **pieces})
         return manifest.model_copy(update={"data": data})
 
     async def get(self, spec: DataSpec, donors: Callable[[], Sequence[PeerId]]) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ class Supply:
         digest = _digest(spec)
         if digest is None:
             return own  # the standard library; or text that nobody has named: what each has
-        found = await self._find(digest, _root(spec))
+        found = await self._find(spec, digest, _root(spec))
         if found is None:
             if problem := self._problem(spec):
                 raise LocalError(problem)
@@ -95,7 +95,7 @@ class Supply:
         if digest is None:
             return DataStanding(problem="" if spec.name != "files" or self._paths else "start this node with --data")
         try:
-            if digest not in self._fetches and await self._find(digest, _root(spec)) is not None:
+            if digest not in self._fetches and await self._find(spec, digest, _root(spec)) is not None:
                 return DataStanding()
         except LocalError as error:
             return DataStanding(problem=str(error))
@@ -109,14 +109,14 @@ class Supply:
     async def has(self, spec: DataSpec) -> bool:
         """Whether nothing must be downloaded."""
         digest = _digest(spec)
-        return digest is None or await self._find(digest, _root(spec)) is not None
+        return digest is None or await self._find(spec, digest, _root(spec)) is not None
 
     async def forget(self, spec: DataSpec) -> None:
         """No run of this node is about these data any more."""
         if (digest := _digest(spec)) and digest not in self._fetches:
             self._serving.withdraw(digest)
             self._open.pop(digest, None)
-            self._own = None  # it may have changed
+            self._own.clear()  # it may have changed
             await asyncio.to_thread(self._store.forget, digest)
 
     # -- what others see ------------------------------------------------------------------------------------
@@ -137,33 +137,33 @@ class Supply:
 
     # -- inside ---------------------------------------------------------------------------------------------
 
-    async def _find(self, digest: Digest, root: Digest | None) -> Dataset | None:
+    async def _find(self, spec: DataSpec, digest: Digest, root: Digest | None) -> Dataset | None:
         """The data, if they are here: in the home, or the person's own."""
         if found := self._open.get(digest):
             return found
         async with self._locks.setdefault(digest, asyncio.Lock()):
             if found := await asyncio.to_thread(self._store.open, digest, root):
                 return self._keep(found)
-            own = await self._own_text() if self._paths else None
+            own = await self._own_text(spec.column) if self._paths else None
             if own is None or own.digest != digest:
                 return None
-            return self._keep(await self._packed() if self._shares else own)
+            return self._keep(await self._packed(spec.column, own) if self._shares else own)
 
-    async def _own_text(self) -> Dataset:
+    async def _own_text(self, column: str) -> Dataset:
         """The name of the text at --data, which is nobody else's as long as no run is about it."""
         async with self._measuring:
-            if self._own is None:
+            if column not in self._own:
                 if not self._paths:
                     raise LocalError(f"the run is about text of your own; {REMEDY}")
-                self._own = await asyncio.to_thread(measure, self._paths)
-            return self._own
+                self._own[column] = await asyncio.to_thread(measure, self._paths, column)
+            return self._own[column]
 
-    async def _packed(self) -> Dataset:
+    async def _packed(self, column: str, own: Dataset) -> Dataset:
         """A copy of it in the home; LocalError if it has changed since, or there is no room."""
         await asyncio.to_thread(self._store.tidy)
-        made = await asyncio.to_thread(self._store.add, self._paths)
-        if self._own is None or made.digest != self._own.digest:
-            self._own = None
+        made = await asyncio.to_thread(self._store.add, self._paths, column)
+        if made.digest != own.digest:
+            self._own.pop(column, None)
             await asyncio.to_thread(self._store.forget, made.digest)
             raise LocalError("the text at --data has changed while it was read: try again")
         return made

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
+from shoal.node.dataset.tables import is_table, rows
 from shoal.protocol.errors import LocalError
 
 END_OF_TEXT = b"\0"
@@ -45,11 +46,22 @@ def walk(path: Path) -> Iterator[tuple[str, Path]]:
                 yield file.relative_to(path).as_posix(), file
 
 
-def read_texts(found: Iterable[tuple[str, Path]]) -> Iterator[Text]:
-    """Those of the files that are text, in the dataset's order."""
+def read_texts(found: Iterable[tuple[str, Path]], column: str = "") -> Iterator[Text]:
+    """Those of the files that are text, in the dataset's order; where a `column` is named, tables row by row."""
     for _, same_name in groupby(sorted(found, key=_name), key=_name):
-        texts = [text for each in same_name if (text := read_text(*each)) is not None]
-        yield from sorted(texts, key=lambda text: text.content)
+        several = list(same_name)
+        if column and len(several) == 1 and is_table(several[0][1]):
+            yield from _rows(*several[0], column)  # one at a time
+            continue
+        texts = [text for each in several for text in _read(*each, column)]
+        yield from sorted(texts, key=lambda text: (text.name, text.content))
+
+
+def _read(name: str, path: Path, column: str) -> Iterable[Text]:
+    if column and is_table(path):
+        return _rows(name, path, column)
+    text = read_text(name, path)
+    return () if text is None else (text,)
 
 
 def check_any(total: int, paths: Sequence[Path], skipped: int) -> None:
@@ -68,6 +80,10 @@ def read_text(name: str, path: Path) -> Text | None:
     except OSError as error:
         raise LocalError(f"cannot read {path}: {error}") from error
     return None if END_OF_TEXT in content else Text(name, content)
+
+
+def _rows(name: str, path: Path, column: str) -> Iterator[Text]:
+    return (Text(row, content) for row, content in rows(name, path, column) if END_OF_TEXT not in content)
 
 
 def _name(each: tuple[str, Path]) -> str:

@@ -30,6 +30,7 @@ from shoal.node.tensors import fold
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import PeerId
 
+BYTES = 256  # without a tokenizer, tokens are bytes
 ORIGIN = "origin"  # the folder within a run's
 
 
@@ -60,6 +61,8 @@ def complete(spec: HfSpec, model: HfModel) -> HfSpec:
     longest = getattr(config, "max_position_embeddings", None)
     if isinstance(longest, int) and spec.context > longest:
         raise LocalError(f"model.context is {spec.context}, and the config's model sees {longest} tokens at most")
+    if config.vocab_size < BYTES:
+        raise LocalError(f"the config's vocab_size is {config.vocab_size}: a model has 256 tokens or more")
     tensors = fold({name: tuple(weight.shape) for name, weight in model.trained()})
     found: dict[str, object] = {"vocab": config.vocab_size, "tensors": tensors}
     if isinstance(model, LoraModel):

@@ -56,11 +56,11 @@ def validate(manifest_file: str, state: str, device: str, *data: str) -> dict[st
     layout = Layout.of(model)
     if state != INITIAL:
         layout.load(load_state(Path(state), shape_of(manifest, layout)).current.vectors[PARAMETERS], model)
-    text = load_corpus(manifest.data, [Path(path) for path in data]).validation
+    text = load_corpus(manifest.data, [Path(path) for path in data], manifest.model.vocab or None).validation
     model.to(choose_device(device))  # one thread is slow at a model that was trained on a GPU
     loss = validation_loss(model, text, manifest.model.context)
     sample = ""
-    if state != INITIAL:
+    if state != INITIAL and not manifest.data.tokenizer:
         written = generate(model, bytes([END_OF_TEXT]), SAMPLE_BYTES, context=manifest.model.context)
         sample = written.decode(errors="replace")
     return {"loss": loss, "parameters": layout.size, "sample": sample}

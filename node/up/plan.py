@@ -8,9 +8,7 @@ because who leads and who reads what follows from their names. Such keys are no 
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -19,6 +17,7 @@ from typing import Any
 from shoal.node.home import Home
 from shoal.node.manifest import DataSpec, Manifest, load_manifest, parse_manifest
 from shoal.node.options import AUTO, UP_CHECKPOINT_EVERY, UpOptions, UsageError
+from shoal.node.toml import dump
 from shoal.node.up.resume import Resumption
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import digest
@@ -149,24 +148,7 @@ def prepare_folder(out: Path | None) -> Path:
 
 def to_toml(manifest: Manifest) -> str:
     """The manifest as a TOML file that reads back as the same run."""
-    table = manifest.model_dump(mode="json")
-    sections = {name: value for name, value in table.items() if isinstance(value, dict)}
-    lines = list(_assignments({name: value for name, value in table.items() if name not in sections}))
-    for name, section in sections.items():
-        lines += ["", f"[{name}]", *_assignments(section)]
-    return "\n".join(lines) + "\n"
-
-
-def _assignments(table: dict[str, Any]) -> Iterator[str]:
-    """TOML has no null: a key whose value is None is left out."""
-    return (f"{key} = {_inline(value)}" for key, value in table.items() if value is not None)
-
-
-def _inline(value: Any) -> str:
-    """JSON's scalars are TOML's, and its lists; its tables are written otherwise."""
-    if isinstance(value, dict):
-        return f"{{ {', '.join(_assignments(value))} }}"
-    return f"[{', '.join(map(_inline, value))}]" if isinstance(value, list) else json.dumps(value)
+    return dump(manifest.model_dump(mode="json"))
 
 
 def _fresh(parent: Path) -> Path:

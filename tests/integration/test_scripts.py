@@ -120,11 +120,30 @@ def test_every_method_but_ddp_trains_a_module(
     assert said[0] == said[1], "both follow the run's progress, and end with the same rate"
 
 
+@pytest.mark.long
+def test_a_script_that_was_killed_comes_back_and_goes_on(
+    nodes: tuple[RealNode, RealNode], scripts: list[Script]
+) -> None:
+    example, last = str(EXAMPLES / "digits.py"), 12
+    scripts.append(Script(nodes[0], example, "--rounds", str(last)))
+    link = scripts[0].link()
+    scripts.append(Script(nodes[1], example, link))
+    until(lambda: nodes[1].round() >= 2, "a few rounds", scripts[1].words, PATIENCE)
+    scripts[1].process.kill()
+    scripts[1].process.wait()
+    until(lambda: "has gone: run it again" in str(nodes[1].row()["waiting_for"]), "the loss to be said", nodes[1].words)
+    assert nodes[1].round() < last
+    scripts[1] = Script(nodes[1], example, "digits")  # by the name of a run that the node is in
+    for script in scripts:
+        script.end()
+    check_rounds(nodes, last)
+
+
 @pytest.mark.slow
 def test_a_trainer_of_transformers_takes_part(
     nodes: tuple[RealNode, RealNode], scripts: list[Script], tmp_path: Path
 ) -> None:
-    pytest.importorskip("accelerate", reason="the Trainer needs it: pip install 'shoal[hf]' accelerate")
+    pytest.importorskip("accelerate", reason="the Trainer needs it: pip install 'shoal[hf]'")
     text = tmp_path / "text.txt"
     text.write_text("".join(f"{n} sheep on the hill, {n + 1} on the way.\n" for n in range(500)))
     example, folders = str(EXAMPLES / "hf_trainer.py"), [str(tmp_path / "a"), str(tmp_path / "b")]

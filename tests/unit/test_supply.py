@@ -143,7 +143,7 @@ async def test_text_that_no_run_is_about_is_given_to_nobody(tmp_path: Path, text
 @pytest.mark.asyncio
 async def test_text_that_changes_while_it_is_read_is_not_named(tmp_path: Path, texts: Path) -> None:
     founder = supply(tmp_path, texts)
-    await founder._own_text()
+    await founder._own_text("")
     (texts / "new.txt").write_text("more")
     with pytest.raises(LocalError, match="has changed"):
         await founder.named(FILES)

@@ -18,7 +18,7 @@ from shoal.node.up.plan import to_toml
 from shoal.protocol.errors import LocalError
 
 
-def net(width: int = 3) -> nn.Module:
+def net(width: int = 3) -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(2, width), nn.BatchNorm1d(width), nn.Linear(width, 1))
 

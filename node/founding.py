@@ -1,0 +1,48 @@
+"""What a run's founder does before there is a run, in threads, as it imports torch or a library of models."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shoal.node.dataset.supply import Supply
+from shoal.node.home import Home
+from shoal.node.manifest import Manifest
+from shoal.protocol.errors import LocalError
+from shoal.protocol.ids import PeerId
+
+if TYPE_CHECKING:
+    from shoal.node.checkpoint.read import Checkpoint
+
+
+def check_is_new(manifest: Manifest, is_known: bool) -> None:
+    """LocalError if the node is in the run that is to be founded."""
+    if is_known:
+        raise LocalError(f"this node is in the run '{manifest.name}' already; another seed makes another run")
+
+
+async def found(manifest: Manifest, weights: Sequence[Path], home: Home, me: PeerId) -> tuple[Manifest, Checkpoint]:
+    """The rest of a manifest whose model its seed alone does not give, and its first weights (models/naming.py)."""
+
+    def build() -> tuple[Manifest, Checkpoint]:
+        from shoal.node.models.naming import found
+
+        return found(manifest, weights, home, me)
+
+    return await asyncio.to_thread(build)
+
+
+async def check_tokens(manifest: Manifest, data: Supply) -> None:
+    """LocalError if the model lacks tokens of the run's tokenizer; `data` has the run's text."""
+    if not manifest.data.tokenizer:
+        return
+    paths = [Path(path) for path in await data.get(manifest.data, list)]
+
+    def check() -> None:
+        from shoal.node.corpus import tokenizer_of
+
+        tokenizer_of(manifest.data, paths, manifest.model.vocab)
+
+    await asyncio.to_thread(check)

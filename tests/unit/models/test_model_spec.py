@@ -1,0 +1,125 @@
+"""Models of Hugging Face in a manifest: data only, bounded, canonical; what a founder fills in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.node.manifest import Manifest, decode_manifest, load_manifest, parse_manifest
+from shoal.node.method_spec import MethodSpec
+from shoal.node.model_spec import HfSpec, LoraSpec, ModelSpec
+from shoal.node.requirements import parameters, requirements
+from shoal.node.tensors import fold
+from shoal.node.toml import dump, with_config
+from shoal.protocol.errors import LocalError, RemoteError
+from tests.hf_kit import CONFIG, TABLE
+
+BUILT_IN = "76423997d54a1bec10a6d3e1f5177c3ff60e901bfa54f96c4652e741f12d20ff"
+TENSORS = fold({"e": (256, 16), **{f"model.layers.{n}.w": (16, 16) for n in range(2)}})
+
+
+def manifest(**model: Any) -> Manifest:
+    return Manifest(name="a", model=HfSpec(name="hf", config=json.dumps(TABLE), **model))
+
+
+def test_run_ids_of_manifests_from_before_are_what_they_were() -> None:
+    assert Manifest(name="golden").run_id.hex() == BUILT_IN
+    assert isinstance(Manifest(name="golden").model, ModelSpec)
+
+
+def test_a_config_is_a_table_or_json_and_one_to_the_byte() -> None:
+    table = parse_manifest(f'name = "a"\n[model]\nname = "hf"\nconfig = {CONFIG}')
+    text = parse_manifest(f'name = "a"\n[model]\nname = "hf"\nconfig = {json.dumps(json.dumps(TABLE, indent=2))}')
+    assert table == text == manifest()
+    assert table.run_id == text.run_id
+
+
+def test_where_a_config_came_from_is_left_out() -> None:
+    noisy = {**TABLE, "_name_or_path": "/home/me", "transformers_version": "4.1", "torch_dtype": "bfloat16"}
+    assert Manifest(name="a", model=HfSpec(name="hf", config=json.dumps(noisy))) == manifest()
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        ({**TABLE, "auto_map": {"AutoModel": "x--y.Z"}}, "`auto_map`"),
+        ({**TABLE, "text_config": {"auto_map": "x"}}, "`auto_map`"),
+        ({**TABLE, "_attn_implementation": "kernels-community/x"}, "`_attn_implementation`"),
+        ({**TABLE, "quantization_config": {"bits": 4}}, "`quantization_config`"),
+        ({**TABLE, "num_hidden_layers": 10**9}, "at most 1024"),
+        ({"hidden_size": 8}, "model_type"),
+        ({**TABLE, "a": {"b": {"c": {"d": {"e": {"f": {"g": 1}}}}}}}, "too deeply"),
+        ({**TABLE, "x": "y" * 30_000}, "24,576"),
+        ("config.json", "is no config"),
+        ("{", "Expecting"),
+    ],
+)
+def test_a_config_that_is_more_than_data_or_too_much_is_refused(config: object, sentence: str) -> None:
+    text = config if isinstance(config, str) else json.dumps(config)
+    with pytest.raises(LocalError, match=sentence):
+        parse_manifest(dump({"name": "a", "model": {"name": "hf", "config": text}}))
+
+
+def test_a_stranger_cannot_send_what_is_not_canonical() -> None:
+    import hashlib
+
+    import msgpack
+
+    from shoal.protocol.ids import RunId
+
+    table = msgpack.unpackb(manifest(tensors=TENSORS).canonical())
+    table["model"]["config"] = json.dumps(TABLE, indent=1)
+    data = msgpack.packb(table)
+    with pytest.raises(RemoteError, match="canonical"):
+        decode_manifest(data, RunId(hashlib.sha256(data).digest()))
+
+
+def test_a_whole_manifest_goes_over_the_wire_and_through_toml() -> None:
+    whole = manifest(tensors=TENSORS, vocab=256, lora=LoraSpec(targets=("q",)), frozen=9, base="ab" * 32)
+    assert decode_manifest(whole.canonical(), whole.run_id) == whole
+    assert parse_manifest(dump(whole.model_dump(mode="json"))) == whole
+
+
+def test_what_a_founder_fills_in_makes_it_its_run() -> None:
+    bare, whole = manifest(), manifest(tensors=TENSORS, vocab=256)
+    assert whole.is_named(bare)
+    assert not bare.is_named(whole)
+    assert not whole.is_named(manifest(context=64))
+    assert (bare.model.is_complete, whole.model.is_complete) == (False, True)
+
+
+def test_its_size_is_known_without_building_it() -> None:
+    whole = manifest(tensors=TENSORS, vocab=256)
+    assert parameters(whole.model) == 256 * 16 + 2 * 256
+    needs = requirements(whole, members=3)
+    assert needs.state == 2 * 4 * (256 * 16 + 2 * 256)
+    frozen = manifest(tensors=TENSORS, vocab=256, lora=LoraSpec(targets=("q",)), frozen=10**9)
+    assert requirements(frozen, 3).worker_memory - needs.worker_memory == 4 * 10**9
+
+
+def test_fragments_need_layers() -> None:
+    streaming = MethodSpec(name="streaming-diloco", inner_steps=30, strides=3, delay=1)
+    manifest().model_copy(update={"method": streaming})
+    with pytest.raises(ValueError, match="the model has 2 layers"):
+        Manifest(name="a", model=manifest(tensors=TENSORS).model, method=streaming)
+
+
+def test_a_path_is_read_before_the_text_goes_anywhere(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**TABLE, "rope_scaling": None}, indent=2))
+    file = tmp_path / "run.toml"
+    file.write_text('name = "a"\n[model]\nname = "hf"\nconfig = "config.json"\n[rounds]\nlast = 3\n')
+    read = load_manifest(file)
+    assert isinstance(read.model, HfSpec)
+    assert read.model.table == {**TABLE, "rope_scaling": None}
+    assert read.rounds.last == 3
+    with pytest.raises(LocalError, match="cannot read model.config"):
+        with_config(file.read_text(), tmp_path / "elsewhere")
+    (tmp_path / "config.json").write_text("[")
+    with pytest.raises(LocalError, match="is no config.json"):
+        load_manifest(file)
+    plain = 'name = "a" # as it is\n'
+    assert with_config(plain, tmp_path) == plain
+    assert with_config("[", tmp_path) == "["

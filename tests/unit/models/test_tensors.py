@@ -1,0 +1,89 @@
+"""Names and shapes of tensors in a manifest: folded and unfolded, bounded, compared."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from shoal.node.tensors import TensorGroup, check_size, expand, first_difference, fold, layer_of, total
+
+DEEP = {
+    "model.embed.weight": (300, 8),
+    **{f"model.layers.{n}.{name}": shape for n in range(40) for name, shape in (("a.weight", (8, 8)), ("b", (8,)))},
+    "model.norm.weight": (8,),
+}
+
+
+def test_layers_that_are_alike_are_written_once() -> None:
+    folded = fold(DEEP)
+    assert [(group.names[0], group.times) for group in folded] == [
+        ("model.embed.weight", 1),
+        ("model.layers.#.a.weight", 40),
+        ("model.norm.weight", 1),
+    ]
+    assert dict(expand(folded)) == DEEP
+    assert list(expand(folded)) == list(DEEP.items()), "in the order of the vector"
+    assert total(folded) == 300 * 8 + 40 * 72 + 8
+
+
+def test_a_layer_that_differs_stands_by_itself() -> None:
+    shapes = {f"h.{n}.w": (4 if n == 2 else 3,) for n in range(5)}
+    assert [(group.first, group.times) for group in fold(shapes)] == [(0, 2), (2, 1), (3, 2)]
+    assert dict(expand(fold(shapes))) == shapes
+
+
+names = st.builds(
+    lambda parts: ".".join(parts), st.lists(st.sampled_from(["a", "b", "layers", "0", "1", "2", "7"]), min_size=1)
+)
+
+
+@given(st.dictionaries(names, st.tuples(st.integers(1, 3)), max_size=20))
+def test_whatever_is_folded_unfolds_to_the_same(shapes: dict[str, tuple[int, ...]]) -> None:
+    assert list(expand(fold(shapes))) == list(shapes.items())
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        {"names": ("a",), "shapes": ((1,), (2,))},
+        {"names": ("a",), "shapes": ((1,),), "times": 2},
+        {"names": ("a/../b",), "shapes": ((1,),)},
+        {"names": (), "shapes": ()},
+        {"names": ("a",), "shapes": ((0,),)},
+    ],
+)
+def test_a_group_that_makes_no_sense_is_refused(group: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        TensorGroup.model_validate(group)
+
+
+def test_more_than_any_machine_could_hold_is_refused() -> None:
+    with pytest.raises(ValueError, match="at most"):
+        check_size([TensorGroup(names=("a#",), shapes=((1 << 30,),), times=4096)])
+    with pytest.raises(ValueError, match="named twice"):
+        check_size([TensorGroup(names=("a", "a"), shapes=((1,), (1,)))])
+    check_size(fold(DEEP))
+
+
+def test_the_first_difference_is_named() -> None:
+    assert first_difference(DEEP, dict(DEEP)) == ""
+    assert "model.norm.weight has shape (9,)" in first_difference({**DEEP, "model.norm.weight": (9,)}, DEEP)
+    assert first_difference({**DEEP, "head": (1,)}, DEEP) == "the run lacks head"
+    assert first_difference(DEEP, {**DEEP, "head": (1,)}) == "only the run has head"
+    assert "stands where" in first_difference(dict(reversed(DEEP.items())), DEEP)
+
+
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [
+        ("model.layers.3.mlp.up_proj.weight", 3),
+        ("transformer.h.11.attn.c_attn.bias", 11),
+        ("base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", 0),
+        ("lm_head.weight", None),
+        ("model.ch.3.weight", None),
+    ],
+)
+def test_a_tensor_knows_its_layer(name: str, layer: int | None) -> None:
+    assert layer_of(name) == layer
