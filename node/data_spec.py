@@ -3,6 +3,7 @@
 - `stdlib`: the running Python's standard library.
 - `files`: text that its founder names, see node/dataset/: a member that lacks it gets it by its pieces.
 - `stream`: a dataset of Hugging Face's hub, read while it is trained on.
+- `own`: what members' scripts have, of which nobody else knows anything; that comes with models of kind custom.
 - A token is a byte, unless there is a `tokenizer`: the name of a file among the data, or `hub:owner/name@revision`.
 """
 
@@ -33,7 +34,7 @@ class StreamSpec(Spec):
 class DataSpec(Spec):
     """Which text, and which tokens."""
 
-    name: Literal["stdlib", "files", "stream"] = "stdlib"
+    name: Literal["stdlib", "files", "stream", "own"] = "stdlib"
     digest: HexDigest = ""  # of `files`: what every member must have
     pieces: HexDigest = ""  # the root of the tree of its pieces' hashes; empty: only who has the text can be a member
     size: Annotated[int, Field(ge=0, le=2**42)] = 0  # bytes of all its pieces; more, and the tree would be higher

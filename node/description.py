@@ -32,6 +32,8 @@ def describe(found: Introduction, data: DataStanding) -> Answer:
 
 def data_in_words(spec: DataSpec, data: DataStanding) -> str:
     """What the run learns from, and whether this machine has it."""
+    if spec.name == "own":
+        return "what the script of each member trains on"
     if spec.name == "stdlib":
         return "the sources of Python's standard library, which are here"
     if spec.stream is not None:

@@ -55,7 +55,7 @@ def restore(optimizers: Sequence[torch.optim.Optimizer], model: nn.Module, layou
     firsts, seconds = (layout.views(half) for half in halves(vector, layout.size).values())
     for name, weight, optimizer in _owned(optimizers, model):
         first = firsts[name].to(weight.device, copy=True)
-        if isinstance(optimizer, torch.optim.AdamW):
+        if isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW):
             second, step = (each.to(weight.device, copy=True) for each in (seconds[name], vector[0]))
             optimizer.state[weight] = {"step": step, FIRST: first, SECOND: second}
         else:

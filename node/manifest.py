@@ -119,6 +119,14 @@ class Manifest(Spec):
     @model_validator(mode="after")
     def _method_fits(self) -> Manifest:
         """The model has the layers that a method wants to part, and no codec loses for good what a method keeps."""
+        if (self.model.name == "custom") != (self.data.name == "own"):
+            raise ValueError(
+                "a model of kind custom, and only that, comes with data.name own: its scripts have the data"
+            )
+        if self.model.name == "custom" and self.method.name == "ddp":
+            raise ValueError(
+                "ddp steps by AdamW on what all agree on, and a script steps by its own optimizer: use diloco"
+            )
         if self.model.is_complete and (self.method.strides or 0) > self.model.layers:
             raise ValueError(f"method.strides is {self.method.strides}, but the model has {self.model.layers} layers")
         if self.method.name == "sparseloco" and self.codec.scatter not in EXACT_AGAIN:

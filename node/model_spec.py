@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
+from shoal.node.custom_spec import CustomSpec
 from shoal.node.explain import UNKNOWN_NAME
 from shoal.node.spec import HexDigest, Spec
 from shoal.node.tensors import TensorGroup, check_size, expand, layer_of, total
@@ -177,9 +178,9 @@ def _kind(table: Any) -> str | None:
     return name if name in KINDS else None
 
 
-KINDS = ("llama", "hf")
+KINDS = ("llama", "hf", "custom")
 AnyModel = Annotated[
-    Annotated[ModelSpec, Tag("llama")] | Annotated[HfSpec, Tag("hf")],
+    Annotated[ModelSpec, Tag("llama")] | Annotated[HfSpec, Tag("hf")] | Annotated[CustomSpec, Tag("custom")],
     Discriminator(
         _kind,
         custom_error_type=UNKNOWN_NAME,

@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from shoal.node.custom_spec import CustomSpec
 from shoal.node.manifest import Manifest
-from shoal.node.model_spec import AnyModel, HfSpec
+from shoal.node.model_spec import AnyModel, HfSpec, ModelSpec
 
 MIB = 1 << 20
 FLOAT = 4  # bytes
@@ -128,7 +129,7 @@ def bytes_per_parameter(manifest: Manifest, members: int) -> float:
 
 def parameters(spec: AnyModel) -> int:
     """How many are trained."""
-    if isinstance(spec, HfSpec):
+    if not isinstance(spec, ModelSpec):
         return spec.parameters
     kv = spec.dim // spec.heads * spec.kv_heads
     attention = 2 * spec.dim * spec.dim + 2 * spec.dim * kv
@@ -140,6 +141,8 @@ def activations(manifest: Manifest) -> int:
     """What a step of `batch` sequences holds between forward and backward, without recomputation."""
     spec, method = manifest.model, manifest.method
     tokens = method.batch * spec.context
+    if isinstance(spec, CustomSpec):
+        return 0  # only its script knows
     if isinstance(spec, HfSpec):
         return FLOAT * tokens * (spec.layers * LAYER_WIDTHS * spec.width + 3 * spec.vocab)
     layer = 12 * spec.dim + 5 * spec.hidden  # norms, projections, rotations and residuals; the gated MLP

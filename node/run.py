@@ -188,24 +188,24 @@ class Run(ABC):
     # -- what the member is told ----------------------------------------------------------------------------
 
     def _begin_round(self, goes_on: bool = False) -> None:
-        """Train, if there is a round to train for that we have not begun.
+        """Train, if there is a round to train for that we have not begun; a script is told of the end, too.
 
         `goes_on`: after the round before it, and not with a state from elsewhere.
         """
         base = base_of(self.member)
-        if base is None or self.is_finished or self._open_round == base + 1:
+        if base is None or self._open_round == base + 1:
             return
         goes_on, self._open_round, self.obstacle = goes_on and self._open_round > 0, base + 1, ""
         if self.training is None:
             self._submit(self._open_round, 0, None)
         elif goes_on:  # not after a state from elsewhere, of which a round was decided already
-            self.training.committed(base, self._lane)
+            self.training.committed(base, self._lane, self.samples)
         else:
-            self.training.begin(base, self._lane)
+            self.training.begin(base, self._lane, self.samples)
 
     def _submit(self, round: int, tokens: int, vector: FloatArray | None) -> None:
         """We are ready for the round: `vector` is our contribution, and stays as it is until the next one."""
-        if (base := base_of(self.member)) is None or base + 1 != round:  # it is over without us
+        if (base := base_of(self.member)) is None or base + 1 != round or self.is_finished:  # it is over without us
             return
         loss = self.training.last_loss if self.training is not None else None
         self.commits.submitted(self.driver.now(), tokens, loss if tokens else None)

@@ -10,7 +10,7 @@ from shoal.node.faults import FaultTrigger
 from shoal.node.manifest import Manifest
 from shoal.node.options import AUTO, NodeSettings
 from shoal.node.trainer.options import TrainerOptions
-from shoal.node.worker_process import WorkerSettings
+from shoal.node.worker_process import BUILT_IN, WorkerSettings
 from shoal.node.worker_vectors import Sizes
 
 
@@ -46,4 +46,5 @@ class RunSettings:
             device=self.device,
             data=self.data,
             trainer=self.trainer,
+            program=() if manifest.model.name == "custom" else BUILT_IN,
         )

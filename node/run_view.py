@@ -113,7 +113,7 @@ def waiting_for(run: Run) -> str | None:
     if run.failure or run.is_finished:
         return None
     if run.training is not None and run.training.trouble and run.member.phase == "training":
-        return f"{run.training.trouble}; it is started again"
+        return run.training.trouble
     number = run.outer.committed.current.round + 1
     if run.voted_before > number:
         return f"it has voted in round {run.voted_before} in an earlier life, and waits for a member that has the state"
@@ -165,6 +165,7 @@ def details(run: Run) -> Answer:
         "run": run.id.hex(),
         "name": run.manifest.name,
         "author": run.author,
+        "worker_socket": str(run.training.socket or "") if run.training is not None else "",
         "manifest": run.manifest.model_dump(mode="json"),
         "members": [own, *others],
         "rounds": run.commits.as_json(LAST_ROUNDS),

@@ -88,7 +88,10 @@ class NodeService(Protocol):
         ...
 
     def run_details(self, run: str) -> Answer:
-        """{run, name, author, manifest, members, rounds}: the manifest as tables, a dict per member."""
+        """{run, name, author, worker_socket, manifest, members, rounds}: the manifest as tables, a dict per member.
+
+        At `worker_socket`, a path, the run's worker talks to the node (worker_messages.py); empty if there is none yet.
+        """
         ...
 
     def rounds(self, run: str, last: int | None = None) -> list[Answer]:

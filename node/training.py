@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,12 @@ from shoal.node.agenda import MOST_LANDINGS, Agenda, Stint
 from shoal.node.logs import warn
 from shoal.node.outer import Outcome, OuterState, numbers
 from shoal.node.shm import FloatArray
-from shoal.node.worker_messages import Contribution, Landing, Progress, Train
+from shoal.node.state import Snapshot
+from shoal.node.worker_messages import Contribution, Finished, Landing, Progress, Train
 from shoal.node.worker_process import WorkerSettings
 from shoal.node.workers import Worker
+
+NO_SCRIPT = "this run is trained by a script of yours, which is not there: start it (docs/scripts.md)"
 
 log = logging.getLogger("shoal.run")
 
@@ -51,16 +55,17 @@ class Training:
         self.progress: Progress | None = None  # in the current round
         self.utilisation: float | None = None  # the share of its time in which the worker trains
         self.last_loss: float | None = None  # mean over the steps of the last contribution
-        self.trouble = ""  # why the worker was lost, until the next one makes a step
+        self.trouble = "" if settings.program else NO_SCRIPT  # why nobody trains, until a worker makes a step
         self._outer = outer
         self._agenda = Agenda(outer.timetable, last)
-        self._lane = 0
+        self._lane = self._samples = 0
         self._outcomes: dict[int, Outcome] = {}  # of committed rounds that the worker may not know yet
         self._submit = submit
         self._take_part = take_part
         self._spawn = spawn
         self._begun = 0  # how often we began anew
         self._called_for = 0  # the round that the others wait for us to hand in
+        self._is_script, self._last = not settings.program, last
         self._worker = Worker(
             settings,
             on_progress=self._on_progress,
@@ -79,23 +84,29 @@ class Training:
         """End the worker."""
         await self._worker.stop()
 
-    def begin(self, base: int, lane: int) -> None:
+    def begin(self, base: int, lane: int, samples: int = 0) -> None:
         """Train from the state of round `base`, which came from elsewhere; whatever was begun before is forgotten."""
         self._begun += 1
-        self._lane, self.progress = lane, None  # of a round of the same number, too: its steps are of no use now
+        self._lane, self._samples = lane, samples
+        self.progress = None  # of a round of the same number, too: its steps are of no use now
         self._outcomes.clear()
         self._worker.forget()
         self._start(self._agenda.begin(base))
+        self._finish_after(base)
 
     def note(self, round: int, outcome: Outcome) -> None:
         """A round is applied here."""
         oldest = max(self._agenda.landed, round - 2 * MOST_LANDINGS)  # an order names a few rounds fewer than that
         self._outcomes = {past: known for past, known in self._outcomes.items() if past > oldest} | {round: outcome}
 
-    def committed(self, base: int, lane: int) -> None:
-        """Round `base` is the newest that is applied; `lane` is whose data we read in the next."""
-        self._lane = lane
+    def committed(self, base: int, lane: int, samples: int = 0) -> None:
+        """Round `base` is the newest that is applied; `lane` is whose data we read in the next.
+
+        `samples` are the tokens behind the state.
+        """
+        self._lane, self._samples = lane, samples
         self._start(self._agenda.committed(base))
+        self._finish_after(base)
 
     def call(self, round: int) -> None:
         """The others wait for our contribution to `round`."""
@@ -116,6 +127,11 @@ class Training:
     def pid(self) -> int | None:
         """The worker's process; None while there is none."""
         return self._worker.pid
+
+    @property
+    def socket(self) -> Path | None:
+        """Where a worker is listened for."""
+        return self._worker.socket
 
     async def moments(self) -> FloatArray | None:
         """A copy of the inner optimizer's state as of the last hand-in; None if there is none."""
@@ -142,9 +158,20 @@ class Training:
                 hand_in=stint.hand_in,
                 is_fresh=stint.is_fresh,
                 landings=landings,
+                samples=self._samples,
             )
-            agreed = [numbers(snapshot, name) for name in self._outer.method.reads]
-            await self._worker.train(order, agreed, self._outer.answers.get(snapshot.round))
+            await self._worker.train(order, self._agreed(snapshot), self._outer.answers.get(snapshot.round))
+
+    def _finish_after(self, base: int) -> None:
+        if self._is_script and self._last is not None and base >= self._last:
+            self._spawn(self._finish())
+
+    async def _finish(self) -> None:
+        with self._outer.lease() as snapshot:
+            await self._worker.finish(Finished(snapshot.round, self._samples), self._agreed(snapshot))
+
+    def _agreed(self, snapshot: Snapshot) -> list[FloatArray]:
+        return [numbers(snapshot, name) for name in self._outer.method.reads]
 
     def _landing(self, round: int, version: int) -> Landing:
         outcome = self._outcomes.get(round)
@@ -156,8 +183,12 @@ class Training:
         self._start(self._agenda.done())
 
     def _on_lost(self, reason: str) -> None:
-        self.trouble = reason
-        warn(log, "worker-lost", f"{reason}; it is started again")
+        if self._is_script:
+            self.trouble = f"{reason}: run it again, and it goes on"
+            log.info("%s", self.trouble)
+            return
+        self.trouble = f"{reason}; it is started again"
+        warn(log, "worker-lost", self.trouble)
 
     def _on_progress(self, progress: Progress) -> None:
         self.progress, self.trouble, self.utilisation = progress, "", progress.utilisation

@@ -28,17 +28,19 @@ import torch
 from torch import Tensor
 
 from shoal.node.corpus import load_corpus
-from shoal.node.device import choose_device, device_bytes, device_name, pin
-from shoal.node.inner import NOTHING, InnerRound, InnerStep, InnerTrainer
+from shoal.node.device import choose_device, device_bytes, device_name
+from shoal.node.inner import InnerRound, InnerStep, InnerTrainer
 from shoal.node.logs import setup_logging
 from shoal.node.manifest import decode_manifest
 from shoal.node.methods.registry import method_of
-from shoal.node.replica import Model, Replica
+from shoal.node.orders import Orders
+from shoal.node.replica import Replica
 from shoal.node.shm import FloatArray
+from shoal.node.stints import Stints, Stored
 from shoal.node.trainer.peak import peak_flops
 from shoal.node.utilisation import Utilisation
 from shoal.node.worker_link import WorkerLink
-from shoal.node.worker_messages import Contribution, Failed, HandIn, Progress, Ready, Stop, Train, Trained, Welcome
+from shoal.node.worker_messages import Failed, Progress, Ready, Stop, Train, Welcome
 from shoal.node.worker_vectors import mark_of
 from shoal.protocol.errors import ShoalError, TransportError
 from shoal.protocol.ids import RunId
@@ -48,7 +50,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 MAX_REASON = 500
 
 
-class Trainer(Model, Protocol):
+class Trainer(Stored, Protocol):
     """What the loop needs of InnerTrainer."""
 
     def train(
@@ -62,44 +64,9 @@ class Trainer(Model, Protocol):
 
     def flops_utilization(self, tokens_per_second: float) -> float | None: ...
 
-    def store(self, out: Tensor) -> None: ...
 
-
-class Orders:
-    """What the daemon wants now: written by the reader thread, read by the training loop."""
-
-    def __init__(self) -> None:
-        self._newest: Train | None = None
-        self._handed_in = 0  # the newest order that is to be handed in early
-        self._changed = threading.Condition()
-
-    def take(self, message: Message) -> None:
-        """Note a message of the daemon."""
-        with self._changed:
-            if isinstance(message, Train):
-                self._newest = message
-            elif isinstance(message, HandIn):
-                self._handed_in = message.order
-            self._changed.notify_all()
-
-    def after(self, done: int) -> Train:
-        """Wait for an order newer than `done`."""
-        with self._changed:
-            while self._newest is None or self._newest.order <= done:
-                self._changed.wait()
-            return self._newest
-
-    def is_replaced(self, order: Train) -> bool:
-        """Whether nobody wants the result of `order` any more."""
-        return self._newest is not order
-
-    def is_due(self, order: Train) -> bool:
-        """Whether `order` must not be worked on any longer."""
-        return self.is_replaced(order) or self._handed_in >= order.order
-
-
-class TrainingLoop:
-    """Carries out orders with `trainer` and `replica`, between the shared vectors; `send` speaks to the daemon."""
+class TrainingLoop(Stints):
+    """Carries out orders; `send` speaks to the daemon."""
 
     def __init__(
         self,
@@ -112,15 +79,9 @@ class TrainingLoop:
         *,
         wants_gradients: bool = False,
     ) -> None:
-        self._trainer, self._replica, self._orders, self._send = trainer, replica, orders, send
-        self._contribution = torch.from_numpy(contribution)
-        self._moments = torch.from_numpy(moments)
-        self._wants_gradients = wants_gradients
-        self._round = 0
-        self._done = NOTHING  # in this round
+        super().__init__(trainer, replica, orders, contribution, moments, send, wants_gradients=wants_gradients)
+        self._trainer: Trainer = trainer
         self._utilisation = Utilisation()
-        for vector in (self._contribution, self._moments):
-            pin(vector, trainer.device)
 
     def run(self) -> None:
         """Work until an order fails or the daemon is gone."""
@@ -140,19 +101,12 @@ class TrainingLoop:
 
     def carry_out(self, order: Train) -> None:
         """One order, from what has landed to the contribution."""
-        if not self._replica.take(order):
+        if not self.begin(order):
             return  # the order that has replaced it is coming
-        if order.is_fresh or order.round != self._round:
-            self._round, self._done = order.round, NOTHING
         if order.steps and not self._orders.is_due(order):
             with self._utilisation.working(time.monotonic):
-                self._done += self._train(order)
-        if self._orders.is_replaced(order):
-            return
-        if order.hand_in:
-            self._hand_in(order)
-        else:
-            self._send(Trained(order.order, order.round))
+                self.add(self._train(order))
+        self.end(order)
 
     def _train(self, order: Train) -> InnerRound:
         watch = self._watch(order)
@@ -161,19 +115,6 @@ class TrainingLoop:
         step = self._trainer.gradient(order.round, [order.lane], order.first, self._contribution)
         watch(step)
         return InnerRound(1, step.tokens, step.loss)
-
-    def _hand_in(self, order: Train) -> None:
-        done, out = self._done, self._contribution
-        source = out if self._wants_gradients else self._trainer.read(out)
-        if not done.steps and self._wants_gradients:
-            out.zero_()
-        payload = self._replica.contribute(order.round, source, out)
-        if not torch.stack(torch.aminmax(payload)).isfinite().all():  # in one pass, without a copy
-            raise ArithmeticError("the contribution has NaN or Inf")
-        self._moments[0] = 0  # until the rest is written (moments.py)
-        self._replica.keep()
-        self._trainer.store(self._moments)
-        self._send(Contribution(order.order, order.round, done.steps, done.tokens, done.loss if done.steps else None))
 
     def _watch(self, order: Train) -> Callable[[InnerStep], bool]:
         """A function to call after each inner step: it reports, and says whether to go on."""

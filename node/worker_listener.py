@@ -14,6 +14,7 @@ import socket
 import tempfile
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import NoReturn
 
 from shoal.node.worker_link import PREFIX, body_size, frame
 from shoal.node.worker_messages import WORKER_PROTOCOL, Hello, Unwelcome, Welcome
@@ -41,17 +42,29 @@ class WorkerListener:
         self._socket.listen()
 
     async def accept(
-        self, pid: int, welcome: Welcome, descriptors: list[int]
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Wait for the worker of process `pid` and welcome it; others are turned away with a reason."""
+        self, pid: int | None, welcome: Welcome, descriptors: list[int]
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, int]:
+        """Wait for the worker of process `pid`, or of any, and welcome it; others are turned away with a reason.
+
+        The process that came is the last of what is returned.
+        """
         while True:
             connection, _ = await asyncio.get_running_loop().sock_accept(self._socket)
             with ExitStack() as undo, suppress(OSError, TimeoutError, RemoteError):
                 undo.enter_context(connection)
                 async with asyncio.timeout(HELLO_WITHIN):
-                    if await _admit(connection, pid, welcome, descriptors):
+                    if admitted := await _admit(connection, pid, welcome, descriptors):
                         undo.pop_all()
-                        return await asyncio.open_unix_connection(sock=connection)
+                        return *await asyncio.open_unix_connection(sock=connection), admitted
+
+    async def turn_away(self, pid: int) -> NoReturn:
+        """Tell all who come, as long as this is awaited, that process `pid` is the worker."""
+        while True:
+            connection, _ = await asyncio.get_running_loop().sock_accept(self._socket)
+            with connection, suppress(OSError, TimeoutError, RemoteError):
+                async with asyncio.timeout(HELLO_WITHIN):
+                    await _receive(connection)
+                    await asyncio.get_running_loop().sock_sendall(connection, frame(Unwelcome(_taken(pid))))
 
     def close(self) -> None:
         """Stop listening and remove the socket."""
@@ -67,24 +80,30 @@ async def receive(reader: asyncio.StreamReader) -> Message:
     return decode(await reader.readexactly(body_size(prefix)))
 
 
-async def _admit(connection: socket.socket, pid: int, welcome: Welcome, descriptors: list[int]) -> bool:
-    """Answer a Hello; the socket is new, so its buffer takes the first bytes and the descriptors at once."""
-    refusal = _objection(await _receive(connection), pid)
+async def _admit(connection: socket.socket, pid: int | None, welcome: Welcome, descriptors: list[int]) -> int:
+    """Answer a Hello, and say whose it was, 0 if it is turned away.
+
+    The socket is new, so its buffer takes the first bytes and the descriptors at once.
+    """
+    hello = await _receive(connection)
+    refusal = _objection(hello, pid)
     data = frame(Unwelcome(refusal) if refusal else welcome)
     sent = socket.send_fds(connection, [data], [] if refusal else descriptors)
     if sent < len(data):
         await asyncio.get_running_loop().sock_sendall(connection, data[sent:])
-    return not refusal
+    return hello.pid if isinstance(hello, Hello) and not refusal else 0
 
 
-def _objection(hello: Message, pid: int) -> str:
+def _objection(hello: Message, pid: int | None) -> str:
     if not isinstance(hello, Hello):
         return f"the first message must be Hello, not {type(hello).__name__}"
     if hello.protocol != WORKER_PROTOCOL:
         return f"this daemon speaks version {WORKER_PROTOCOL} of the worker protocol, not {hello.protocol}"
-    if hello.pid != pid:
-        return f"this run already has a worker, process {pid}"
-    return ""
+    return _taken(pid) if pid is not None and hello.pid != pid else ""
+
+
+def _taken(pid: int) -> str:
+    return f"this run already has a worker, process {pid}"
 
 
 async def _receive(connection: socket.socket) -> Message:

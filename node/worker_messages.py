@@ -5,6 +5,7 @@
     daemon  Train  ->  Progress* ->  Contribution, or Trained if none was asked for
     daemon  HandIn ->  the same, with the steps done so far
     daemon  Stop   ->  the worker ends; a closed socket means the same
+    daemon  Finished ->  the run's last round is committed; `agreed` is what came of it (to a script, see below)
     worker  Failed ->  this order cannot be carried out; the worker ends
 
 Rules:
@@ -18,7 +19,9 @@ Rules:
 - A new Train replaces the one before. Orders are numbered, so that an answer to an old one is recognised and
   ignored; so is a HandIn for an order that was already handed in.
 
-Any program may be the worker: the built-in trainer knows nothing that is not said here.
+Any program may be the worker: the built-in trainer knows nothing that is not said here. A run of somebody's own model
+(model_spec.py) has a script of the user's as its worker (script/), which comes and goes as it likes: it is neither
+started nor ended by the daemon, and the end of the socket is not its end.
 """
 
 from __future__ import annotations
@@ -90,6 +93,7 @@ class Train(Message):
     hand_in: bool = True
     is_fresh: bool = False  # begin with the weights of `agreed`
     landings: tuple[Landing, ...] = ()  # those that the worker knows already are to be passed over
+    samples: int = 0  # tokens behind the state of the newest round, of all members
 
 
 @message(204)
@@ -111,7 +115,7 @@ class Progress(Message):
     order: int
     round: int
     step: int  # in this round, from 1
-    loss: float
+    loss: float | None  # None: the worker was not told
     tokens: int  # trained on in this round
     tokens_per_second: float
     device_bytes: int  # of the device's own memory, held by the worker
@@ -153,3 +157,11 @@ class Trained(Message):
 
     order: int
     round: int
+
+
+@message(211)
+class Finished(Message):
+    """The run's last round is committed, and `agreed` holds what came of it: nothing is left to do."""
+
+    round: int
+    samples: int  # tokens behind it

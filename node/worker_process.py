@@ -12,15 +12,17 @@ import os
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, STDOUT, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from shoal.node.logs import make_way
 from shoal.node.trainer.options import TrainerOptions
 from shoal.node.worker_vectors import Sizes
 
+LAST_WORDS = 1.0  # seconds to read what a dead process had still sent
 GRACE = 2.0  # seconds between asking, terminating and killing
 BUILT_IN = (sys.executable, "-P", "-m", "shoal.node.worker")  # -P: no module comes from the current folder
 
@@ -36,7 +38,7 @@ class WorkerSettings:
     threads: int
     device: str = "auto"
     data: tuple[str, ...] = ()  # local files and folders
-    program: tuple[str, ...] = BUILT_IN  # called with "--socket PATH"
+    program: tuple[str, ...] = BUILT_IN  # called with "--socket PATH"; empty: a script of the user's comes by itself
     first_backoff: float = 1.0  # seconds before the first restart
     grace: float = GRACE
     trainer: TrainerOptions = field(default_factory=TrainerOptions)
@@ -66,6 +68,25 @@ def ending(process: Process) -> str:
         return f"ended with exit status {code}"
     hint = " (out of memory?)" if code == -signal.SIGKILL else ""
     return f"was ended by {signal.Signals(-code).name}{hint}"
+
+
+async def death(process: Process) -> str:
+    """Returns once `process` is dead, and what it had still sent can have been read."""
+    await process.wait()
+    await asyncio.sleep(LAST_WORDS)
+    return ""
+
+
+async def first_of(*coroutines: Coroutine[Any, Any, str]) -> str:
+    """What the first of `coroutines` to end returns; the others are cancelled."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return next(task for task in tasks if task in done).result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _start(settings: WorkerSettings, socket: Path) -> Process:

@@ -4,16 +4,17 @@ The supervisor holds one order at a time, and the order outlives the worker: a w
 after a back-off that doubles, and the new one gets the same order, with the committed parameters and the last
 moments that are still in shared memory. Answers to older orders are dropped here. A worker that hangs is killed, and
 replaced like one that died. No worker can take the daemon down.
+
+A script of the user's is waited for, not started; it may be silent as long as it likes, and nobody ends it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-from asyncio.subprocess import Process
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 
@@ -23,14 +24,24 @@ from shoal.node.shm import FloatArray
 from shoal.node.watchdog import Watchdog
 from shoal.node.worker_link import frame
 from shoal.node.worker_listener import WorkerListener, receive
-from shoal.node.worker_messages import Contribution, Failed, HandIn, Progress, Ready, Stop, Train, Trained, Welcome
-from shoal.node.worker_process import StartError, WorkerSettings, ending, worker_process
+from shoal.node.worker_messages import (
+    Contribution,
+    Failed,
+    Finished,
+    HandIn,
+    Progress,
+    Ready,
+    Stop,
+    Train,
+    Trained,
+    Welcome,
+)
+from shoal.node.worker_process import StartError, WorkerSettings, death, ending, first_of, worker_process
 from shoal.node.worker_vectors import SharedVectors, mark_of
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.wire import Message
 
 START_WITHIN = 300.0  # seconds from a process's start to its Hello: importing torch from a slow, cold disk
-LAST_WORDS = 1.0  # seconds to read what a dead process had still sent
 MAX_BACKOFF = 60.0
 
 
@@ -52,6 +63,7 @@ class Worker:
         self.settings = settings
         self.pid: int | None = None
         self.device: str | None = None  # on which the worker trains, once it has built its model
+        self.socket: Path | None = None  # where it is listened for, once it is
         self._on_progress = on_progress
         self._on_contribution = on_contribution
         self._on_trained = on_trained
@@ -62,6 +74,7 @@ class Worker:
         self._orders = 0
         self._order: Train | None = None  # what the worker is to do; None: nothing, or still loading
         self._hand_in: int | None = None  # the round that was asked for early
+        self._finished: Finished | None = None
         self._writer: asyncio.StreamWriter | None = None  # None: no worker to talk to
         self._backoff = settings.first_backoff
         self._watchdog = Watchdog()
@@ -91,10 +104,11 @@ class Worker:
     async def run(self) -> None:
         """Supervise until `stop`; belongs in the daemon's TaskGroup."""
         listener = WorkerListener(self.settings.folder)
+        self.socket = listener.path
         self._ended.clear()
         try:
             while not self._stop.is_set():
-                reason = await self._live(listener)
+                reason = await (self._live(listener) if self.settings.program else self._host(listener))
                 if not self._stop.is_set():
                     self._on_lost(reason)
                     await self._pause()
@@ -126,10 +140,20 @@ class Worker:
             self._order = order
             self._send_order()
 
-    async def unload(self) -> None:
-        """Give the memory of the agreed vectors back until `train`, unless there is an order that they are for."""
+    async def finish(self, finished: Finished, agreed: Sequence[FloatArray]) -> None:
+        """Tell the worker, and whoever is it later, that these vectors are the run's end."""
+        self._orders += 1
+        self.forget()
         async with self._loading:
-            if self._order is None:
+            self._vectors.loaded.array[0], self._version = 0, None  # they are for no order (worker_vectors.py)
+            await asyncio.to_thread(self._load, agreed, None)
+        self._finished = finished
+        self._send_order()
+
+    async def unload(self) -> None:
+        """Give the memory of the agreed vectors back until `train`, unless the worker may still read them."""
+        async with self._loading:
+            if self._order is None and self._finished is None:
                 self._version = None
                 self._vectors.loaded.clear()
                 await asyncio.to_thread(self._vectors.agreed.clear)
@@ -152,21 +176,37 @@ class Worker:
             async with worker_process(self.settings, listener.path) as process:
                 self.pid = process.pid
                 self._watchdog.begin(asyncio.get_running_loop().time())
-                ends = (self._converse(process, listener), self._hang(), _death(process), self._stop_is_wanted())
+                ends = (self._converse(process.pid, listener), self._hang(), death(process), self._stop_is_wanted())
                 try:
-                    words = await _first_of(*ends)
+                    words = await first_of(*ends)
                 finally:
                     self._hang_up()
         except StartError as error:
             return f"the worker cannot be started: {error}"
         return f"the worker {words or ending(process)}; its output is in {self.settings.log}"
 
-    async def _converse(self, process: Process, listener: WorkerListener) -> str:
+    async def _host(self, listener: WorkerListener) -> str:
+        """Wait for a script and talk to it until it is over; why it was."""
+        try:
+            return await first_of(self._converse_with_a_script(listener), self._stop_is_wanted())
+        finally:
+            self._hang_up()
+
+    async def _converse_with_a_script(self, listener: WorkerListener) -> str:
+        reader, self._writer, pid = await listener.accept(None, self._welcome(), self._vectors.descriptors)
+        self.pid = pid
+        words = await first_of(self._talk(reader), listener.turn_away(pid))
+        return f"the script (process {pid}) {words or 'has gone'}"
+
+    async def _converse(self, pid: int, listener: WorkerListener) -> str:
         try:
             async with asyncio.timeout(START_WITHIN):
-                reader, self._writer = await listener.accept(process.pid, self._welcome(), self._vectors.descriptors)
+                reader, self._writer, _ = await listener.accept(pid, self._welcome(), self._vectors.descriptors)
         except TimeoutError:
             return f"said nothing for {START_WITHIN:.0f} s"
+        return await self._talk(reader)
+
+    async def _talk(self, reader: asyncio.StreamReader) -> str:
         self._send_order()
         while True:
             try:
@@ -221,7 +261,9 @@ class Worker:
         return Welcome(own.manifest, own.sizes, own.threads, own.device, own.data, own.trainer)
 
     def _send_order(self) -> None:
-        if self._order and self._writer:
+        if self._finished is not None:
+            self._send(self._finished)
+        elif self._order and self._writer:
             self._watchdog.ordered(self._order.order)
             self._send(self._order)
             if self._hand_in == self._order.round:
@@ -239,6 +281,8 @@ class Worker:
         self._writer = self.pid = self.device = None
 
     async def _pause(self) -> None:
+        if not self.settings.program:
+            return  # whoever comes, and when, is the user's affair
         with suppress(TimeoutError):
             await asyncio.wait_for(self._stop.wait(), self._backoff)
         self._backoff = min(MAX_BACKOFF, 2 * self._backoff)
@@ -246,21 +290,3 @@ class Worker:
     async def _stop_is_wanted(self) -> str:
         await self._stop.wait()
         return ""
-
-
-async def _death(process: Process) -> str:
-    await process.wait()
-    await asyncio.sleep(LAST_WORDS)
-    return ""
-
-
-async def _first_of(*coroutines: Coroutine[Any, Any, str]) -> str:
-    """What the first of `coroutines` to end returns; the others are cancelled."""
-    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        return next(task for task in tasks if task in done).result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -52,14 +52,14 @@ LIBP2P_ALLOWED = (
 )
 TORCH = {"torch", "safetensors.torch"}
 TRAINING = (
-    *("corpus", "lanes", "model", "layout", "inner", "inner_state", "recorded_step", "worker", "replica"),
+    *("corpus", "lanes", "model", "layout", "inner", "inner_state", "recorded_step", "worker", "stints", "replica"),
     *("device", "evaluate", "generate", "tokens", "stream"),
     *(f"trainer/{name}" for name in ("layers", "memory", "optimizers", "peak", "stepper")),
     *("up/job", "checkpoint/write", "checkpoint/read"),
     *("outer", "replica_state", "exchange", "state", "state_file"),  # what a daemon loads with its first run
 )
 TORCH_ALLOWED = (
-    *("protocol/compression/", "protocol/reduction/", "node/methods/", "node/models/", "node/lab/"),
+    *("protocol/compression/", "protocol/reduction/", "node/methods/", "node/models/", "node/lab/", "node/script/"),
     *(f"node/{name}.py" for name in TRAINING),
 )
 EXECUTING = {

@@ -41,6 +41,8 @@ def going_on(manifest: Manifest, checkpoint: Checkpoint | None) -> Manifest:
             manifest = Manifest.model_validate(table)
         except ValidationError as error:
             raise LocalError(f"this run cannot go on from {checkpoint.path}: {explain(error, Manifest)}") from error
+    if checkpoint is None and manifest.model.name == "custom":
+        raise LocalError("a run of a model of one's own is founded by the script that makes the model: docs/scripts.md")
     if checkpoint is None and manifest.origin is not None:
         raise LocalError(f"this run goes on from round {manifest.origin.round} of another: name the checkpoint of it")
     check_fits(manifest, checkpoint)

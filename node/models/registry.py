@@ -53,4 +53,10 @@ def _hf() -> Kind:
     return HfKind()
 
 
-KINDS: Mapping[str, Callable[[], Kind]] = {"llama": _llama, "hf": _hf}
+def _custom() -> Kind:
+    from shoal.node.models.custom import CustomKind
+
+    return CustomKind()
+
+
+KINDS: Mapping[str, Callable[[], Kind]] = {"llama": _llama, "hf": _hf, "custom": _custom}

@@ -12,12 +12,13 @@ from shoal.node.manifest import Manifest, ModelSpec
 from shoal.node.method_spec import MethodSpec
 from shoal.node.methods.registry import method_of
 from shoal.node.moments import moments_size
+from shoal.node.orders import Orders
 from shoal.node.recorded_step import RecordedStep
 from shoal.node.replica import Replica
 from shoal.node.shm import SharedVector
 from shoal.node.trainer.options import TrainerOptions
 from shoal.node.trainer.peak import peak_flops
-from shoal.node.worker import Orders, TrainingLoop
+from shoal.node.worker import TrainingLoop
 from shoal.node.worker_messages import Contribution, Train
 from shoal.protocol.wire import Message
 from tests.unit.test_inner import CORPUS, MANIFEST, weights

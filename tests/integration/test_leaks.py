@@ -95,7 +95,9 @@ async def test_two_hundred_workers_that_connect_and_leave_leave_nothing_behind(t
         welcome = Welcome(b"", Sizes(ELEMENTS), threads=1, device="cpu", data=())
         vectors = [SharedVector.create(size) for size in welcome.sizes.numbers]
         accepting = listener.accept(os.getpid(), welcome, [vector.fd for vector in vectors])
-        link, (reader, writer) = await asyncio.gather(asyncio.to_thread(WorkerLink.connect, listener.path), accepting)
+        link, (reader, writer, _) = await asyncio.gather(
+            asyncio.to_thread(WorkerLink.connect, listener.path), accepting
+        )
         vectors[0].array[:] = 1
         link.vectors.contribution.array[:] = link.vectors.agreed.array
         writer.write(frame(HandIn(1)))

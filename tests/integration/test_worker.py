@@ -23,10 +23,12 @@ from shoal.node.logs import MAX_LOG
 from shoal.node.manifest import DataSpec, Manifest, ModelSpec
 from shoal.node.method_spec import MethodSpec
 from shoal.node.shm import FloatArray
-from shoal.node.worker_messages import Contribution, Progress, Train
+from shoal.node.worker_link import WorkerLink
+from shoal.node.worker_messages import Contribution, Finished, Progress, Train
 from shoal.node.worker_process import BUILT_IN, WorkerSettings, worker_process
 from shoal.node.worker_vectors import Sizes
 from shoal.node.workers import Worker
+from shoal.protocol.errors import LocalError
 
 SIZE = 1000
 PATIENCE = 120.0  # seconds; torch takes a few to import on a busy machine
@@ -485,6 +487,7 @@ DAEMON = """
     from shoal.node.worker_process import WorkerSettings
     from shoal.node.worker_vectors import Sizes
     from shoal.node.workers import Worker
+from shoal.protocol.errors import LocalError
 
     folder = Path(sys.argv[1])
     settings = WorkerSettings(folder=folder, log=folder / "worker.log", manifest=bytes.fromhex(sys.argv[3]),
@@ -503,3 +506,67 @@ DAEMON = """
 
     asyncio.run(main())
 """
+
+
+# -- a script of the user's, which nobody starts ------------------------------------------------------------
+
+
+def run_script(folder: Path, socket: Path) -> subprocess.Popen[bytes]:
+    """What a user would start by hand; its words go to a file, so that no pipe fills up."""
+    with (folder / "said").open("ab") as said:
+        return subprocess.Popen([sys.executable, str(folder / "script.py"), "--socket", str(socket)], stderr=said)
+
+
+async def listening(worker: Worker, seen: Seen) -> Path:
+    await seen.until(lambda: worker.socket)
+    assert worker.socket is not None
+    return worker.socket
+
+
+@pytest.mark.asyncio
+async def test_a_script_comes_and_goes_and_gets_the_order_that_is_open(tmp_path: Path) -> None:
+    settings = dataclasses.replace(script_settings(tmp_path), program=())
+    async with supervised(settings) as (worker, seen):
+        await worker.train(train(1, lane=97), [vector(3)])  # it waits for a hand-in that nobody asks for
+        socket = await listening(worker, seen)
+        first = run_script(tmp_path, socket)
+        await seen.until(lambda: seen.progress)
+        assert worker.pid == first.pid
+        first.kill()
+        first.wait()
+        await seen.until(lambda: seen.lost)
+        assert seen.lost == [f"the script (process {first.pid}) has gone"]
+        seen.progress.clear()
+        second = run_script(tmp_path, socket)
+        await seen.until(lambda: len(seen.progress) == 2)
+        worker.hand_in(1)
+        await seen.until(lambda: seen.contributions)
+        assert seen.contributions[0].steps == 2
+    assert second.wait(PATIENCE) == 0  # Stop is the end of this one
+
+
+@pytest.mark.asyncio
+async def test_a_second_script_is_turned_away(tmp_path: Path) -> None:
+    settings = dataclasses.replace(script_settings(tmp_path), program=())
+    async with supervised(settings) as (worker, seen):
+        await worker.train(train(1, lane=97), [vector(3)])
+        socket = await listening(worker, seen)
+        first = run_script(tmp_path, socket)
+        await seen.until(lambda: seen.progress)
+        with pytest.raises(LocalError, match=f"already has a worker, process {first.pid}"):
+            await asyncio.to_thread(WorkerLink.connect, socket)
+    assert first.wait(PATIENCE) != 0  # it had asked for a hand-in, and got Stop
+    assert not seen.lost
+
+
+@pytest.mark.asyncio
+async def test_a_script_that_comes_after_the_end_is_told_of_it(tmp_path: Path) -> None:
+    settings = dataclasses.replace(script_settings(tmp_path), program=())
+    async with supervised(settings) as (worker, seen):
+        socket = await listening(worker, seen)
+        await worker.finish(Finished(4, 70), [vector(9)])
+        await worker.unload()
+        link = await asyncio.to_thread(WorkerLink.connect, socket)
+        assert await asyncio.to_thread(link.receive) == Finished(4, 70)
+        assert (link.vectors.agreed.array == 9).all()
+        link.close()

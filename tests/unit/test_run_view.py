@@ -49,7 +49,7 @@ def run(
             "round 4 waits: no quorum with 1 of 2 voters absent (7nBFdh)",
         ),
         (run("reducing", obstacle="over by now"), "round 4 waits for 7nBFdh, nu5qcu"),
-        (run(trouble="the worker was ended by SIGKILL"), "the worker was ended by SIGKILL; it is started again"),
+        (run(trouble=(lost := "the worker was ended by SIGKILL; it is started again")), lost),
         (
             run("matching", peers=[], obstacle="3 of 3 members are here", voted_before=7),
             "it has voted in round 7 in an earlier life, and waits for a member that has the state",

@@ -14,8 +14,9 @@ from torch import Tensor
 from shoal.node.inner import InnerRound, InnerStep
 from shoal.node.methods.diloco import DiLoCo
 from shoal.node.methods.method import Method
+from shoal.node.orders import Orders
 from shoal.node.replica import Replica
-from shoal.node.worker import Orders, TrainingLoop
+from shoal.node.worker import TrainingLoop
 from shoal.node.worker_messages import Contribution, Failed, HandIn, Progress, Train
 from shoal.protocol.errors import TransportError
 from shoal.protocol.wire import Message

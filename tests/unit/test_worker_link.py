@@ -41,7 +41,7 @@ async def meet(
 ) -> tuple[WorkerLink, asyncio.StreamReader, asyncio.StreamWriter]:
     """A worker (in a thread of this process) and the daemon's streams to it."""
     async with asyncio.timeout(10):
-        link, (reader, writer) = await asyncio.gather(
+        link, (reader, writer, _) = await asyncio.gather(
             asyncio.to_thread(WorkerLink.connect, listener.path),
             listener.accept(os.getpid(), welcome, [vector.fd for vector in vectors]),
         )

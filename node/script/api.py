@@ -1,0 +1,230 @@
+"""`join` and `create`: a training script of one's own as the worker of a run (docs/scripts.md).
+
+    from shoal.node import create, join
+
+    run = join(link) if link else create("digits", method={"inner_steps": 20}, rounds={"last": 30})
+    optimizer = run.wrap(optimizer, model)
+
+The loop stays as it is. The run belongs to this machine's node (SHOAL_HOME), which is started if none runs, and which
+stays in the run when the script has ended: run the script again with the run's link, and it goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from shoal.dht.link import looks_like_link, parse_link
+from shoal.node.cli.joining import node_at_hand
+from shoal.node.client import Answer, Client
+from shoal.node.home import find_home
+from shoal.node.service import find_run
+from shoal.protocol.errors import LocalError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from shoal.node.script.module import OwnModule
+    from shoal.node.script.session import Progress, Session
+
+    Scheduler = TypeVar("Scheduler", bound=torch.optim.lr_scheduler.LRScheduler)
+
+SOON = 60.0  # seconds in which a node that is in a run listens for its worker
+POLL = 0.05
+
+log = logging.getLogger("shoal.script")
+
+
+def join(link: str) -> Run:
+    """Take part in a run: by its link, or by the id or name of one that this machine's node is in already.
+
+    LocalError if its model is not a script's own; TransportError if nobody who knows the run can be reached.
+    """
+    with node_at_hand() as client:
+        run = _known(client, link)
+        if run is None:
+            _check_is_for_scripts(client.preview_run(link)["manifest"])
+            run = str(client.join_run(link, True)["run"])
+        _wait_until_open(client, run)
+        _check_is_for_scripts(client.run_details(run)["manifest"])
+    return Run(run, {})
+
+
+def create(
+    name: str,
+    *,
+    method: Mapping[str, Any] | None = None,
+    rounds: Mapping[str, Any] | None = None,
+    codec: Mapping[str, Any] | None = None,
+    public: bool = False,
+) -> Run:
+    """A new run of the module that is given to `wrap`, which founds it; then it has a link for others.
+
+    `method`, `rounds` and `codec` are those tables of a manifest, see docs/methods.md: `method["batch"]` is how many
+    samples a step counts for, and what is said of the inner optimizer is nothing to a script, which has its own.
+    """
+    tables = {"name": name, "method": method, "rounds": rounds, "codec": codec, "public": public}
+    return Run("", {key: dict(each) if isinstance(each, Mapping) else each for key, each in tables.items() if each})
+
+
+class Run:
+    """A run that this script takes part in."""
+
+    def __init__(self, id: str, tables: Mapping[str, Any]) -> None:
+        self.id = id  # in hex; empty until it is founded
+        self._tables = tables
+        self._session: Session | None = None
+        self._said = ""
+
+    def wrap(
+        self, optimizer: torch.optim.Optimizer, model: nn.Module, batch_size: int | None = None
+    ) -> torch.optim.Optimizer:
+        """Let `optimizer`, which steps all trained parameters of `model`, train in the run from now on.
+
+        It waits for the run's state, and the model has it when this returns. What returns is the optimizer itself: each
+        `step()` is an inner step of the run, and the one that ends a round hands in, waits if the method waits, and
+        leaves in the model what has come of it. Parameter groups, state and schedulers are what they were. Gradients
+        that were accumulated are one step, and a step that a GradScaler skips is none.
+
+        Exchanged are the trained parameters; buffers, as BatchNorm's running means, are this machine's own, as frozen
+        parameters are. `batch_size` samples weigh a step in the rounds' means, by default the manifest's
+        `method.batch`. After the run's last round, steps leave the model as it is: see `is_over`.
+        """
+        from shoal.node.script import attaching
+        from shoal.node.script.module import OwnModule
+
+        if self._session is not None:
+            raise LocalError("this run has its optimizer: one script steps one optimizer")
+        real: torch.optim.Optimizer = getattr(optimizer, "optimizer", optimizer)  # what accelerate has wrapped
+        own = OwnModule(model, real)
+        with node_at_hand() as client:
+            self.id = self.id or self._found(client, own)
+            socket = _wait_until_open(client, self.id)
+        session = attaching.attach(Path(socket), own, batch_size, self._look)
+        try:
+            session.start()
+        except BaseException:
+            session.close()
+            raise
+        self._session = session
+        return optimizer
+
+    def follow(self, scheduler: Scheduler) -> Scheduler:
+        """Let a scheduler that is stepped with the optimizer follow the run's progress, not this script's.
+
+        Each of its steps takes it to where the run is: so a script that joins late, or was passed over, has the rate of
+        the others. Returns the scheduler itself.
+        """
+        step = scheduler.step
+
+        def catch_up() -> None:
+            while scheduler.last_epoch < self.progress.step:
+                step()
+
+        with warnings.catch_warnings():  # that the optimizer has not made those steps
+            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
+            catch_up()
+        scheduler.step = catch_up  # type: ignore[method-assign, assignment]
+        return scheduler
+
+    def report(self, loss: float | Tensor) -> None:
+        """Say what the loss is, for those who look at the run; nothing depends on it."""
+        self._wrapped.loss = float(loss if isinstance(loss, float) else loss.detach())
+
+    @property
+    def progress(self) -> Progress:
+        """How far the run is: its inner steps, the round that is trained, and all members' samples behind it."""
+        return self._wrapped.progress
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run's last round is done, and its result in the model."""
+        return self._wrapped.is_over
+
+    @property
+    def link(self) -> str:
+        """By which others join, as of now."""
+        if not self.id:
+            raise LocalError("the run is founded by `wrap`; before, there is nothing to join")
+        return str(Client(find_home()).run_link(self.id)["link"])
+
+    def close(self) -> None:
+        """Take no part any more; the node stays in the run, until `shoal run leave`."""
+        if self._session is not None:
+            self._session.close()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def _wrapped(self) -> Session:
+        if self._session is None:
+            raise LocalError("nothing is trained yet: `optimizer = run.wrap(optimizer, model)` comes first")
+        return self._session
+
+    def _found(self, client: Client, own: OwnModule) -> str:
+        from shoal.node.script import founding
+
+        run = founding.found(client, find_home(), own, self._tables)
+        log.info("founded the run %s", run)
+        return run
+
+    def _look(self) -> None:
+        """While we wait: say what for, and give up if the run is lost here."""
+        row = _row(Client(find_home()).status(), self.id)
+        if row is None or row["failure"]:
+            raise LocalError(f"the node is in this run no more: {row['failure'] if row else 'it was left'}")
+        waiting = str(row["waiting_for"] or row["phase"])
+        if waiting != self._said:
+            self._said = waiting
+            log.warning("waiting: %s", waiting)
+
+
+def _row(status: Answer, run: str) -> Answer | None:
+    return next((row for row in status["runs"] if row["run"] == run), None)
+
+
+def _known(client: Client, text: str) -> str | None:
+    """The run's id in hex, if the node is in it."""
+    names = {str(row["run"]): str(row["name"] or row["run"][:8]) for row in client.status()["runs"]}
+    if looks_like_link(text):
+        run = parse_link(text).run.hex()
+        return run if run in names else None
+    try:
+        return find_run(text, names)
+    except LocalError:
+        if len(text) == 64:
+            return None  # an id that our peers may know
+        raise
+
+
+def _wait_until_open(client: Client, run: str) -> str:
+    """Where the node listens for the run's worker."""
+    deadline = time.monotonic() + SOON
+    while time.monotonic() < deadline:
+        row = _row(client.status(), run)
+        if row is not None and row["phase"] == "failed":
+            raise LocalError(f"the run has failed on this node: {row['failure']}")
+        if row is not None and row["trains"] is False:
+            raise LocalError("this node is in the run without training: `shoal run leave` it, and join anew")
+        is_open = row is not None and row["phase"] not in ("restoring", "paused")
+        if is_open and (socket := client.run_details(run)["worker_socket"]):
+            return str(socket)
+        time.sleep(POLL)
+    raise LocalError(f"the node does not get to this run in {SOON:.0f} s: see `shoal status`")
+
+
+def _check_is_for_scripts(manifest: Answer) -> None:
+    if manifest["model"]["name"] != "custom":
+        raise LocalError(
+            f"the run {manifest['name']} trains a model of kind {manifest['model']['name']}, which nodes train "
+            "themselves: `shoal run join` takes part in it. A script takes part in runs that a script has created"
+        )

@@ -1,0 +1,105 @@
+"""A user's module and its optimizer, as the trainer of a run: weights out, weights in, moments kept.
+
+What is exchanged are the parameters that are trained, in fp32, in the order of `named_parameters()`. Frozen parameters
+stay where they are, and must be the same everywhere: the manifest has their hash. Buffers, such as the running means of
+a BatchNorm, are each machine's own: they are neither averaged nor sent.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import torch
+from blake3 import blake3
+from torch import Tensor, nn
+
+from shoal.node import inner_state
+from shoal.node.custom_spec import CustomSpec
+from shoal.node.inner_state import halves
+from shoal.node.layout import Layout, trained
+from shoal.node.tensors import expand, first_difference, fold
+from shoal.protocol.errors import LocalError
+
+
+class OwnModule:
+    """`module`, as `optimizer` trains it; LocalError if the two do not belong together."""
+
+    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self.module: nn.Module = getattr(module, "_orig_mod", module)  # what torch.compile was given
+        self.optimizer = optimizer
+        self.steps = 0  # of the optimizer, since we came
+        self.has_private = False  # whether the run's method keeps vectors beside the moments
+        weights = dict(trained(self.module))
+        _check(weights, optimizer)
+        self.device = next(iter(weights.values())).device
+        self.layout = Layout.of(self.module)
+
+    def spec(self) -> CustomSpec:
+        """What a manifest says of it."""
+        shapes = {place.name: place.shape for place in self.layout}
+        return CustomSpec(name="custom", tensors=fold(shapes), frozen=self.frozen())
+
+    def check_fits(self, spec: CustomSpec) -> None:
+        """LocalError, naming the first tensor that differs, unless this is the run's model."""
+        ours = {place.name: place.shape for place in self.layout}
+        if difference := first_difference(ours, dict(expand(spec.tensors))):
+            raise LocalError(f"this module is not the run's: {difference}. Build it as the run's founder does")
+        if spec.frozen != self.frozen():
+            raise LocalError(
+                "the module's frozen parameters are not those of the run's founder: load the same weights before"
+            )
+
+    def frozen(self) -> str:
+        """The BLAKE3, in hex, of names, types, shapes and bytes of what is not trained; empty if all is."""
+        still = [(name, each) for name, each in self.module.named_parameters() if not each.requires_grad]
+        if not still:
+            return ""
+        hasher = blake3()
+        for name, weight in still:
+            hasher.update(f"{name} {weight.dtype} {tuple(weight.shape)}\0".encode())
+            hasher.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        return str(hasher.hexdigest())
+
+    def load(self, theta: Tensor) -> None:
+        """Go on from these weights (d,)."""
+        self.layout.load(theta, self.module)
+
+    def read(self, out: Tensor | None = None) -> Tensor:
+        """A copy of the weights (d,) on the CPU, in `out` if given."""
+        return self.layout.read(self.module, out)
+
+    def store(self, out: Tensor) -> None:
+        """Keep Adam's moments for whoever comes after us; other optimizers' state is kept by its script, or lost."""
+        if self._is_adam:
+            inner_state.store([self.optimizer], self.module, self.layout, out)
+        elif self.has_private:
+            out[0] = self.steps  # there are private vectors behind moments of zeros
+
+    def restore(self, vector: Tensor) -> None:
+        """Go on with what was kept, unless the script has brought a state of its own."""
+        if not self._is_adam or self.optimizer.state or not halves(vector, self.layout.size)["exp_avg_sq"].any():
+            return
+        inner_state.restore([self.optimizer], self.module, self.layout, vector)
+        for group in self.optimizer.param_groups:
+            if not group.get("capturable") and not group.get("fused"):
+                for weight in group["params"]:
+                    self.optimizer.state[weight]["step"] = self.optimizer.state[weight]["step"].cpu()
+
+    @property
+    def _is_adam(self) -> bool:
+        groups = self.optimizer.param_groups
+        kinds = (torch.optim.Adam, torch.optim.AdamW)
+        return isinstance(self.optimizer, kinds) and not any(group["amsgrad"] for group in groups)
+
+
+def _check(weights: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
+    if not weights:
+        raise LocalError("the module has no parameters that are trained")
+    stepped = set(chain.from_iterable(group["params"] for group in optimizer.param_groups))
+    for name, weight in weights.items():
+        if weight not in stepped:
+            raise LocalError(f"{name} is in no group of the optimizer: add it, or freeze it by requires_grad_(False)")
+        if weight.dtype != torch.float32:
+            raise LocalError(f"{name} is {weight.dtype}: keep the weights in fp32, and compute under torch.autocast")
+    if stepped - set(weights.values()):
+        raise LocalError("the optimizer steps parameters that are not the module's: one module has one optimizer")

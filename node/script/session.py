@@ -1,0 +1,143 @@
+"""A script's part in a run, from its `wrap` on: it carries out the node's orders, one step of its optimizer at a time.
+
+A step of the optimizer is an inner step. What the node wants is looked at after each, never before: the gradients of a
+step belong to the weights that were there when it began. When the steps of an order are made, the weights are handed
+in, the script waits as long as its method waits, and what has come of it is in the module when `step()` returns.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from shoal.node.device import device_bytes, device_name
+from shoal.node.inner import InnerRound
+from shoal.node.methods.method import Method
+from shoal.node.methods.timetable import Timetable
+from shoal.node.replica import Replica
+from shoal.node.script.module import OwnModule
+from shoal.node.script.told import Told, listen
+from shoal.node.stints import Stints
+from shoal.node.utilisation import Utilisation
+from shoal.node.worker_link import WorkerLink
+from shoal.node.worker_messages import Finished, Ready, Train
+from shoal.node.worker_messages import Progress as Report
+from shoal.node.worker_vectors import mark_of
+from shoal.protocol.errors import LocalError
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the run is, not this script: who joins late begins where the others are."""
+
+    step: int  # inner steps of the run's clock, as one member makes them
+    round: int  # that is trained; after the end, the last one
+    samples: int  # of all members, behind the state that the round began with
+
+
+class Session:
+    """One wrapped optimizer. `look` is called while it waits, and raises what makes waiting useless."""
+
+    def __init__(self, link: WorkerLink, own: OwnModule, method: Method, batch: int, look: Callable[[], None]) -> None:
+        self.loss = math.nan  # the latest that the script has told
+        self._link, self._own, self._batch, self._look = link, own, batch, look
+        self._timetable = Timetable(method)
+        own.has_private = bool(method.keeps)
+        self._told = Told()
+        vectors = link.vectors
+        moments, answer = vectors.moments.array, vectors.answer.array if vectors.answer is not None else None
+        own.restore(torch.from_numpy(moments))
+        loaded = vectors.loaded.array
+        replica = Replica(
+            method, own, vectors.agreed.array, moments, answer, lambda order: loaded[0] == mark_of(order.order)
+        )
+        self._stints = Stints(own, replica, self._told, vectors.contribution.array, moments, link.send)
+        self._order: Train | None = None  # None: before the first, and after the end
+        self._made = 0  # steps of the order
+        self._began = 0.0
+        self._utilisation = Utilisation()
+        self._working = self._utilisation.working(time.monotonic)
+        self._hook = own.optimizer.register_step_post_hook(lambda *_: self._stepped())
+
+    def start(self) -> None:
+        """Wait for the run's state; it is in the module then."""
+        self._link.send(Ready(device_name(self._own.device)))
+        threading.Thread(target=listen, args=(self._link, self._told), name="shoal", daemon=True).start()
+        self._next(0)
+
+    def close(self) -> None:
+        """Take no part any more: the optimizer is an ordinary one again."""
+        self._hook.remove()
+        self._link.close()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run's last round is in the module."""
+        return self._order is None
+
+    @property
+    def progress(self) -> Progress:
+        """See there."""
+        order, end = self._order, self._told.finished
+        if order is None:
+            assert end is not None
+            return Progress(self._timetable.launch(end.round), end.round, end.samples)
+        return Progress(self._timetable.launch(order.round - 1) + order.first + self._made, order.round, order.samples)
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    def _stepped(self) -> None:
+        """The optimizer has made a step."""
+        order = self._order
+        if order is None:
+            self._load_end()  # steps after the end change nothing
+            return
+        self._told.check()
+        self._made += 1
+        self._own.steps += 1
+        self._stints.add(InnerRound(1, self._batch, self.loss))
+        self._report(order)
+        if self._made == order.steps or self._told.is_due(order):
+            self._end(order)
+            self._next(order.order)
+
+    def _next(self, done: int) -> None:
+        """Wait for the next order that wants steps, or the end."""
+        while not isinstance(order := self._told.next(done, self._look), Finished):
+            self._order, self._made, done = order, 0, order.order
+            if not self._stints.begin(order):
+                continue  # the order that has replaced it is coming
+            self._began = time.monotonic()
+            if order.steps and not self._told.is_due(order):
+                self._working = self._utilisation.working(time.monotonic)
+                self._working.__enter__()
+                return
+            self._end(order)
+        self._order = None
+        self._load_end()
+
+    def _end(self, order: Train) -> None:
+        if self._made:
+            self._working.__exit__(None, None, None)
+        try:
+            self._stints.end(order)
+        except ArithmeticError as error:
+            raise LocalError(
+                f"training has diverged in round {order.round}: {error}. Nothing of it was sent; mend the script and "
+                "run it again: it goes on from the run's state"
+            ) from error
+
+    def _load_end(self) -> None:
+        self._own.load(torch.from_numpy(self._link.vectors.agreed.array[: self._own.layout.size]))
+
+    def _report(self, order: Train) -> None:
+        now, samples = time.monotonic(), self._made * self._batch
+        step, loss = order.first + self._made, self.loss if math.isfinite(self.loss) else None
+        speed, memory = samples / max(now - self._began, 1e-9), device_bytes(self._own.device)
+        share = self._utilisation.share(now)
+        self._link.send(Report(order.order, order.round, step, loss, samples, speed, memory, share))

@@ -1,0 +1,74 @@
+"""What the node tells a script, between the thread that reads the socket and the script's own, which trains.
+
+A script waits here: for its first order, and where its method waits for the network. Now and then it looks whether its
+run can still go on, so that it never waits in silence for what does not come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shoal.node.orders import Orders
+from shoal.node.worker_link import WorkerLink
+from shoal.node.worker_messages import Finished, Stop, Train
+from shoal.protocol.errors import ShoalError, TransportError
+from shoal.protocol.wire import Message
+
+LOOK = 5.0  # seconds of waiting between two looks
+
+
+class Told(Orders):
+    """Orders, and the end of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.finished: Finished | None = None
+        self._lost = ""  # why nothing comes any more
+
+    def take(self, message: Message) -> None:
+        """Note a message of the daemon."""
+        if isinstance(message, Finished):
+            self.finished = message
+        super().take(message)
+
+    def is_replaced(self, order: Train) -> bool:
+        """Whether nobody wants the result of `order` any more."""
+        return self.finished is not None or super().is_replaced(order)
+
+    def lose(self, reason: str) -> None:
+        """Nothing comes any more."""
+        with self._changed:
+            self._lost = reason
+            self._changed.notify_all()
+
+    def next(self, done: int, look: Callable[[], None]) -> Train | Finished:
+        """Wait for an order newer than `done`, or the end; TransportError if the node is gone.
+
+        `look` is called every few seconds meanwhile.
+        """
+        with self._changed:
+            while True:
+                if self.finished is not None:
+                    return self.finished
+                if self._newest is not None and self._newest.order > done:
+                    return self._newest
+                if self._lost:
+                    raise TransportError(self._lost)
+                if not self._changed.wait(LOOK):
+                    look()
+
+    def check(self) -> None:
+        """TransportError if the node is gone."""
+        if self._lost and self.finished is None:
+            raise TransportError(self._lost)
+
+
+def listen(link: WorkerLink, told: Told) -> None:
+    """In a thread: pass on what the node says, until it says no more."""
+    again = "start it (`shoal node start`) and run this script again: it goes on from the run's state"
+    try:
+        while not isinstance(message := link.receive(), Stop):
+            told.take(message)
+        told.lose(f"the node has stopped, or has left this run: {again}")
+    except ShoalError as error:
+        told.lose(f"{error}; {again}")

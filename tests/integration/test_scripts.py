@@ -1,0 +1,159 @@
+"""Training scripts of users' own as workers: the examples, each member with a daemon, as people run them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from shoal.node.up.processes import Children
+from tests.integration.nodes import RealNode, until
+from tests.integration.script_of_methods import METHODS
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+
+
+PATIENCE = 300.0  # seconds; a script imports torch, and perhaps more
+
+
+class Script:
+    """A process that a user would start; its words are in a file."""
+
+    def __init__(self, node: RealNode, *arguments: str) -> None:
+        self.said = node.folder / "script.log"
+        environ = {**os.environ, "SHOAL_HOME": str(node.home.root), "OMP_NUM_THREADS": "1"}
+        with self.said.open("ab") as log:
+            self.process = subprocess.Popen([sys.executable, *arguments], stdout=log, stderr=log, env=environ)
+
+    def words(self) -> str:
+        return self.said.read_text(errors="replace")[-3000:]
+
+    def link(self) -> str:
+        """The run's, once it is said."""
+        until(lambda: "shoal:" in self.words() or self.process.poll() is not None, "the link", self.words, PATIENCE)
+        found = re.search(r"shoal:\S+", self.words())
+        assert found, self.words()
+        return found[0]
+
+    def end(self) -> None:
+        until(lambda: self.process.poll() is not None, "the script to end", self.words, PATIENCE)
+        assert self.process.returncode == 0, self.words()
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[tuple[RealNode, RealNode]]:
+    with Children(grace=0.0) as children:
+        first = RealNode(tmp_path / "n0").start(children)
+        yield first, RealNode(tmp_path / "n1").start(children, first.address)
+
+
+@pytest.fixture
+def scripts() -> Iterator[list[Script]]:
+    started: list[Script] = []
+    yield started
+    for script in started:
+        if script.process.poll() is None:
+            script.process.kill()
+        script.process.wait()
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    loaded: dict[str, torch.Tensor] = torch.load(path, weights_only=True)
+    return loaded
+
+
+def run_both(scripts: list[Script], nodes: tuple[RealNode, RealNode], ours: list[str], theirs: list[str]) -> None:
+    """The founder's script and, once it has said its link in place of LINK, the other's; both end well."""
+    scripts.append(Script(nodes[0], *ours))
+    link = scripts[0].link()
+    scripts.append(Script(nodes[1], *(link if each == "LINK" else each for each in theirs)))
+    for script in scripts:
+        script.end()
+
+
+def check_rounds(nodes: tuple[RealNode, RealNode], last: int) -> None:
+    """Both nodes stand on the same state, and both members were in each round's mean."""
+    run = nodes[0].row()["run"]
+    assert nodes[0].saved_state(run) == nodes[1].saved_state(run)
+    rounds = nodes[0].client.rounds(run)
+    assert [each["round"] for each in rounds] == list(range(1, last + 1))
+    assert all(each["contributors"] == 2 for each in rounds)
+
+
+@pytest.mark.long
+def test_two_machines_train_digits(nodes: tuple[RealNode, RealNode], scripts: list[Script], tmp_path: Path) -> None:
+    example, saved = str(EXAMPLES / "digits.py"), [tmp_path / "a.pt", tmp_path / "b.pt"]
+    run_both(
+        scripts,
+        nodes,
+        [example, "--rounds", "6", "--save", str(saved[0])],
+        [example, "LINK", "--save", str(saved[1])],
+    )
+    ours, theirs = map(weights, saved)
+    trained = [name for name in ours if "running" not in name and "num_batches" not in name]
+    assert len(trained) == 6
+    assert all(torch.equal(ours[name], theirs[name]) for name in trained)
+    check_rounds(nodes, 6)
+    assert float(re.findall(r"([\d.]+)% of", scripts[0].words())[0]) > 60
+
+
+@pytest.mark.long
+def test_every_method_but_ddp_trains_a_module(
+    nodes: tuple[RealNode, RealNode], scripts: list[Script], tmp_path: Path
+) -> None:
+    """One process on each node trains one run after the other: by each method both end on the same bits."""
+    program = str(Path(__file__).parent / "script_of_methods.py")
+    scripts += [Script(node, program, str(tmp_path), str(place)) for place, node in enumerate(nodes)]
+    for script in scripts:
+        script.end()
+    for method in METHODS:
+        ours, theirs = (weights(tmp_path / f"{method}-{place}.pt") for place in range(2))
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours), method
+    said = {place: (tmp_path / f"said-{place}").read_text().split() for place in range(2)}
+    assert said[0] == said[1], "both follow the run's progress, and end with the same rate"
+
+
+@pytest.mark.long
+def test_a_script_that_was_killed_comes_back_and_goes_on(
+    nodes: tuple[RealNode, RealNode], scripts: list[Script]
+) -> None:
+    example, last = str(EXAMPLES / "digits.py"), 12
+    scripts.append(Script(nodes[0], example, "--rounds", str(last)))
+    link = scripts[0].link()
+    scripts.append(Script(nodes[1], example, link))
+    until(lambda: nodes[1].round() >= 2, "a few rounds", scripts[1].words, PATIENCE)
+    scripts[1].process.kill()
+    scripts[1].process.wait()
+    until(lambda: "has gone: run it again" in str(nodes[1].row()["waiting_for"]), "the loss to be said", nodes[1].words)
+    assert nodes[1].round() < last
+    scripts[1] = Script(nodes[1], example, "digits")  # by the name of a run that the node is in
+    for script in scripts:
+        script.end()
+    check_rounds(nodes, last)
+
+
+@pytest.mark.slow
+def test_a_trainer_of_transformers_takes_part(
+    nodes: tuple[RealNode, RealNode], scripts: list[Script], tmp_path: Path
+) -> None:
+    pytest.importorskip("accelerate", reason="the Trainer needs it: pip install 'shoal[hf]'")
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"{n} sheep on the hill, {n + 1} on the way.\n" for n in range(500)))
+    example, folders = str(EXAMPLES / "hf_trainer.py"), [str(tmp_path / "a"), str(tmp_path / "b")]
+    run_both(
+        scripts,
+        nodes,
+        [example, str(text), "--rounds", "3", "--save", folders[0]],
+        [example, str(text), "--link", "LINK", "--save", folders[1]],
+    )
+    ours, theirs = (load_file(Path(folder) / "model.safetensors") for folder in folders)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    check_rounds(nodes, 3)

@@ -1,0 +1,199 @@
+"""A script's optimizer steps become the stints that its node orders."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from shoal.node.methods.diloco import DiLoCo
+from shoal.node.script.api import Run
+from shoal.node.script.module import OwnModule
+from shoal.node.script.session import Progress, Session
+from shoal.node.worker_messages import Contribution, Finished, HandIn, Ready, Stop, Train
+from shoal.node.worker_messages import Progress as Report
+from shoal.node.worker_vectors import SharedVectors, Sizes
+from shoal.protocol.errors import LocalError, TransportError
+from shoal.protocol.wire import Message
+
+BATCH = 10
+
+
+class Node:
+    """The other end of a link: what the script sends, and what it is told next."""
+
+    def __init__(self, size: int) -> None:
+        self.vectors = SharedVectors.create(Sizes(size))
+        self.sent: list[Message] = []
+        self.answer: Callable[[Contribution], Message] = lambda _: Stop()
+        self._inbox: queue.Queue[Message] = queue.Queue()
+
+    def tell(self, message: Message) -> None:
+        self._inbox.put(message)
+
+    def send(self, message: Message) -> None:
+        self.sent.append(message)
+        if isinstance(message, Contribution):
+            self.tell(self.answer(message))
+
+    def receive(self) -> Message:
+        return self._inbox.get(timeout=60)
+
+    def close(self) -> None:
+        self.vectors.close()
+
+
+class Bench:
+    """A module of four weights, which the first step of SGD lowers by 1 each."""
+
+    def __init__(self, rate: float = 1.0) -> None:
+        self.model = nn.Linear(4, 1, bias=False)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=rate)
+        self.node = Node(4)
+        self.node.vectors.agreed.array[:] = 5
+        own: Any = OwnModule(self.model, self.optimizer)
+        link: Any = self.node
+        self.session = Session(link, own, DiLoCo(3, 0.7, 0.9), BATCH, lambda: None)
+
+    def step(self) -> None:
+        self.optimizer.zero_grad()
+        self.model(torch.ones(1, 4)).sum().backward()
+        self.optimizer.step()
+
+    def until_due(self) -> None:
+        """What was told has arrived."""
+        first = self.session._order
+        assert first is not None
+        until(lambda: self.session._told.is_due(first))
+
+    @property
+    def weights(self) -> list[float]:
+        return list(self.model.weight.detach()[0].tolist())
+
+
+def order(number: int, round: int, steps: int = 3, fresh: bool = True) -> Train:
+    return Train(number, round, 0, round - 1, steps=steps, is_fresh=fresh, samples=100 * round)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    made = Bench()
+    made.node.tell(order(1, 1))
+    made.session.start()
+    return made
+
+
+def test_the_runs_state_is_in_the_module_before_the_first_step(bench: Bench) -> None:
+    assert bench.weights == [5, 5, 5, 5]
+    assert isinstance(bench.node.sent[0], Ready)
+    assert bench.session.progress == Progress(step=0, round=1, samples=100)
+
+
+def test_steps_make_a_round_which_is_handed_in_and_replaced_by_what_came_of_it(bench: Bench) -> None:
+    def answer(made: Contribution) -> Message:
+        assert bench.node.vectors.contribution.array.tolist() == [3, 3, 3, 3]  # uphill
+        bench.node.vectors.agreed.array[:] = 7
+        return order(2, 2)
+
+    bench.node.answer = answer
+    bench.session.loss = 2.5
+    for _ in range(3):
+        bench.step()
+    assert [each.step for each in bench.node.sent if isinstance(each, Report)] == [1, 2, 3]
+    assert bench.node.sent[-1] == Contribution(1, 1, steps=3, tokens=3 * BATCH, loss=2.5)
+    assert bench.weights == [7, 7, 7, 7]
+    assert bench.session.progress == Progress(step=3, round=2, samples=200)
+
+
+def test_who_is_asked_earlier_hands_in_what_there_is(bench: Bench) -> None:
+    bench.node.answer = lambda _: order(2, 2)
+    bench.node.tell(HandIn(1))
+    bench.until_due()
+    bench.step()
+    assert bench.node.sent[-1] == Contribution(1, 1, steps=1, tokens=BATCH, loss=None)
+    assert bench.session.progress.step == 3, "the run's clock goes on to the next round"
+
+
+def test_a_newer_order_replaces_the_weights_after_a_step(bench: Bench) -> None:
+    bench.node.vectors.agreed.array[:] = 9
+    bench.node.tell(order(2, 6))
+    bench.until_due()
+    bench.step()
+    assert not [each for each in bench.node.sent if isinstance(each, Contribution)]
+    assert bench.weights == [9, 9, 9, 9]
+    assert bench.session.progress == Progress(step=15, round=6, samples=600)
+
+
+def test_after_the_end_steps_change_nothing(bench: Bench) -> None:
+    def answer(made: Contribution) -> Message:
+        bench.node.vectors.agreed.array[:] = 8
+        return Finished(1, 300)
+
+    bench.node.answer = answer
+    for _ in range(5):
+        bench.step()
+    assert bench.session.is_over
+    assert bench.weights == [8, 8, 8, 8]
+    assert bench.session.progress == Progress(step=3, round=1, samples=300)
+    assert sum(isinstance(each, Contribution) for each in bench.node.sent) == 1
+
+
+def test_a_node_that_ends_is_named_at_the_next_step(bench: Bench) -> None:
+    bench.node.tell(Stop())
+    until(lambda: bench.session._told._lost)
+    with pytest.raises(TransportError, match="has stopped, or has left this run: start it"):
+        bench.step()
+
+
+def test_a_closed_session_leaves_an_ordinary_optimizer(bench: Bench) -> None:
+    bench.node.close = lambda: None  # type: ignore[method-assign]
+    bench.session.close()
+    before = bench.weights
+    bench.step()
+    assert bench.weights == [each - 1 for each in before]
+    assert not [each for each in bench.node.sent if isinstance(each, Report)]
+
+
+def test_training_that_diverges_is_handed_in_by_nobody() -> None:
+    bench = Bench(rate=float("inf"))
+    bench.node.tell(order(1, 1, steps=1))
+    bench.session.start()
+    with pytest.raises(LocalError, match="diverged in round 1"):
+        bench.step()
+    assert not [each for each in bench.node.sent if isinstance(each, Contribution)]
+
+
+def test_a_scheduler_follows_the_run(bench: Bench) -> None:
+    run = Run("00", {})
+    run._session = bench.session
+    bench.node.tell(order(2, 11))  # ten rounds of three steps are over
+    bench.until_due()
+    bench.step()
+    scheduler = run.follow(torch.optim.lr_scheduler.StepLR(bench.optimizer, 15, gamma=0.5))
+    assert scheduler.last_epoch == 30
+    assert bench.optimizer.param_groups[0]["lr"] == 0.25
+    scheduler.step()
+    assert scheduler.last_epoch == 30, "the run has not gone on"
+    bench.step()
+    scheduler.step()
+    assert scheduler.last_epoch == 31
+
+
+def test_before_wrap_there_is_nothing_to_ask() -> None:
+    with pytest.raises(LocalError, match="comes first"):
+        Run("00", {}).report(1.0)
+    with pytest.raises(LocalError, match="founded by `wrap`"):
+        assert Run("", {}).link
+
+
+def until(condition: Callable[[], Any]) -> None:
+    """For what the reader thread has still to do."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
