@@ -70,6 +70,7 @@ class Peer:
             random.Random(),
             self._disk.load(),
         )
+        self._member = member
         self.driver = Driver(
             member,
             self._disk,
@@ -88,7 +89,7 @@ class Peer:
         """One round: the mean, when we submitted, when we held it, and what the loopback had carried by then."""
         offer = Offer(1, *self.network.bandwidth.claim()) if self._task.claims else Offer(1)
         submitted = time.monotonic()
-        self.driver.command(lambda now: self.driver.member.submit(now, offer, self._encoder(mine)))
+        self.driver.command(lambda now: self._member.submit(now, offer, self._encoder(mine)))
         decision = await self._committed.get()
         mean = self._mean
         flat = torch.from_numpy(mean)

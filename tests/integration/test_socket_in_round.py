@@ -84,6 +84,7 @@ class Peer:
             random.Random(1),
             self.disk.load(),
         )
+        self.member = member
         self.driver = Driver(member, self.disk, partial(self.network.carry_out, RUN), self.on_event, self.errors.append)
         self.network.on_message = lambda peer, run, words: self.driver.receive(peer, words)
         self.network.on_link = self.driver.link
@@ -98,7 +99,7 @@ class Peer:
 
     def submit(self) -> None:
         encoder = lambda chunk: FP32.encode(self.values)  # noqa: E731
-        self.driver.command(lambda now: self.driver.member.submit(now, Offer(1), encoder))
+        self.driver.command(lambda now: self.member.submit(now, Offer(1), encoder))
 
     def ends(self) -> list[Sender | Receiver]:
         """Of all bulk sockets that are open."""
