@@ -60,7 +60,7 @@ class Peer:
             if name != self.network.peer:
                 self.network.remember(name, [address])
         policy = Policy(2, len(names), len(names), 1, (len(self._bounds),))
-        self.member = member = Member(
+        member = Member(
             self.network.peer,
             self.network.addresses(),
             RunFacts(Base(0, genesis(RUN, PART), content_hash(b""), (names[0],)), policy),
@@ -70,6 +70,7 @@ class Peer:
             random.Random(),
             self._disk.load(),
         )
+        self._member = member
         self.driver = Driver(
             member,
             self._disk,
@@ -88,7 +89,7 @@ class Peer:
         """One round: the mean, when we submitted, when we held it, and what the loopback had carried by then."""
         offer = Offer(1, *self.network.bandwidth.claim()) if self._task.claims else Offer(1)
         submitted = time.monotonic()
-        self.driver.command(lambda now: self.member.submit(now, offer, self._encoder(mine)))
+        self.driver.command(lambda now: self._member.submit(now, offer, self._encoder(mine)))
         decision = await self._committed.get()
         mean = self._mean
         flat = torch.from_numpy(mean)
