@@ -25,7 +25,7 @@ from torch import Tensor
 from shoal.node.methods.gossip import merge, mix
 from shoal.node.methods.graphs import neighbours, weights_of
 from shoal.node.methods.method import Answer, Exchange
-from shoal.node.methods.pairing import pairs
+from shoal.protocol.replicas.meeting import pairs
 from shoal.protocol.compression import Codec, codec
 from shoal.protocol.ids import digest
 
