@@ -20,10 +20,6 @@ TROUBLE = 20.0  # virtual seconds in which faults strike
 PATIENT = 60.0  # virtual seconds in which each must come on by a round, in peace
 
 
-def _all_beyond(world: World[Replica], before: dict[PeerId, int]) -> bool:
-    return all(node.standing > before[node.me] for node in world.nodes())
-
-
 def run_seed(seed: int) -> tuple[World[Replica], Oracle]:
     """A swarm, misfortune drawn from the seed, then peace, in which everybody must come together and go on."""
     rng = random.Random(f"replicas {seed}")
@@ -52,10 +48,13 @@ def run_seed(seed: int) -> tuple[World[Replica], Oracle]:
         return world, oracle
     world.run_until(lambda: all(node.standing >= 0 for node in world.nodes()), within=120.0)
     for _ in range(3):
-        before = {node.me: node.standing for node in world.nodes()}
-        world.run_until(partial(_all_beyond, world, before), within=PATIENT)
+        world.run_until(partial(_have_come_on, world, {node.me: node.standing for node in world.nodes()}), PATIENT)
     assert not world.errors
     return world, oracle
+
+
+def _have_come_on(world: World[Replica], before: dict[PeerId, int]) -> bool:
+    return all(node.standing > before[node.me] for node in world.nodes())
 
 
 @pytest.mark.parametrize("seed", range(24))

@@ -76,7 +76,7 @@ def as_signed(message: Message, author: PeerId) -> Message:
     return signed(message, FakeSigner(author)) if hasattr(message, "signature") else message
 
 
-REPLICA_KINDS = [kind for tag, kind in table().items() if tag in (25, 27, 42, 44, 45, 46, 54, 55, 56, 57)]
+REPLICA_KINDS = [kind for tag, kind in table().items() if tag in (25, 27, 42, 44, 45, 46, 47, 54, 55, 56, 57)]
 
 
 @pytest.mark.parametrize("seconds", [0.1, 1.5, 1.9, 2.1, 4.4, 9.0])
