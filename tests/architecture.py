@@ -53,13 +53,14 @@ LIBP2P_ALLOWED = (
 TORCH = {"torch", "safetensors.torch"}
 TRAINING = (
     *("corpus", "lanes", "model", "layout", "inner", "inner_state", "recorded_step", "worker", "stints", "replica"),
-    *("device", "evaluate", "generate"),
+    *("device", "evaluate", "generate", "tokens", "stream"),
     *(f"trainer/{name}" for name in ("layers", "memory", "optimizers", "peak", "stepper")),
     *("up/job", "checkpoint/write", "checkpoint/read"),
     *("outer", "state", "state_file"),  # the committed state: the daemon loads it with its first run
 )
 TORCH_ALLOWED = (
-    *("protocol/compression/", "protocol/reduction/", "node/methods/", "node/lab/", "node/script/"),
+    *("protocol/compression/", "protocol/reduction/"),
+    *("node/methods/", "node/models/", "node/lab/", "node/script/"),
     *(f"node/{name}.py" for name in TRAINING),
 )
 EXECUTING = {

@@ -1,9 +1,8 @@
-"""Models of transformers: built from a config alone, named, trained, kept and exported; and adapters on a frozen one."""
+"""Models of transformers: built from a config alone, named, trained, kept, exported; and adapters on a frozen one."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -207,7 +206,7 @@ def test_a_mixture_of_experts_is_balanced_in_training_only(tmp_path: Path) -> No
 
 
 @pytest.fixture
-def base(tmp_path: Path) -> Iterator[Path]:
+def base(tmp_path: Path) -> Path:
     needs("peft")
     return base_folder(tmp_path / "base")
 
