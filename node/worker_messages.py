@@ -26,7 +26,7 @@ from shoal.node.trainer.options import TrainerOptions
 from shoal.node.worker_vectors import Sizes
 from shoal.protocol.wire import Message, message, value
 
-WORKER_PROTOCOL = 3
+WORKER_PROTOCOL = 4
 MAX_FRAME = 256 << 10  # a Welcome carries a manifest of at most 64 KiB
 
 
