@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from shoal.node.present import clean, show_pairs, size
@@ -53,6 +54,12 @@ def show_preview(preview: Answer) -> None:
 
 
 def _model(model: Answer, parameters: int) -> str:
+    if model["name"] == "hf":
+        kind = clean(str(json.loads(model["config"])["model_type"]))
+        trained = f"{parameters:,} parameters"
+        if model["lora"]:
+            trained += f" of adapters, on {model['frozen']:,} that stand still (--weights, or the seed's)"
+        return f"{kind} of transformers with {trained}: {model['vocab']:,} tokens, context {model['context']:,}"
     shape = f"{model['layers']} layers of {model['dim']}, {model['vocab']:,} tokens, context {model['context']:,}"
     return f"{model['name']} with {parameters:,} parameters: {shape}"
 

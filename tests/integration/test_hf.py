@@ -13,6 +13,7 @@ import pytest
 from shoal.node.checkpoint.export import export
 from shoal.node.checkpoint.read import load
 from shoal.node.checkpoint.scan import find
+from shoal.node.models.hf import quietly
 from shoal.node.trainer.options import TrainerOptions
 from shoal.node.up.processes import Children
 from tests.hf_kit import CONFIG, base_folder, needs
@@ -81,7 +82,8 @@ def test_two_daemons_train_adapters_on_a_base_that_each_has(children: Children, 
     assert load(checkpoint).shape.layout.size < 4000, "only the adapters travel"
     export(checkpoint, tmp_path / "adapters")
     opened = transformers.AutoModelForCausalLM.from_pretrained(base)
-    adapted = peft.PeftModel.from_pretrained(opened, tmp_path / "adapters")
+    with quietly():
+        adapted = peft.PeftModel.from_pretrained(opened, tmp_path / "adapters")
     moved = {name for name, each in adapted.named_parameters() if "lora_B" in name and each.abs().max() > 0}
     assert len(moved) == 6, "three targets in two layers have learned something"
 

@@ -163,3 +163,16 @@ def test_there_is_no_code_where_it_is_not_wanted_or_cannot_be_read(monkeypatch: 
     assert file.getvalue() == ""
     qr.show(LINK, True)
     assert file.getvalue().splitlines()[1:] == qr.draw(LINK)
+
+
+def test_a_model_of_a_library_is_described_by_what_is_trained(capsys: pytest.CaptureFixture[str]) -> None:
+    tensors = "[{ names = ['model.layers.#.w'], shapes = [[8, 8]], times = 2 }]"
+    more = "lora = { targets = ['w'] }\nfrozen = 5000\nvocab = 300\n"
+    config = "config = { model_type = 'gpt2' }"
+    text = f"name = 'a'\n[model]\nname = 'hf'\n{config}\ntensors = {tensors}\n"
+    show_preview(described(parse_manifest(text)))
+    assert "gpt2 of transformers with 128 parameters: 0 tokens" in capsys.readouterr().out
+    show_preview(described(parse_manifest(text + more)))
+    words = " ".join(capsys.readouterr().out.split())
+    assert "128 parameters of adapters, on 5,000 that stand still" in words
+    assert "300 tokens, context 128" in words
