@@ -35,13 +35,12 @@ class ExchangeChunks:
         return len(self._bounds) * (len(self._method.sends) + 1)
 
     def encoder(self, replica: Vectors, contribution: Tensor) -> Contribute:
-        """Encodes a chunk when it is asked for; both are finite, and must not change meanwhile."""
+        """Encodes a chunk when it is asked for; neither may change before the round is over. LocalError: not finite."""
 
         def encode(index: int) -> Payload:
             vector, piece, codec = self._place(index)
-            if vector is None:
-                return codec.lend(contribution[slice(*self._bounds[piece])])
-            return codec.encode(replica[vector][slice(*self._bounds[piece])])  # a copy: the replica goes on
+            source = contribution if vector is None else replica[vector]
+            return codec.encode(source[slice(*self._bounds[piece])])  # a copy: on its way, it outlives the round
 
         return encode
 

@@ -54,8 +54,8 @@ class Bench:
         self.training = SimpleNamespace(
             last_loss=2.5,
             note=lambda round, outcome: self.told.append((round, outcome)),
-            committed=lambda base, lane: self.told.append(("committed", base)),
-            begin=lambda base, lane: self.told.append(("begin", base)),
+            committed=lambda base, lane, samples: self.told.append(("committed", base)),
+            begin=lambda base, lane, samples: self.told.append(("begin", base)),
             moments=self.moments,
         )
         driver = SimpleNamespace(command=lambda step: step(0.0), now=lambda: 1.0, phases=PhaseLog())

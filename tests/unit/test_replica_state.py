@@ -124,6 +124,16 @@ def test_chunks_that_cannot_be_used_are_refused() -> None:
             state.exchange.check(0, np.full(size // 4, value, np.float32).tobytes())
 
 
+def test_a_chunk_on_its_way_stays_as_it_was_when_the_worker_writes_the_next_contribution() -> None:
+    state = ReplicaState(manifest("noloco"))
+    vector = drawn(state, 1)
+    encode = state.encoder(vector, 1)
+    sent = [encode(index) for index in range(len(state.exchange))]
+    before = [bytes(each) for each in sent]
+    vector[:] = 7.0
+    assert [bytes(each) for each in sent] == before
+
+
 def test_a_replica_is_served_and_installed_like_any_state() -> None:
     one, other, third = (ReplicaState(manifest("noloco")) for _ in range(3))
     exchange(one, other, 1, drawn(one, 1), drawn(one, 2))
