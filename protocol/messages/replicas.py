@@ -47,6 +47,13 @@ class Took(Message):
     number: int  # of the pairing
 
 
+@message(47)
+class Later(Message):
+    """`I am ready, and wait for another that I had rather meet`: to a MEET; its sender goes on waiting."""
+
+    round: int
+
+
 @message(56)
 class GetReplica(Message):
     """Pin a version of your replica for me, of round `least` or later."""

@@ -10,24 +10,27 @@ Rules:
 - Excluded for the round is who declines, dies, is lost in the middle of an exchange, or does not come in time: after
   twice our learned patience for each round that it is behind; after once it is urged to hand in. So a peer is tried
   at most once in a round.
+- Who is asked and waits itself says so (LATER), and is waited for longer: it may be left with nobody but us.
 - With nobody left there is no exchange in this round.
 Whoever waits for us is no heavier than whom we wait for, so nobody waits in a circle (meeting.py).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shoal.protocol.effects import Effect, Send
 from shoal.protocol.ids import PeerId
-from shoal.protocol.messages.replicas import Decline, Meet, Refusal
+from shoal.protocol.messages.replicas import Decline, Later, Meet, Refusal
 from shoal.protocol.replicas.context import Means, standing
 from shoal.protocol.replicas.events import Lapse
 from shoal.protocol.replicas.meeting import Draw
 from shoal.protocol.wire import MAX_INT
 
 CLOSE = 2  # patiences until a peer that does not come is gone on without
+LONGEST = 4  # times as long as that, if it says LATER
 AGAIN = 2.0  # seconds between two MEETs to the same peer, in case one was lost
 
 
@@ -66,6 +69,7 @@ class Matching:
         self._suitors: dict[PeerId, Suitor] = {}
         self._excluded: dict[PeerId, None] = {}
         self._sent_at, self._was_urgent = 0.0, False
+        self._put_off_at = -math.inf
         self._has_drawn = False
         self.asked: Asked | None = None
         self.reason = Lapse.NOBODY_LEFT  # if there is nobody to ask
@@ -76,6 +80,11 @@ class Matching:
     def is_excluded(self, peer: PeerId) -> bool:
         """Whether nothing will come of it in this round."""
         return peer in self._excluded
+
+    @property
+    def is_untroubled(self) -> bool:
+        """Whether nobody has been tried in vain: how long we wait then says how far apart peers are ready."""
+        return not self._excluded
 
     def suitor(self, peer: PeerId) -> Suitor | None:
         """Its MEET, if it has asked us."""
@@ -94,9 +103,16 @@ class Matching:
         known = self._suitors.get(sender)
         self._suitors[sender] = Suitor(number, known.since if known is not None else now, is_urgent)
         asked = self.asked
-        if asked is None or asked.peer == sender or not self._is_heavier(sender, asked.peer):
+        if asked is None or asked.peer == sender:
             return []
+        if not self._is_heavier(sender, asked.peer):
+            return [Send(sender, Later(self._base + 1))]
         return [*self.exclude(asked.peer, Refusal.ENGAGED), *self._ask(now, sender)]
+
+    def put_off(self, now: float, sender: PeerId) -> None:
+        """Whom we ask may come to us in the end."""
+        if self.asked is not None and self.asked.peer == sender:
+            self._put_off_at = now
 
     def exclude(self, peer: PeerId, reason: Refusal | None = None) -> list[Effect]:
         """Do without `peer` in this round, and tell it why, if it is told; we ask nobody then, if we asked it."""
@@ -120,7 +136,8 @@ class Matching:
         asked = self.asked
         if asked is None:
             return []
-        if now - asked.since >= asked.limit:
+        is_late = now - max(asked.since, self._put_off_at) >= asked.limit
+        if is_late or now - asked.since >= LONGEST * asked.limit:
             return self.exclude(asked.peer, Refusal.LOST)
         is_urgent = now - asked.since >= asked.patience
         return self.repeat(now) if now - self._sent_at >= AGAIN or is_urgent > self._was_urgent else []

@@ -14,7 +14,7 @@ from shoal.protocol.allreduce import Blamed
 from shoal.protocol.effects import Effect, Send, Tell
 from shoal.protocol.errors import PayloadError
 from shoal.protocol.ids import PeerId
-from shoal.protocol.messages.replicas import Decline, Meet, Refusal
+from shoal.protocol.messages.replicas import Decline, Later, Meet, Refusal
 from shoal.protocol.messages.rounds import Want
 from shoal.protocol.milestones import HandIn, Waiting
 from shoal.protocol.pair import PAIR_MESSAGES, PairExchange, Pairing, PartnerLost, number_of
@@ -108,13 +108,16 @@ class ReplicaRound:
         """A MEET that came before we were here; it may become urgent again."""
         return self._matching.hear(now, sender, number, False)
 
-    def receive(self, now: float, sender: PeerId, message: Meet | Decline | PAIR_MESSAGES) -> list[Effect]:
+    def receive(self, now: float, sender: PeerId, message: Meet | Decline | Later | PAIR_MESSAGES) -> list[Effect]:
         """A message of this round, of a live member."""
         match message:
             case Meet():
                 return self._on_meet(now, sender, message)
             case Decline():
                 return self._do_without(now, sender, None)
+            case Later():
+                self._matching.put_off(now, sender)
+                return []
         return self._on_exchange(now, sender, message)
 
     def tick(self, now: float, is_urged: bool) -> list[Effect]:
@@ -187,7 +190,8 @@ class ReplicaRound:
     def _engage(self, now: float, suitor: Suitor) -> list[Effect]:
         asked = self._matching.asked
         assert asked is not None
-        self._means.spread.observe(abs(asked.since - suitor.since))
+        if self._matching.is_untroubled:
+            self._means.spread.observe(abs(asked.since - suitor.since))
         return self._begin(now, asked.peer, pairing_number(asked.number, suitor.number))
 
     def _begin(self, now: float, partner: PeerId, number: int) -> list[Effect]:

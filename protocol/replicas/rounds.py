@@ -14,7 +14,7 @@ from collections import deque
 
 from shoal.protocol.effects import Effect, Send, Tell, Timer, Wake
 from shoal.protocol.ids import PeerId
-from shoal.protocol.messages.replicas import Decline, Meet, Refusal, Took
+from shoal.protocol.messages.replicas import Decline, Later, Meet, Refusal, Took
 from shoal.protocol.messages.rounds import Want
 from shoal.protocol.pair import PAIR_MESSAGES, Exchanged, Pairing, number_of
 from shoal.protocol.reducer import Contribute
@@ -25,7 +25,7 @@ from shoal.protocol.replicas.round import ReplicaRound
 TICK = 0.5  # seconds
 KEPT = 16  # pairings that are remembered once they are over
 
-REPLICA_MESSAGES = Meet | Decline | PAIR_MESSAGES
+REPLICA_MESSAGES = Meet | Decline | Later | PAIR_MESSAGES
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import pytest
 
+from shoal.protocol.ids import PeerId
 from tests.simulation.faults import FaultPlan
 from tests.simulation.links import LAN, WAN, Link
 from tests.simulation.replicas import Oracle, Replica, Shape, build
@@ -38,7 +40,7 @@ def run_seed(seed: int) -> tuple[World[Replica], Oracle]:
     )
     plan.arm(world)
     for name in names[count:]:
-        world.at(rng.uniform(0.0, TROUBLE), lambda name=name: world.start(name))
+        world.at(rng.uniform(0.0, TROUBLE), partial(world.start, name))
     world.run(TROUBLE + 10.0)
     world.network.heal()
     world.network.set_loss(None)
@@ -46,10 +48,13 @@ def run_seed(seed: int) -> tuple[World[Replica], Oracle]:
         return world, oracle
     world.run_until(lambda: all(node.standing >= 0 for node in world.nodes()), within=120.0)
     for _ in range(3):
-        before = {node.me: node.standing for node in world.nodes()}
-        world.run_until(lambda before=before: all(n.standing > before[n.me] for n in world.nodes()), within=PATIENT)
+        world.run_until(partial(_have_come_on, world, {node.me: node.standing for node in world.nodes()}), PATIENT)
     assert not world.errors
     return world, oracle
+
+
+def _have_come_on(world: World[Replica], before: dict[PeerId, int]) -> bool:
+    return all(node.standing > before[node.me] for node in world.nodes())
 
 
 @pytest.mark.parametrize("seed", range(24))

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
-from shoal.protocol.effects import Effect, Tell
+from shoal.protocol.effects import Effect, Send, Tell
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.rounds import Contribution
 from shoal.protocol.pair import PairExchange
 from shoal.protocol.replicas import rounds
 from shoal.protocol.replicas.rounds import REPLICA_MESSAGES, ReplicaRounds
-from tests.simulation.links import Link
+from tests.simulation.links import WAN
 from tests.simulation.promises import Violation
-from tests.simulation.replicas import Shape, build
+from tests.simulation.replicas import Replica, Shape, build
 from tests.simulation.swarm import peers_named
 from tests.simulation.test_replica_faults import run_seed
+from tests.simulation.test_replicas import all_at
+from tests.simulation.world import Step
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -58,10 +61,34 @@ def it_is_told_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PairExchange, "_finish", finish)
 
 
+def replayed(sender: PeerId, message: Contribution) -> Step[Replica]:
+    """What the network does when it brings a message once more."""
+    return lambda node, now: node.receive(now, sender, message)
+
+
 def late_mail() -> None:
-    """Two, between which everything may come twice, and seconds late."""
-    world, _ = build(1, 2, Link(0.05, 3.0, duplicate=0.5))
-    world.run_until(lambda: all(node.standing >= 12 for node in world.nodes()), within=400.0)
+    """Two, of which one is sent all chunks of the first round once more in the middle of each later exchange."""
+    names = peers_named(2)
+    world, _ = build(1, 2, WAN)
+    old: list[Contribution] = []
+
+    def tap(peer: PeerId, effect: Effect) -> None:
+        message = effect.filled() if isinstance(effect, Send) else None
+        if peer == names[1] and isinstance(message, Contribution) and message.round == 1:
+            old.append(message)
+
+    def watch(peer: PeerId) -> None:
+        node = world.node(names[0])
+        if peer != names[0] or node.member.phase != "exchanging" or node.standing < 1:
+            return
+        fresh, old[:] = list(old), []
+        for message in fresh:
+            world.command(names[0], replayed(names[1], message))
+
+    world.taps.append(tap)
+    world.watchers.append(watch)
+    world.run_until(lambda: all(node.standing >= 6 for node in world.nodes()), within=100.0)
+    assert not old, "they came"
 
 
 def misfortune() -> None:
@@ -101,7 +128,7 @@ def test_one_sided_applications_are_counted() -> None:
             names = peers_named(2)
             slow = Shape(start_members=2, uplinks=((names[1], 1 << 19),))
             world, oracle = build(1, 2, shape=slow)
-            world.run_until(lambda world=world: all(node.standing >= 4 for node in world.nodes()), within=400.0)
+            world.run_until(partial(all_at, world, 4), within=400.0)
             counts.append(oracle.count_one_sided())
     sound, broken = counts
     assert sound == 0

@@ -70,24 +70,29 @@ def test_below_its_least_number_of_members_a_run_waits_and_says_so() -> None:
 
 
 def test_two_who_lose_their_partners_find_each_other() -> None:
-    """Both die in the middle of the exchange; nothing of theirs counts, and the two who are left meet in this round."""
+    """Both die while they are waited for; the two who are left meet in this very round."""
     names = peers_named(4)
-    round = 1
-    (a, b), (c, d) = pairs(b"simulated", round, names)
-    slow = ((b, 1 << 16), (d, 1 << 16))  # their chunks do not leave before they die
-    world, oracle = build(5, 4, WAN, Shape(start_members=2, uplinks=slow))
+    (a, b), (c, d) = pairs(b"simulated", 1, names)
+    world, oracle = build(5, 4, WAN, Shape(start_members=2, slow=((b, 10.0), (d, 10.0))))
+    world.run_until(lambda: {world.node(each).member.phase for each in (a, c)} == {"matching"}, within=10.0)
+    world.kill(b)
+    world.kill(d)
+    world.run_until(lambda: all_at(world, 1), within=30.0)
+    assert oracle.partners(1) == {a: c, c: a}
 
-    def watch(peer: PeerId) -> None:
-        both = [world.node(each) for each in (b, d)]
-        if all(node.met and node.met[-1].round == round for node in both):
-            for each in (b, d):
-                world.kill(each)
 
-    world.watchers.append(watch)
-    world.run_until(lambda: not world.is_alive(b) and world.node(a).standing >= round, within=60.0)
-    world.run_until(lambda: world.node(c).standing >= round, within=60.0)
-    found = oracle.partners(round)
-    assert (found[a], found[c]) == (c, a)
+def test_who_loses_its_partner_in_the_middle_meets_another_and_counts_nothing_of_the_first() -> None:
+    """The third has been waiting for one that is wedged; so it is there when the second has lost the first."""
+    names = peers_named(4)
+    (a, b), (c, d) = pairs(b"simulated", 1, names)
+    shape = Shape(start_members=2, wedged=(d,), uplinks=((b, 1 << 19),))
+    world, oracle = build(5, 4, WAN, shape)
+    world.run_until(lambda: world.node(a).member.phase == "exchanging", within=10.0)
+    world.run(5.0)
+    assert world.node(a).member._rounds._round._exchange._payloads, "it holds a part"  # type: ignore[union-attr]
+    world.kill(b)
+    world.run_until(lambda: all(world.node(each).standing >= 1 for each in (a, c)), within=60.0)
+    assert oracle.partners(1) == {a: c, c: a}
 
 
 def test_who_does_not_come_is_urged_and_gone_on_without() -> None:

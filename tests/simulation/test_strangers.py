@@ -21,8 +21,8 @@ from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import Digest, PeerId, RunId
 from shoal.protocol.signing import signed
 from shoal.protocol.wire import Message, Payload, decode, encode, table
-from tests.simulation.campaign import build
 from tests.simulation import replicas
+from tests.simulation.campaign import build
 from tests.simulation.links import LAN
 from tests.simulation.signing import FakeSigner
 from tests.simulation.swarm import peers_named
@@ -76,14 +76,14 @@ def as_signed(message: Message, author: PeerId) -> Message:
     return signed(message, FakeSigner(author)) if hasattr(message, "signature") else message
 
 
-REPLICA_KINDS = [kind for tag, kind in table().items() if tag in (25, 27, 42, 44, 45, 46, 54, 55, 56, 57)]
+REPLICA_KINDS = [kind for tag, kind in table().items() if tag in (25, 27, 42, 44, 45, 46, 47, 54, 55, 56, 57)]
 
 
 @pytest.mark.parametrize("seconds", [0.1, 1.5, 1.9, 2.1, 4.4, 9.0])
 @given(data=st.data())
 @settings(max_examples=8)
 def test_a_member_with_a_replica_survives_any_message(seconds: float, data: st.DataObject) -> None:
-    """Most are of those kinds that it takes, so that they come far; and its timers fire on what they have left behind."""
+    """Most are of kinds that it takes, so that they come far; and its timers fire on what they have left behind."""
     world, _ = replicas.build(1, len(PEERS), LAN)
     world.run(seconds)
     victim = world.node(PEERS[0])

@@ -10,7 +10,7 @@ import pytest
 from shoal.protocol.effects import Send, Tell
 from shoal.protocol.estimate import Estimate
 from shoal.protocol.ids import NO_DIGEST, PeerId
-from shoal.protocol.messages.replicas import Decline, Meet, Refusal
+from shoal.protocol.messages.replicas import Decline, Later, Meet, Refusal
 from shoal.protocol.messages.status import RunStatus
 from shoal.protocol.outbox import Outbox
 from shoal.protocol.pair import PAIR_MESSAGES
@@ -144,7 +144,7 @@ def search_in(seed: int) -> tuple[dict[PeerId, ReplicaRound], dict[PeerId, PeerI
             continue
         sender, send = mail.pop(rng.randrange(len(mail)))
         message = send.message
-        assert isinstance(message, Meet | Decline | PAIR_MESSAGES)
+        assert isinstance(message, Meet | Decline | Later | PAIR_MESSAGES)
         if not rounds[send.to].is_over or not isinstance(message, Meet):
             carry_out(send.to, list(rounds[send.to].receive(0.0, sender, message)))
         else:

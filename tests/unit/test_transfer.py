@@ -191,7 +191,7 @@ def test_the_state_that_a_run_goes_on_from_needs_no_certificate() -> None:
     """The manifest names its root, so it can be had before the run's first round is over."""
     origin = Base(VERSION + 1, BASE.history, ROOT, BASE.voters)  # where everybody stands
     joiner = Transfer(C, 0, History(origin, SIGNER), _View((A,)), Versions({}))
-    donor = Donor(0, History(origin, SIGNER), Versions({VERSION + 1: STATE}))
+    donor = Donor(0, History(origin, SIGNER).certifies, Versions({VERSION + 1: STATE}))
     assert joiner.start(0.0, beyond=VERSION + 1) == []
     assert sent(joiner.start(0.0, beyond=VERSION), GetChain) == [Send(A, GetChain(0, VERSION + 1))]
     assert sent(joiner.receive(0.1, A, Chain(0, (), VERSION + 1)), GetState) == [Send(A, GetState(0, 0, VERSION + 1))]

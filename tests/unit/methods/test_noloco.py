@@ -12,9 +12,9 @@ from torch import Tensor
 
 from shoal.node.methods.method import MOMENTUM, NONE, PARAMETERS, Answer, Contribution
 from shoal.node.methods.noloco import NoLoCo, pull
-from shoal.node.methods.pairing import pairs
 from shoal.node.methods.stability import check_stability, gamma_limit
 from shoal.protocol.compression import codec
+from shoal.protocol.replicas.meeting import pairs
 
 seeds = st.integers(0, 2**32)
 
