@@ -125,10 +125,8 @@ def test_when_all_have_stopped_each_goes_on_from_its_own_replica(children: Child
         until(lambda node=node: not node.is_running, "the end", node.words)  # type: ignore[misc]
     kept = [kept_round(node, run) for node in nodes]
     assert min(kept) >= 2
-    for node in nodes:
-        node.launch(children, data=(text,))
-    for node in nodes:
-        node.ready()
+    first.start(children, data=(text,))
+    nodes[1].start(children, first.address, data=(text,))  # ports are others now
     until(lambda: all(exchanges(node, run) >= 1 for node in nodes), "exchanges after the stop", lambda: told(nodes))
     for node, before in zip(nodes, kept, strict=True):
         assert node.client.rounds(run)[0]["round"] > before
