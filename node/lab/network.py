@@ -25,9 +25,9 @@ from torch import Tensor
 from shoal.node.methods.gossip import merge, mix
 from shoal.node.methods.graphs import neighbours, weights_of
 from shoal.node.methods.method import Answer, Exchange
-from shoal.protocol.replicas.meeting import pairs
 from shoal.protocol.compression import Codec, codec
 from shoal.protocol.ids import digest
+from shoal.protocol.replicas.meeting import pairs
 
 FP32 = codec("fp32")
 HASHES = 2**64

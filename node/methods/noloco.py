@@ -1,7 +1,7 @@
 """NoLoCo: no all-reduce, each round two replicas that are drawn for it pull each other closer (arXiv 2506.10911).
 
 Each replica i has slow weights phi_i, from which a round starts, and after H inner steps fast weights theta_i. A group
-of n, here a pair (`protocol/replicas/meeting.py`), exchanges Delta = theta - phi and phi. Delta points downhill, unlike the pseudo-gradient
+of n, here a pair (`meeting`), exchanges Delta = theta - phi and phi. Delta points downhill, unlike the pseudo-gradient
 of `diloco`, as it is added:
 
     m_i <- alpha m_i + (beta / n) sum_j Delta_j + gamma (mean_j phi_j - phi_i)

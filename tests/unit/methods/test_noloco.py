@@ -12,8 +12,8 @@ from torch import Tensor
 
 from shoal.node.methods.method import MOMENTUM, NONE, Answer
 from shoal.node.methods.noloco import SLOW, NoLoCo, check_stability, gamma_limit, pull
-from shoal.protocol.replicas.meeting import pairs
 from shoal.protocol.compression import codec
+from shoal.protocol.replicas.meeting import pairs
 
 seeds = st.integers(0, 2**32)
 
