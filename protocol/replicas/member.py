@@ -74,7 +74,7 @@ class ReplicaMember:
     def start(self, now: float, seeds: list[PeerId]) -> list[Effect]:
         """Join the run through `seeds`, with the replica that it begins with, if that is here."""
         joined = self.membership.start(now, seeds)
-        return self._digest(now, [*joined, *self._open(now, may_leap=False)])
+        return self._digest(now, [*joined, *self._open(now, may_leap=False), *self._catch_up(now)])
 
     def submit(self, now: float, contribution: Contribute) -> list[Effect]:
         """The inner steps of round base + 1 are done: `contribution(chunk)` encodes a chunk of what we exchange.
@@ -88,7 +88,7 @@ class ReplicaMember:
         if self._rounds.outcome is None:  # we have left meanwhile
             return []
         self._base, self._root = self._rounds.outcome, root
-        return self._digest(now, self._rounds.applied(now))
+        return self._digest(now, [*self._rounds.applied(now), *self._catch_up(now)])
 
     def opened(self, now: float, round: int, root: Digest) -> list[Effect]:
         """The replica that we were told of is installed."""
@@ -144,10 +144,10 @@ class ReplicaMember:
         if timer.core == "membership":
             return self._digest(now, self.membership.fire(now, timer))
         if timer.core == "copying":
-            return self._digest(now, self.copying.fire(now, timer))
+            return self._digest(now, [*self.copying.fire(now, timer), *self._catch_up(now)])
         if timer.core == "parting":
             return self._part(now, self._parting) if self._parting is not None else []
-        return self._digest(now, self._rounds.fire(now, timer))
+        return self._digest(now, [*self._rounds.fire(now, timer), *self._catch_up(now)])
 
     def left(self, now: float, to: PeerId, message: Message, sent: bool) -> None:
         """A bulk message no longer waits at this node: it was sent, or dropped together with its connection."""
@@ -214,16 +214,21 @@ class ReplicaMember:
                     done += self._digest(now, self._rounds.peer_up(now))
                 case Tell(PeerDown(peer=peer) | PeerLeft(peer=peer)):
                     done += self._digest(now, self._rounds.peer_down(now, peer))
-        return [*done, *self._catch_up(now), *self._announce(now)]
+        return [*done, *self._install_if_complete(), *self._announce(now)]
+
+    def _install_if_complete(self) -> list[Effect]:
+        """Hand a copied replica to the application."""
+        received = self.copying.take()
+        if received is None:
+            return []
+        self._is_installing = True
+        return [Tell(received)]
 
     def _catch_up(self, now: float) -> list[Effect]:
         """Copy a replica if we have none, or an old one; go on without if nobody is far beyond us any more."""
-        if self._is_installing or self._rounds.phase == "applying":
-            return []
-        if (received := self.copying.take()) is not None:
-            self._is_installing = True
-            return [Tell(received)]
         base = self._base
+        if self._is_installing or self._has_left or self._rounds.phase == "applying":
+            return []
         if base is None:
             return self.copying.start(now, self._facts.round)
         if self.copying.active and not self._lags(base):

@@ -119,13 +119,13 @@ class ReplicaRounds:
         self._early.pop(peer, None)
         if self._round is None or self._applying is not None:
             return []
-        return [*self._digest(self._round.peer_down(now, peer)), *self._leap()]
+        return self._digest(self._round.peer_down(now, peer))
 
     def peer_up(self, now: float) -> list[Effect]:
         """Membership has found somebody, or has news of it."""
         if self._round is None or self._applying is not None:
             return []
-        return [*self._digest(self._round.peer_up(now)), *self._leap()]
+        return self._digest(self._round.peer_up(now))
 
     # -- inputs ---------------------------------------------------------------------------------------------
 
