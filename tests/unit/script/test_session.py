@@ -17,7 +17,7 @@ from shoal.node.script.module import OwnModule
 from shoal.node.script.session import Progress, Session
 from shoal.node.worker_messages import Contribution, Finished, HandIn, Ready, Stop, Train
 from shoal.node.worker_messages import Progress as Report
-from shoal.node.worker_vectors import SharedVectors, Sizes
+from shoal.node.worker_vectors import SharedVectors, Sizes, mark_of
 from shoal.protocol.errors import LocalError, TransportError
 from shoal.protocol.wire import Message
 
@@ -34,6 +34,8 @@ class Node:
         self._inbox: queue.Queue[Message] = queue.Queue()
 
     def tell(self, message: Message) -> None:
+        if isinstance(message, Train):
+            self.vectors.loaded.array[0] = mark_of(message.order)
         self._inbox.put(message)
 
     def send(self, message: Message) -> None:
