@@ -85,6 +85,7 @@ class ReplicaRun(Run):
             check=self.outer.exchange.check,
             layout=shape.header,
             state_chunks=len(shape.chunks),
+            check_state=self.outer.check_state,
             policy=policy_of(self.manifest, (len(self.outer.exchange),)),
             holds_origin=is_held,
             last=self.manifest.rounds.last,

@@ -7,8 +7,8 @@
              ◄─────────────────── STATE_CHUNK
 
 Rules: nobody certifies a replica but its donor: all of it comes from one, and is of the run's layout; nobody is asked
-whose round is far from where most stand. Every chunk is checked by hash; who sends a wrong one is named, and another is
-asked. A silent donor is replaced after a while, longer each time: perhaps all links are slow.
+whose round is far from where most stand. Every chunk is checked by hash, and for numbers with which nobody could go on, as
+a donor may sign anything; who sends a wrong one is named, and another is asked. A silent donor is replaced after a while, longer each time: perhaps all links are slow.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shoal.protocol.allreduce import Blamed
 from shoal.protocol.context import View
 from shoal.protocol.donor import Donor, Store, state_root
 from shoal.protocol.effects import Effect, Send, Tell, Timer, Wake
-from shoal.protocol.errors import RemoteError
+from shoal.protocol.errors import PayloadError, RemoteError
 from shoal.protocol.ids import PeerId, content_hash
 from shoal.protocol.messages.replicas import GetReplica, ReplicaIs
 from shoal.protocol.messages.transfer import GetStateChunk, StateChunk
@@ -185,6 +185,10 @@ class Copying:
             return self._ask_another(now)
         if content_hash(message.payload) != copy.offer.chunks[message.index]:
             return self._accuse(now, sender, f"sent a wrong chunk {message.index} of its replica")
+        try:
+            self._facts.check_state(message.index, message.payload)
+        except PayloadError as error:
+            return self._accuse(now, sender, f"has signed a bad chunk {message.index} of a replica: {error.reason}")
         del copy.asked[message.index]
         copy.payloads[message.index] = message.payload
         self._heard_at = now

@@ -24,6 +24,7 @@ class ReplicaFacts:
     check: Callable[[int, Payload], None]  # PayloadError for bytes that are no such chunk, by its index
     layout: bytes  # of every replica, and
     state_chunks: int  # of how many chunks it is
+    check_state: Callable[[int, Payload], None]  # PayloadError for bytes that are no such chunk, by its index
     policy: Policy
     holds_origin: bool = True  # whether the state that the run begins with is here; else a replica is copied
     last: int | None = None  # round of the run
