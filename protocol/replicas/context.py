@@ -31,11 +31,11 @@ class Means:
 
 
 def standing(view: View, facts: ReplicaFacts) -> dict[PeerId, int]:
-    """The live members of this run that hold a replica and train, and after which round they stand."""
+    """The live members of this run that hold a replica and train, and after which of its rounds they stand."""
     found = {}
     for peer in view.alive():
         status = view.status(peer)
-        if status is not None and status.trains and status.history == facts.history:
+        if status is not None and status.trains and status.history == facts.history and status.round <= facts.limit:
             found[peer] = status.round
     return found
 

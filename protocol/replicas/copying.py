@@ -139,12 +139,12 @@ class Copying:
 
     def _donors(self) -> list[PeerId]:
         """Who may give us its replica, best first: those near most of the others; if nobody trains, whoever has one."""
-        rounds = standing(self._view, self._facts)
+        rounds, limit = standing(self._view, self._facts), self._facts.limit
         most = pack(rounds.values())
         if most is None:
             statuses = {peer: self._view.status(peer) for peer in self._view.alive()}
             rounds = {p: s.round for p, s in statuses.items() if s is not None and s.history == self._facts.history}
-        near = [peer for peer, round in rounds.items() if round >= self._least and self._is_near(round)]
+        near = [peer for peer, round in rounds.items() if self._least <= round <= limit and self._is_near(round)]
         if all(peer in self._liars for peer in near):
             self._liars.clear()
         return fastest(nearest(self._me, [peer for peer in near if peer not in self._liars], self._view), self._view)
@@ -173,6 +173,8 @@ class Copying:
         facts = self._facts
         if (offer.layout, len(offer.chunks)) != (facts.layout, facts.state_chunks):
             return self._accuse(now, sender, "offers a replica of another layout than this run's")
+        if offer.round > facts.limit:
+            return self._accuse(now, sender, f"offers a replica of round {offer.round}; the run ends with {facts.limit}")
         if offer.round < self._least or not self._is_near(offer.round):
             return self._ask_another(now)
         self._heard_at, self._copy = now, Copy(offer)
