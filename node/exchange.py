@@ -48,8 +48,7 @@ class ExchangeChunks:
         """PayloadError unless it is such a chunk, of numbers with which one can go on."""
         _, piece, codec = self._place(index)
         start, stop = self._bounds[piece]
-        if codec.peak(payload, stop - start) > LARGEST:
-            raise PayloadError(f"numbers beyond {LARGEST:.3g}, with which no replica can go on")
+        check_numbers(codec, payload, stop - start)
 
     def answer(self, own: Contribute, theirs: Sequence[Payload], place: int) -> Iterator[Tensor]:
         """The values of an answer (methods/method.py), piece by piece, with (..., k) numbers each.
@@ -77,3 +76,9 @@ class ExchangeChunks:
         _, piece, codec = self._place(index)
         start, stop = self._bounds[piece]
         return codec.decode(payload, stop - start)
+
+
+def check_numbers(codec: Codec, payload: Payload, count: int) -> None:
+    """PayloadError unless it is the payload of so many numbers, with which a replica can go on."""
+    if codec.peak(payload, count) > LARGEST:
+        raise PayloadError(f"numbers beyond {LARGEST:.3g}, with which no replica can go on")

@@ -91,6 +91,10 @@ class CommitLog:
         """The others wait for us to hand in what we have."""
         self._called = True
 
+    def forget(self) -> None:
+        """What we were ready with is dropped: it belongs to no round."""
+        self._submitted_at, self._tokens, self._loss = None, 0, None
+
     def sent(self, round: int, size: int) -> None:
         """So many bytes of payload have left for a round's all-reduce; some leave after it has committed."""
         self._sent[round] += size

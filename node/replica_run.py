@@ -30,7 +30,7 @@ from shoal.protocol.replicas.events import Exchanged, Lapsed, Met, ReplicaReceiv
 from shoal.protocol.replicas.facts import ReplicaFacts
 from shoal.protocol.replicas.member import ReplicaMember
 from shoal.protocol.signing import Signer
-from shoal.protocol.wire import Message
+from shoal.protocol.wire import MAX_INT, Message
 
 PAIR = 2
 
@@ -85,6 +85,7 @@ class ReplicaRun(Run):
             check=self.outer.exchange.check,
             layout=shape.header,
             state_chunks=len(shape.chunks),
+            check_state=self.outer.check_state,
             policy=policy_of(self.manifest, (len(self.outer.exchange),)),
             holds_origin=is_held,
             last=self.manifest.rounds.last,
@@ -156,11 +157,20 @@ class ReplicaRun(Run):
             install = self.outer.committed.install
             await asyncio.to_thread(install, event.round, event.payloads, event.root)
         log.info("copied the replica of %s after round %d: %s", short(event.donor), event.round, short(event.root))
-        status = self.member.membership.status(event.donor)
-        self.samples = max(samples_before(self.manifest), status.samples if status is not None else 0)
+        self.samples = self._samples_of(event.donor)
         self._open_round, self._submitted = 0, None  # what was trained from another replica is of no use
+        self.commits.forget()
         self.driver.command(lambda now: self.member.opened(now, event.round, event.root))
         self._begin_round()
+
+    def _samples_of(self, donor: PeerId) -> int:
+        """Those behind its replica, as it says; no more than most say, and so few that later ones can be added."""
+        seen = self.member.membership
+        known = {peer: status for peer in seen.alive() if (status := seen.status(peer)) is not None}
+        ours = [each for each in known.values() if each.history == first_history(self.manifest)]
+        said = sorted(each.samples for each in ours if each.trains) or sorted(each.samples for each in ours)
+        most = min(said[(len(said) - 1) // 2] if said else 0, MAX_INT // 2)
+        return max(samples_before(self.manifest), min(known[donor].samples if donor in known else 0, most))
 
     def _offer(self, round: int, tokens: int, vector: FloatArray | None) -> None:
         own = self.outer.encoder(self.outer.untrained() if vector is None else vector, round)

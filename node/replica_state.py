@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from shoal.node.exchange import ExchangeChunks
+from shoal.node.exchange import ExchangeChunks, check_numbers
 from shoal.node.manifest import Manifest
 from shoal.node.methods.method import PARAMETERS, Answer, Vectors
 from shoal.node.outer import OuterState
 from shoal.node.shm import FloatArray
 from shoal.node.state import CommittedState, Snapshot
+from shoal.protocol.chunks import FLOAT_BYTES
 from shoal.protocol.compression import codec
 from shoal.protocol.memory import MEMORY
 from shoal.protocol.reducer import Contribute
@@ -31,6 +32,10 @@ class ReplicaState(OuterState):
         super().__init__(manifest, saved)
         codecs = codec(manifest.codec.scatter), codec(manifest.codec.gather)
         self.exchange = ExchangeChunks(self.method, self.bounds(1), *codecs)
+
+    def check_state(self, index: int, payload: Payload) -> None:
+        """PayloadError unless it is such a chunk of a replica (fp32), with which one can go on."""
+        check_numbers(codec("fp32"), payload, self.committed.shape.chunks[index].size // FLOAT_BYTES)
 
     def encoder(self, vector: FloatArray, round: int) -> Callable[[int], Payload]:
         """Encodes a chunk of our exchange; good until the round after this one is applied."""

@@ -31,20 +31,16 @@ class Means:
 
 
 def standing(view: View, facts: ReplicaFacts) -> dict[PeerId, int]:
-    """The live members of this run that hold a replica and train, and after which round they stand.
+    """The live members of this run that hold a replica and train, and after which round they stand, of its rounds.
 
     As long as the run has members, so nothing to ask for at every message.
     """
     found = {}
     for peer in view.alive():
         status = view.status(peer)
-        if status is not None and status.trains and status.history == facts.history and _may_be(status.round, facts):
+        if status is not None and status.trains and status.history == facts.history and status.round <= facts.limit:
             found[peer] = status.round
     return found
-
-
-def _may_be(round: int, facts: ReplicaFacts) -> bool:
-    return round >= facts.round and (facts.last is None or round <= facts.last)
 
 
 def pack(rounds: Collection[int]) -> int | None:

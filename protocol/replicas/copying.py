@@ -7,8 +7,9 @@
              ◄─────────────────── STATE_CHUNK
 
 Rules: nobody certifies a replica but its donor: all of it comes from one, and is of the run's layout; nobody is asked
-whose round is far from where most stand. Every chunk is checked by hash; who sends a wrong one is named, and another is
-asked. A silent donor is replaced after a while, longer each time: perhaps all links are slow.
+whose round is far from where most stand. Every chunk is checked by hash, and for numbers with which nobody could go
+on, as a donor may sign anything; who sends a wrong one is named, and another is asked. A silent donor is replaced
+after a while, longer each time: perhaps all links are slow.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from shoal.protocol.allreduce import Blamed
 from shoal.protocol.context import View
 from shoal.protocol.donor import Donor, Store, state_root
 from shoal.protocol.effects import Effect, Send, Tell, Timer, Wake
-from shoal.protocol.errors import RemoteError
+from shoal.protocol.errors import PayloadError, RemoteError
 from shoal.protocol.ids import PeerId, content_hash
 from shoal.protocol.messages.replicas import GetReplica, ReplicaIs
 from shoal.protocol.messages.transfer import GetStateChunk, StateChunk
@@ -139,12 +140,12 @@ class Copying:
 
     def _donors(self) -> list[PeerId]:
         """Who may give us its replica, best first: those near most of the others; if nobody trains, whoever has one."""
-        rounds = standing(self._view, self._facts)
+        rounds, limit = standing(self._view, self._facts), self._facts.limit
         most = pack(rounds.values())
         if most is None:
             statuses = {peer: self._view.status(peer) for peer in self._view.alive()}
             rounds = {p: s.round for p, s in statuses.items() if s is not None and s.history == self._facts.history}
-        near = [peer for peer, round in rounds.items() if round >= self._least and self._is_near(round)]
+        near = [peer for peer, round in rounds.items() if self._least <= round <= limit and self._is_near(round)]
         if all(peer in self._liars for peer in near):
             self._liars.clear()
         return fastest(nearest(self._me, [peer for peer in near if peer not in self._liars], self._view), self._view)
@@ -173,6 +174,10 @@ class Copying:
         facts = self._facts
         if (offer.layout, len(offer.chunks)) != (facts.layout, facts.state_chunks):
             return self._accuse(now, sender, "offers a replica of another layout than this run's")
+        if offer.round > facts.limit:
+            return self._accuse(
+                now, sender, f"offers a replica of round {offer.round}; the run ends with {facts.limit}"
+            )
         if offer.round < self._least or not self._is_near(offer.round):
             return self._ask_another(now)
         self._heard_at, self._copy = now, Copy(offer)
@@ -185,6 +190,10 @@ class Copying:
             return self._ask_another(now)
         if content_hash(message.payload) != copy.offer.chunks[message.index]:
             return self._accuse(now, sender, f"sent a wrong chunk {message.index} of its replica")
+        try:
+            self._facts.check_state(message.index, message.payload)
+        except PayloadError as error:
+            return self._accuse(now, sender, f"has signed a bad chunk {message.index} of a replica: {error.reason}")
         del copy.asked[message.index]
         copy.payloads[message.index] = message.payload
         self._heard_at = now

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from shoal.protocol.ids import Digest
 from shoal.protocol.roster import Policy
-from shoal.protocol.wire import Payload
+from shoal.protocol.wire import MAX_INT, Payload
 
 WINDOW = 8  # rounds
 
@@ -24,7 +24,13 @@ class ReplicaFacts:
     check: Callable[[int, Payload], None]  # PayloadError for bytes that are no such chunk, by its index
     layout: bytes  # of every replica, and
     state_chunks: int  # of how many chunks it is
+    check_state: Callable[[int, Payload], None]  # PayloadError for bytes that are no such chunk, by its index
     policy: Policy
     holds_origin: bool = True  # whether the state that the run begins with is here; else a replica is copied
     last: int | None = None  # round of the run
     window: int = WINDOW  # rounds that two may be apart and still meet; who is further behind copies a replica
+
+    @property
+    def limit(self) -> int:
+        """No replica stands after a later round, whoever says so; numbers near it can still be sent."""
+        return MAX_INT - self.window if self.last is None else self.last

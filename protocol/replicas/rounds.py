@@ -170,7 +170,8 @@ class ReplicaRounds:
         return effects
 
     def _on_early(self, now: float, sender: PeerId, message: REPLICA_MESSAGES, ours: int) -> list[Effect]:
-        if isinstance(message, Meet) and message.round <= ours + self._means.facts.window:
+        facts = self._means.facts
+        if isinstance(message, Meet) and message.round <= min(ours + facts.window, facts.limit):
             known = self._early.get(sender)
             since = known.since if known is not None and known.round == message.round else now
             self._early[sender] = Early(message.round, message.number, since, message.is_urgent)
@@ -198,7 +199,8 @@ class ReplicaRounds:
         if base is None or self._round is None or not 2 <= lead <= last or not self._round.is_lonely:
             return []
         self._round.close()
-        return self._end(base + lead, [Tell(Lapsed(base + lead, Lapse.BEHIND))])
+        target = min(base + lead, self._means.facts.limit)
+        return self._end(target, [Tell(Lapsed(target, Lapse.BEHIND))])
 
     def _digest(self, effects: list[Effect]) -> list[Effect]:
         for effect in effects:

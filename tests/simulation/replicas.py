@@ -34,6 +34,7 @@ from tests.simulation.world import World
 
 HISTORY = digest("history of a simulated run of replicas")
 STATE_CHUNKS = 5
+ABSURD = b"not a number"  # as a chunk of a replica
 TRAINING = 2.0  # virtual seconds of inner steps
 
 
@@ -63,6 +64,12 @@ def check(chunk: int, payload: Payload) -> None:
         is_right = False
     if not is_right:
         raise PayloadError("it is no chunk of a contribution")
+
+
+def check_state(chunk: int, payload: Payload) -> None:
+    """What a real run knows of a chunk of a replica, whose donor may sign anything."""
+    if bytes(payload) == ABSURD:
+        raise PayloadError("numbers with which no replica can go on")
 
 
 class Oracle:
@@ -129,6 +136,7 @@ class Replica(Node):
             check=check,
             layout=LAYOUT,
             state_chunks=STATE_CHUNKS,
+            check_state=check_state,
             policy=policy,
             holds_origin=holds,
             last=shape.last,

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 import pytest
 
 from shoal.protocol.effects import Effect, Send
 from shoal.protocol.ids import PeerId
+from shoal.protocol.messages.replicas import GetReplica
 from shoal.protocol.messages.transfer import StateChunk
-from shoal.protocol.replicas.events import Exchanged
+from shoal.protocol.replicas.events import Exchanged, Lapse
+from shoal.protocol.wire import MAX_INT
 from tests.simulation.links import WAN
-from tests.simulation.replicas import Oracle, Replica, Shape, build
+from tests.simulation.replicas import ABSURD, STATE_CHUNKS, Oracle, Replica, Shape, build
 from tests.simulation.swarm import peers_named
 from tests.simulation.world import World
 
@@ -84,6 +89,41 @@ def _lie(node: Replica) -> None:
     """From now on every chunk of the replica that `node` serves is wrong."""
     store = node.store
     store.chunk = lambda round, index: b"a lie"  # type: ignore[method-assign]
+
+
+def test_a_donor_that_has_signed_what_nobody_can_go_on_with_is_named_too() -> None:
+    world, oracle = swarm(3)
+    donors: list[PeerId] = []
+
+    def tap(peer: PeerId, effect: Effect) -> None:
+        if not donors and isinstance(effect, Send) and isinstance(effect.message, GetReplica):
+            donors.append(effect.to)
+            store = world.node(effect.to).store
+            for round in store.versions():
+                store.put(round, [ABSURD] * STATE_CHUNKS)
+
+    world.taps.append(tap)
+    world.start(LATE)
+    world.run_until(lambda: takes_part(oracle, LATE), within=120.0)
+    assert [each.peer for each in world.node(LATE).blamed] == donors
+    assert "no replica can go on" in world.node(LATE).blamed[0].reason
+    assert [copy.donor == donors[0] for _, copy in oracle.copies] == [False]
+
+
+@pytest.mark.parametrize("lie", [101, MAX_INT])
+def test_nobody_follows_words_beyond_the_last_round(lie: int) -> None:
+    """Most of the others say that they are further than a run can be."""
+    shape = Shape(start_members=2, last=100, joiners=(LATE,))
+    world, oracle = build(6, 4, WAN, shape, newcomers=1)
+    world.run_until(lambda: all(node.standing >= 2 for node in world.nodes()), within=60.0)
+    for name in NAMES[:3]:
+        member = world.node(name).member
+        member._placed = partial(replace, member.status, round=lie)  # type: ignore[method-assign]
+    world.start(LATE)
+    world.run_until(lambda: takes_part(oracle, LATE), within=60.0)
+    assert {(peer, copy.donor) for peer, copy in oracle.copies} == {(LATE, NAMES[3])}
+    assert Lapse.BEHIND not in oracle.lapses
+    assert not world.errors
 
 
 def test_without_a_donor_a_joiner_waits_and_one_that_comes_later_is_found() -> None:

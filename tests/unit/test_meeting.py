@@ -120,7 +120,9 @@ def search_in(seed: int) -> tuple[dict[PeerId, ReplicaRound], dict[PeerId, PeerI
     members = names(rng.randint(2, 14))
     share = rng.choice((0.4, 0.7, 0.9, 1.0))
     policy = Policy(1, 1, 64, 1, (1,))
-    facts = ReplicaFacts(b"seed", NO_DIGEST, 0, NO_DIGEST, 1, lambda chunk, payload: None, b"", 1, policy)
+    facts = ReplicaFacts(
+        b"seed", NO_DIGEST, 0, NO_DIGEST, 1, lambda chunk, payload: None, b"", 1, lambda chunk, payload: None, policy
+    )
     rounds = {}
     for me in members:
         seen = [peer for peer in members if peer != me and rng.random() < share]

@@ -19,10 +19,12 @@ from shoal.node.phases import PhaseLog
 from shoal.node.replica_run import ReplicaRun
 from shoal.node.replica_saving import load_own
 from shoal.node.replica_state import ReplicaState
+from shoal.node.run_facts import first_history
 from shoal.node.run_settings import RunSettings
 from shoal.protocol.ids import PeerId
 from shoal.protocol.network import Network
 from shoal.protocol.replicas.events import Exchanged, Lapse, Lapsed, ReplicaReceived
+from shoal.protocol.wire import MAX_INT
 from tests.simulation.signing import FakeSigner
 
 ME, PARTNER = PeerId("me"), PeerId("partner")
@@ -42,11 +44,12 @@ class Bench:
         self.folder.mkdir(exist_ok=True)
         settings = RunSettings(self.folder, 1, (), True, Keeping(every), None)
         self.told: list[Any] = []
+        self.samples = {PARTNER: 5000}  # as the others say
         own = load_own(self.folder)
         self.run = ReplicaRun(MANIFEST, ME, b"", FakeSigner(ME), cast(Network, None), settings, None, own)
         self.member = SimpleNamespace(
             rounds=SimpleNamespace(base=None),
-            membership=SimpleNamespace(alive=lambda: [PARTNER], status=lambda peer: SimpleNamespace(samples=5000)),
+            membership=SimpleNamespace(alive=lambda: list(self.samples), status=self.status_of),
             submit=lambda now, own: self.told.append("submitted"),
             applied=self.stands_after,
             opened=lambda now, round, root: self.stands_after(now, root),
@@ -66,6 +69,9 @@ class Bench:
         )
         self.at(self.run.outer.committed.current.round)
         self.run._begin_round()
+
+    def status_of(self, peer: PeerId) -> Any:
+        return SimpleNamespace(samples=self.samples[peer], trains=True, history=first_history(MANIFEST))
 
     def at(self, round: int) -> None:
         self.member.rounds.base = SimpleNamespace(round=round)
@@ -159,6 +165,17 @@ async def test_a_copied_replica_begins_training_anew(tmp_path: Path) -> None:
     assert bench.told[-1] == ("begin", 20)
     assert bench.run.samples == 5000, "its donor's line is its own"
     assert bench.run._submitted is None
+    await bench.run._pass(Lapsed(21, Lapse.ALONE))
+    (record,) = bench.run.commits.as_json()
+    assert (record["tokens"], record["loss"], record["seconds"], bench.run.samples) == (0, None, 0.0, 5000)
+
+
+@pytest.mark.parametrize(("others", "expected"), [((), MAX_INT // 2), ((900, 4000), 4000), ((7, 8), 8)])
+def test_no_donor_says_alone_how_many_samples_there_are(tmp_path: Path, others: tuple[int, ...], expected: int) -> None:
+    bench = Bench(tmp_path)
+    bench.samples = {PARTNER: MAX_INT, **{PeerId(f"other-{index}"): said for index, said in enumerate(others)}}
+    assert bench.run._samples_of(PARTNER) == expected
+    assert bench.run._samples_of(PeerId("gone")) == 0
 
 
 @pytest.mark.asyncio

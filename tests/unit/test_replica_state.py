@@ -124,6 +124,20 @@ def test_chunks_that_cannot_be_used_are_refused() -> None:
             state.exchange.check(0, np.full(size // 4, value, np.float32).tobytes())
 
 
+def test_chunks_of_a_replica_that_cannot_be_used_are_refused() -> None:
+    state = ReplicaState(manifest("noloco"))
+    current = state.committed.current
+    good = [bytes(current.chunk(index)) for index in range(len(current.shape.chunks))]
+    for index, payload in enumerate(good):
+        state.check_state(index, payload)
+        for bad in (payload[:-4], payload + bytes(4), b""):
+            with pytest.raises(PayloadError):
+                state.check_state(index, bad)
+        for value in (np.nan, np.inf, -np.inf, 2 * LARGEST):
+            with pytest.raises(PayloadError):
+                state.check_state(index, payload[:-4] + np.float32(value).tobytes())
+
+
 def test_a_chunk_on_its_way_stays_as_it_was_when_the_worker_writes_the_next_contribution() -> None:
     state = ReplicaState(manifest("noloco"))
     vector = drawn(state, 1)
