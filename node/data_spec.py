@@ -17,7 +17,9 @@ from shoal.node.spec import HexDigest, Spec
 
 HUB: Final = "hub:"
 REVISION = r"[0-9a-f]{40}"  # a commit: a branch's name would mean other text tomorrow
-REPOSITORY = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}(/[A-Za-z0-9][A-Za-z0-9_.-]{0,95})?"
+PART = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}"
+DATASET = f"{PART}/{PART}"  # with an owner: a bare name would be one of the library's readers of local files
+REPOSITORY = f"{PART}(/{PART})?"
 PLAIN = ("tokenizer", "end_of_text", "column", "stream")  # keys that manifests which lack them do not write
 TOKENIZER = rf"^(hub:{REPOSITORY}@{REVISION}|[A-Za-z0-9][A-Za-z0-9_.-]{{0,95}})?$"
 
@@ -25,7 +27,7 @@ TOKENIZER = rf"^(hub:{REPOSITORY}@{REVISION}|[A-Za-z0-9][A-Za-z0-9_.-]{{0,95}})?
 class StreamSpec(Spec):
     """A dataset of the hub, at one commit."""
 
-    dataset: Annotated[str, Field(pattern=rf"^{REPOSITORY}$")]
+    dataset: Annotated[str, Field(pattern=rf"^{DATASET}$")]
     revision: Annotated[str, Field(pattern=rf"^{REVISION}$")]
     subset: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{0,96}$")] = ""
     split: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,96}$")] = "train"

@@ -23,6 +23,15 @@ def check_is_new(manifest: Manifest, is_known: bool) -> None:
         raise LocalError(f"this node is in the run '{manifest.name}' already; another seed makes another run")
 
 
+def check_begins(manifest: Manifest) -> None:
+    """LocalError if the run would begin with nothing."""
+    if manifest.lacks_weights:
+        raise LocalError(
+            f"the manifest of '{manifest.name}' has the model's tensors but not its first weights: leave out `tensors` "
+            "for fresh ones, or found it --from a checkpoint"
+        )
+
+
 async def found(manifest: Manifest, weights: Sequence[Path], home: Home, me: PeerId) -> tuple[Manifest, Checkpoint]:
     """The rest of a manifest whose model its seed alone does not give, and its first weights (models/naming.py)."""
 

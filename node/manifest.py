@@ -168,6 +168,11 @@ class Manifest(Spec):
         return unnamed.data.pieces in ("", self.data.pieces) and self == unnamed.model_copy(update=added)
 
     @property
+    def lacks_weights(self) -> bool:
+        """Whether it does not say with which weights the run begins: but for `llama`, the seed does not give them."""
+        return self.model.name != "llama" and (self.origin is None or not self.model.is_complete)
+
+    @property
     def first_round(self) -> int:
         """The run's first round."""
         return self.origin.round + 1 if self.origin else 1
@@ -249,6 +254,8 @@ def check_manifest(data: bytes, run: RunId, author: PeerId, signature: bytes, si
     manifest = decode_manifest(data, run, author)
     if not signer.verify(author, SIGNED_AS + data, signature):
         raise RemoteError("the manifest's signature is forged or missing", author)
+    if manifest.lacks_weights:
+        raise RemoteError("the manifest names a model but not its first weights: nobody could begin", author)
     return manifest
 
 

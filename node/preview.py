@@ -54,14 +54,23 @@ def show_preview(preview: Answer) -> None:
 
 
 def _model(model: Answer, parameters: int) -> str:
+    if model["name"] == "custom":
+        return f"a script's own, of {parameters:,} parameters: who trains has the script, which makes the module"
+    sees = f"{model['vocab']:,} tokens, context {model['context']:,}"
     if model["name"] == "hf":
-        kind = clean(str(json.loads(model["config"])["model_type"]))
-        trained = f"{parameters:,} parameters"
-        if model["lora"]:
-            trained += f" of adapters, on {model['frozen']:,} that stand still (--weights, or the seed's)"
-        return f"{kind} of transformers with {trained}: {model['vocab']:,} tokens, context {model['context']:,}"
-    shape = f"{model['layers']} layers of {model['dim']}, {model['vocab']:,} tokens, context {model['context']:,}"
+        return _library_model(model, parameters, sees)
+    shape = f"{model['layers']} layers of {model['dim']}, {sees}"
     return f"{model['name']} with {parameters:,} parameters: {shape}"
+
+
+def _library_model(model: Answer, parameters: int, sees: str) -> str:
+    """One of transformers; a stranger has written its config."""
+    name = f"{clean(str(json.loads(model['config'])['model_type']))[:40]} of transformers"
+    if (lora := model["lora"]) is None:
+        return f"{name} with {parameters:,} parameters: {sees}"
+    base = "the run's seed" if lora["base"] == "seed" else f"weights {model['base'][:8]} of your own (--weights)"
+    frozen = f"{model['frozen']:,} frozen parameters from {base}"
+    return f"{name}: adapters of rank {lora['rank']:,} with {parameters:,} parameters on {frozen}, {sees}"
 
 
 def _method(method: Answer, codec: Answer) -> str:

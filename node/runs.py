@@ -22,7 +22,7 @@ from shoal.node.checkpoint.lineage import going_on
 from shoal.node.dataset.supply import GIB, Supply
 from shoal.node.description import describe
 from shoal.node.faults import FaultTrigger
-from shoal.node.founding import check_is_new, check_tokens, found
+from shoal.node.founding import check_begins, check_is_new, check_tokens, found
 from shoal.node.home import Home
 from shoal.node.introduction import Introduction, Providers, find_manifest, link_to, nobody, wanted
 from shoal.node.malloc import sweep
@@ -136,6 +136,7 @@ class Runs:
             manifest, loaded = await found(manifest, self._settings.trainer.folders, self._home, self._identity.peer)
         await check_tokens(manifest, self.data)
         manifest = going_on(manifest, loaded)
+        check_begins(manifest)
         async with self._entering:
             check_is_new(manifest, self.has(manifest.run_id.hex()))
             await forget_rest(self._home.run_folder(manifest.run_id.hex()))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -27,6 +27,7 @@ from shoal.protocol.errors import LocalError
 
 LANES = 16  # that the rows of a single file are dealt to
 HELD_OUT = 0.05  # of all rows
+HUB_DATASETS = "hf://datasets/"  # before a name: the hub's, whatever folder has that name here
 LOOKED_AT = 1000  # rows in which those for validation are looked for
 Encode = Callable[[str], Tensor]
 
@@ -90,12 +91,27 @@ def is_held_out(text: str) -> bool:
     return int.from_bytes(blake3(text.encode("utf-8", "replace")).digest()[:6], "little") / 2**48 < HELD_OUT
 
 
+def _check_files(spec: StreamSpec, files: Mapping[str, Sequence[str]] | None) -> None:
+    """LocalError unless all are the dataset's own: its card may name any path, on this machine too."""
+    begin = f"{HUB_DATASETS}{spec.dataset}@"
+    named = [str(each) for several in (files or {}).values() for each in several]
+    foreign = [each for each in named if not each.startswith(begin) or "::" in each]
+    if foreign or not named:
+        what = f"names the file {foreign[0]}, which is not its own" if foreign else "names no files"
+        raise LocalError(f"cannot stream {spec.dataset}: its card {what}")
+
+
 def open_stream(spec: StreamSpec) -> Any:
-    """The dataset as the library streams it, at the manifest's commit; LocalError if it cannot be had."""
+    """The dataset as the library streams it, at the manifest's commit; LocalError if it cannot be had.
+
+    A stranger has named it, so only what is public is read: no folder of this machine, and without its owner's login.
+    """
     try:
-        return extra.datasets().load_dataset(
-            spec.dataset, spec.subset or None, revision=spec.revision, split=spec.split, streaming=True
+        builder = extra.datasets().load_dataset_builder(
+            HUB_DATASETS + spec.dataset, spec.subset or None, revision=spec.revision, token=False
         )
+        _check_files(spec, builder.config.data_files)
+        return builder.as_streaming_dataset(split=spec.split)
     except LocalError:
         raise
     except Exception as error:  # of the network, the hub, its files

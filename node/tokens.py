@@ -67,7 +67,8 @@ def from_hub(spec: DataSpec) -> bytes:
 
     repository, _, revision = spec.tokenizer.removeprefix(HUB).partition("@")
     try:
-        with open(hf_hub_download(repository, TOKENIZER_FILE, revision=revision), "rb") as file:
+        path = hf_hub_download(repository, TOKENIZER_FILE, revision=revision, token=False)  # a stranger has named it
+        with open(path, "rb") as file:
             return file.read()
     except Exception as error:  # of the network, the hub, the disk
         raise LocalError(f"cannot get the tokenizer {spec.tokenizer}: {type(error).__name__}: {error}") from error

@@ -28,6 +28,8 @@ from shoal.node.tensors import Shapes, expand, first_difference
 from shoal.node.trainer.options import TrainerOptions
 from shoal.protocol.errors import LocalError
 
+BYTES = 256  # without a tokenizer, tokens are bytes
+
 
 class HfModel(TrainedModel):
     """A transformers model as what is trained here. It draws random numbers if its config has dropout."""
@@ -89,6 +91,7 @@ class HfKind:
     def build(self, spec: HfSpec, seed: int, weights: Sequence[Path] = ()) -> TrainedModel:
         """LocalError if the transformers that is installed makes other tensors of the config."""
         model = fresh(spec, seed, weights)
+        check_sizes(spec, model.network)
         if spec.is_complete:
             ours = {place.name: place.shape for place in Layout.of(model)}
             if difference := first_difference(ours, self.shapes(spec)):
@@ -126,6 +129,20 @@ def fresh(spec: HfSpec, seed: int, weights: Sequence[Path] = ()) -> HfModel:
 
         return adapted(spec, seed, weights)
     return HfModel(network_of(spec, seed))
+
+
+def check_sizes(spec: HfSpec, network: Any) -> int:
+    """How many tokens the model knows; LocalError if these are too few, not the run's, or it sees fewer at once."""
+    config = network.config.get_text_config()
+    longest = getattr(config, "max_position_embeddings", None)
+    if isinstance(longest, int) and spec.context > longest:
+        raise LocalError(f"model.context is {spec.context}, and the config's model sees {longest} tokens at most")
+    vocab: int = config.vocab_size
+    if vocab < BYTES:
+        raise LocalError(f"the config's vocab_size is {vocab}: a model has {BYTES} tokens or more")
+    if spec.is_complete and vocab != spec.vocab:
+        raise LocalError(f"the manifest's vocab is {spec.vocab}, and the config's vocab_size {vocab}")
+    return vocab
 
 
 def network_of(spec: HfSpec, seed: int) -> nn.Module:

@@ -22,7 +22,7 @@ from shoal.node.layout import Layout
 from shoal.node.manifest import MAX_MANIFEST, Manifest
 from shoal.node.methods.registry import method_of, shape_of
 from shoal.node.model_spec import HfSpec
-from shoal.node.models.hf import HfModel, fresh
+from shoal.node.models.hf import HfModel, check_sizes, fresh
 from shoal.node.models.lora import LoraModel
 from shoal.node.run_facts import first_base
 from shoal.node.state import CommittedState
@@ -30,7 +30,6 @@ from shoal.node.tensors import fold
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import PeerId
 
-BYTES = 256  # without a tokenizer, tokens are bytes
 ORIGIN = "origin"  # the folder within a run's
 
 
@@ -57,14 +56,9 @@ def found(manifest: Manifest, weights: Sequence[Path], home: Home, me: PeerId) -
 
 def complete(spec: HfSpec, model: HfModel) -> HfSpec:
     """The table with what the model that was built of it says."""
-    config = model.network.config.get_text_config()
-    longest = getattr(config, "max_position_embeddings", None)
-    if isinstance(longest, int) and spec.context > longest:
-        raise LocalError(f"model.context is {spec.context}, and the config's model sees {longest} tokens at most")
-    if config.vocab_size < BYTES:
-        raise LocalError(f"the config's vocab_size is {config.vocab_size}: a model has 256 tokens or more")
+    vocab = check_sizes(spec, model.network)
     tensors = fold({name: tuple(weight.shape) for name, weight in model.trained()})
-    found: dict[str, object] = {"vocab": config.vocab_size, "tensors": tensors}
+    found: dict[str, object] = {"vocab": vocab, "tensors": tensors}
     if isinstance(model, LoraModel):
         still = (weight.numel() for weight in model.parameters() if not weight.requires_grad)
         found |= {"frozen": sum(still), "base": model.base}

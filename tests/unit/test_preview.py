@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from shoal.node import qr
+from shoal.node.cli import joining
 from shoal.node.dataset.supply import DataStanding
 from shoal.node.description import data_in_words, describe
 from shoal.node.introduction import Introduction
@@ -42,6 +43,32 @@ rounds   14 done, and no last one; 4 members; about one every 12 s
 memory   about 890 MiB: 440 MiB for the node, 450 MiB to train, partly on a GPU if used
 traffic  about 5.0 MiB a round, 35 GiB a day, each way; 6.3 MiB to begin with
 """
+
+
+TENSORS = 'tensors = [{ names = ["w"], shapes = [[300, 8]] }]'
+HF = f"""name = "a"
+[model]
+name = "hf"
+config = '{{"model_type": "gpt2"}}'
+context = 64
+vocab = 300
+{TENSORS}
+"""
+ADAPTERS = HF + f'frozen = 5000\nbase = "{"ab" * 32}"\n[model.lora]\nrank = 4\ntargets = ["q"]\n'
+MODEL_WORDS = {
+    HF: "model    gpt2 of transformers with 2,400 parameters: 300 tokens, context 64\n",
+    ADAPTERS: "gpt2 of transformers: adapters of rank 4 with 2,400 parameters on 5,000 frozen parameters from weights "
+    "abababab of your own (--weights), 300 tokens, context 64\n",
+    ADAPTERS + 'base = "seed"\n': "on 5,000 frozen parameters from the run's seed, 300 tokens, context 64\n",
+    f'name = "a"\n[model]\nname = "custom"\n{TENSORS}\n[data]\nname = "own"': "model    a script's own, of 2,400 "
+    "parameters: who trains has the script",
+}
+
+
+@pytest.mark.parametrize("text", MODEL_WORDS, ids=["hf", "weights", "seed", "custom"])
+def test_a_model_is_told_by_what_there_is_to_say(capsys: pytest.CaptureFixture[str], text: str) -> None:
+    joining._show(described(parse_manifest(text)))
+    assert MODEL_WORDS[text] in capsys.readouterr().out
 
 
 METHOD_WORDS = {
@@ -174,5 +201,5 @@ def test_a_model_of_a_library_is_described_by_what_is_trained(capsys: pytest.Cap
     assert "gpt2 of transformers with 128 parameters: 0 tokens" in capsys.readouterr().out
     show_preview(described(parse_manifest(text + more)))
     words = " ".join(capsys.readouterr().out.split())
-    assert "128 parameters of adapters, on 5,000 that stand still" in words
+    assert "adapters of rank 8 with 128 parameters on 5,000 frozen parameters" in words
     assert "300 tokens, context 128" in words

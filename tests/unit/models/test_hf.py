@@ -108,6 +108,9 @@ def test_a_library_that_makes_another_model_is_told_of(tmp_path: Path) -> None:
     wider = whole.model.model_copy(update={"config": json.dumps({**TABLE, "intermediate_size": 48})})
     with pytest.raises(LocalError, match=r"layers\.0\.mlp\.gate_proj\.weight has shape \(48, 16\), and \(32, 16\)"):
         registry.build(whole.model_copy(update={"model": wider}))
+    for wrong, sentence in (({"vocab": 300}, "vocab is 300"), ({"context": 128}, "sees 64 tokens at most")):
+        with pytest.raises(LocalError, match=sentence):
+            registry.build(whole.model_copy(update={"model": whole.model.model_copy(update=wrong)}))
     with pytest.raises(LocalError, match="shoal run create"):
         registry.layout_of(manifest().model)
 

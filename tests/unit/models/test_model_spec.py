@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from shoal.node.manifest import Manifest, decode_manifest, load_manifest, parse_manifest
+from shoal.node.founding import check_begins
+from shoal.node.manifest import Manifest, check_manifest, decode_manifest, load_manifest, parse_manifest, sign_manifest
 from shoal.node.method_spec import MethodSpec
 from shoal.node.model_spec import HfSpec, LoraSpec, ModelSpec
 from shoal.node.requirements import parameters, requirements
 from shoal.node.tensors import fold
 from shoal.node.toml import dump, with_config
 from shoal.protocol.errors import LocalError, RemoteError
+from shoal.protocol.identity import Identity
 from tests.hf_kit import CONFIG, TABLE
 
 BUILT_IN = "76423997d54a1bec10a6d3e1f5177c3ff60e901bfa54f96c4652e741f12d20ff"
@@ -75,6 +77,18 @@ def test_a_stranger_cannot_send_what_is_not_canonical() -> None:
     data = msgpack.packb(table)
     with pytest.raises(RemoteError, match="canonical"):
         decode_manifest(data, RunId(hashlib.sha256(data).digest()))
+
+
+def test_a_stranger_cannot_begin_with_nothing() -> None:
+    identity = Identity.generate()
+    for bare in (manifest(tensors=TENSORS, vocab=256), manifest()):
+        signer = identity.signer(bare.run_id)
+        given = bare.canonical(), bare.run_id, identity.peer, sign_manifest(bare, signer), signer
+        with pytest.raises(RemoteError, match="not its first weights"):
+            check_manifest(*given)
+        with pytest.raises(LocalError, match="not its first weights"):
+            check_begins(bare)
+    check_begins(Manifest(name="a"))
 
 
 def test_a_whole_manifest_goes_over_the_wire_and_through_toml() -> None:

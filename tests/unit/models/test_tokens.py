@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -93,7 +94,8 @@ def test_one_of_the_hub_is_named_by_a_commit(monkeypatch: pytest.MonkeyPatch, fo
 
     asked: list[Any] = []
 
-    def download(repository: str, file: str, revision: str) -> str:
+    def download(repository: str, file: str, revision: str, token: bool) -> str:
+        assert token is False, "nothing is read with the owner's login"
         asked.append((repository, file, revision))
         return str(folder / "tokenizer.json")
 
@@ -245,8 +247,58 @@ def test_a_stream_that_cannot_be_had_is_said_to_be_so(monkeypatch: pytest.Monkey
     def refuse(*_: object, **__: object) -> None:
         raise ConnectionError("nobody answers")
 
-    monkeypatch.setattr(needs("datasets"), "load_dataset", refuse)
+    monkeypatch.setattr(needs("datasets"), "load_dataset_builder", refuse)
     with pytest.raises(LocalError, match="cannot stream somebody/words: ConnectionError: nobody answers"):
+        streams.open_stream(STREAM)
+
+
+OWN = f"hf://datasets/somebody/words@{COMMIT}/a.jsonl"
+
+
+def with_files(monkeypatch: pytest.MonkeyPatch, files: dict[str, list[str]] | None) -> list[Any]:
+    """The hub's answer is a dataset of these files; what it is asked."""
+    asked: list[Any] = []
+
+    def answer(*given: object, **named: object) -> Any:
+        asked.append((given, named))
+        config = SimpleNamespace(data_files=files)
+        return SimpleNamespace(config=config, as_streaming_dataset=lambda split: split)
+
+    monkeypatch.setattr(needs("datasets"), "load_dataset_builder", answer)
+    return asked
+
+
+def test_only_the_hub_is_asked_and_without_a_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = with_files(monkeypatch, {"train": [OWN]})
+    assert streams.open_stream(STREAM) == "train"
+    assert asked == [(("hf://datasets/somebody/words", None), {"revision": COMMIT, "token": False})]
+
+
+def test_a_folder_of_the_datasets_name_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs("datasets")
+    (tmp_path / "somebody/words").mkdir(parents=True)
+    (tmp_path / "somebody/words/a.jsonl").write_text('{"text": "mine"}\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(LocalError, match="cannot stream somebody/words"):
+        streams.open_stream(STREAM)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"train": [OWN], "test": ["/etc/passwd"]},
+        {"train": ["hf://datasets/somebody/secrets@main/a.jsonl"]},
+        {"train": [f"{OWN}::/etc/passwd"]},
+        None,
+    ],
+)
+def test_a_card_that_names_other_files_is_refused(
+    monkeypatch: pytest.MonkeyPatch, files: dict[str, list[str]] | None
+) -> None:
+    with_files(monkeypatch, files)
+    with pytest.raises(LocalError, match="its card names"):
         streams.open_stream(STREAM)
 
 
@@ -260,6 +312,7 @@ def test_a_stream_that_cannot_be_had_is_said_to_be_so(monkeypatch: pytest.Monkey
         {"name": "files", "end_of_text": "</s>"},
         {"name": "stream", "column": "text", "stream": {"dataset": "a/b", "revision": "main"}},
         {"name": "stream", "column": "text", "stream": {"dataset": "../b", "revision": COMMIT}},
+        {"name": "stream", "column": "text", "stream": {"dataset": "text", "revision": COMMIT}},
     ],
 )
 def test_data_that_make_no_sense_are_refused(table: dict[str, Any]) -> None:
