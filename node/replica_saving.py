@@ -11,7 +11,7 @@ from pathlib import Path
 
 from shoal.node.checkpoint.about import About
 from shoal.node.checkpoint.keep import prune
-from shoal.node.checkpoint.read import Checkpoint, load_newest
+from shoal.node.checkpoint.read import Checkpoint, load
 from shoal.node.checkpoint.scan import CHECKPOINTS, folder_name, newest_first
 from shoal.node.checkpoint.write import sweep, write_checkpoint
 from shoal.node.logs import warn
@@ -69,13 +69,15 @@ class ReplicaSaving(Saving):
 
 
 def load_own(run_folder: Path) -> Checkpoint | None:
-    """Our own replica as we have left it, the latest that is whole; None if there is none."""
-    found = [each for name in (FOLDER, CHECKPOINTS) for each in newest_first(run_folder / name) if each.about]
-    if not found:
-        return None
-    newest = max(found, key=lambda each: each.about.round if each.about is not None else 0)
-    kept = load_newest(newest.path.parent)
-    if kept is not None and kept.about.run != run_folder.name:
-        warn(log, "rest-damaged", f"{kept.path} is of another run; others may have a replica")
-        return None
-    return kept
+    """Our own replica as we have left it, the latest that is whole and of this run; None if there is none."""
+    found = [each for name in (FOLDER, CHECKPOINTS) for each in newest_first(run_folder / name)]
+    for each in sorted(found, key=lambda each: each.about.round if each.about is not None else -1, reverse=True):
+        try:
+            kept = load(each.path)
+        except LocalError as error:
+            warn(log, "rest-damaged", f"a damaged replica of ours is passed over: {error}")
+            continue
+        if kept.about.run == run_folder.name:
+            return kept
+        warn(log, "rest-damaged", f"{kept.path} is of another run, and passed over")
+    return None

@@ -25,10 +25,11 @@ async def save_states(plan: Plan, swarm: Swarm) -> tuple[PeerEnd, ...]:
 async def find(plan: Plan, swarm: Swarm, ends: tuple[PeerEnd, ...], jobs: Jobs, baseline: bool) -> Finding:
     """Measure the state of the first peer that is left, or all replicas; train the references if they are wanted."""
     device = plan.device_of(plan.peers[0])
+    saved = [peer for peer, end in zip(swarm.peers, ends, strict=True) if end.file_hash]
     swarm.note("validating", "measuring the validation loss before and after")
     before = jobs.run("validate-initial", "validate", plan.manifest_file, "initial", device, *plan.data)
     if plan.manifest.method.has_replicas:
-        initial, (replicas, final) = await asyncio.gather(before, measure(plan, jobs, device, swarm.peers))
+        initial, (replicas, final) = await asyncio.gather(before, measure(plan, jobs, device, saved))
     else:
         state = next(peer.state_file for peer in swarm.peers if peer.state_file.exists())
         after = jobs.run("validate-final", "validate", plan.manifest_file, state, device, *plan.data)

@@ -28,7 +28,6 @@ from shoal.node.evaluate import validation_loss
 from shoal.node.generate import END_OF_TEXT, generate
 from shoal.node.layout import Layout
 from shoal.node.manifest import load_manifest
-from shoal.node.methods.gossip import merge as mean_of
 from shoal.node.methods.method import PARAMETERS
 from shoal.node.methods.registry import shape_of
 from shoal.node.models.registry import build, layout_of
@@ -73,11 +72,15 @@ def merge(manifest_file: str, file: str, *states: str) -> dict[str, Any]:
     """The mean of the replicas in `states`, written to `file` as a state of the newest one's round."""
     manifest = load_manifest(Path(manifest_file))
     shape = shape_of(manifest, layout_of(manifest.model))
-    held = [load_state(Path(state), shape).current for state in states]
-    weights = mean_of(torch.stack([each.vectors[PARAMETERS] for each in held]))
+    weights, newest = torch.zeros(shape.layout.size), 0
+    for state in states:  # one at a time: all of them may be more than there is memory
+        held = load_state(Path(state), shape).current
+        weights += held.vectors[PARAMETERS]
+        newest = max(newest, held.round)
+    weights /= len(states)
     vectors = {name: weights if name == PARAMETERS else torch.zeros_like(weights) for name in shape.vectors}
-    save_state(CommittedState(shape, vectors, max(each.round for each in held)).current, Path(file))
-    return {"file": file, "replicas": len(held)}
+    save_state(CommittedState(shape, vectors, newest).current, Path(file))
+    return {"file": file, "replicas": len(states)}
 
 
 def verify(*checkpoints: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 from shoal.node.up.jobs import Jobs
 from shoal.node.up.peers import LocalPeer
 from shoal.node.up.plan import Plan
+from shoal.protocol.errors import LocalError
 
 MERGED = "merged.safetensors"
 
@@ -51,9 +52,11 @@ class Replicas:
 async def measure(plan: Plan, jobs: Jobs, device: str, peers: Sequence[LocalPeer]) -> tuple[Replicas, dict[str, Any]]:
     """What the replicas of these peers are worth, and their mean, which is written to the folder of the play.
 
-    The other answer is that of `validate` for the mean.
+    All have been saved in this play. The other answer is that of `validate` for the mean. LocalError if there is none.
     """
-    files = [peer.state_file for peer in peers if peer.state_file.exists()]
+    if not peers:
+        raise LocalError("no peer is left at the end, so there is no replica to measure; see the logs")
+    files = [peer.state_file for peer in peers]
     merged = await jobs.run("merge", "merge", plan.manifest_file, plan.out / MERGED, *files)
     each = [await _loss(plan, jobs, device, f"validate-{file.parent.name}", file) for file in files]
     final = await jobs.run("validate-final", "validate", plan.manifest_file, merged["file"], device, *plan.data)

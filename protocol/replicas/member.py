@@ -67,6 +67,7 @@ class ReplicaMember:
         self._rounds = ReplicaRounds(Means(me, facts, self.membership, self._outbox, rng, spread, pace))
         self.copying = Copying(me, facts, self.membership, store, signer)
         self._is_installing = self._has_left = False
+        self._ready: tuple[int, Contribute] | None = None  # the last contribution, and the round that it builds on
         self._parting: Parting | None = None
 
     # -- commands -------------------------------------------------------------------------------------------
@@ -79,15 +80,19 @@ class ReplicaMember:
     def submit(self, now: float, contribution: Contribute) -> list[Effect]:
         """The inner steps of round base + 1 are done: `contribution(chunk)` encodes a chunk of what we exchange.
 
-        It is called from any thread until the round's outcome is `applied`, or another replica received.
+        It is called from any thread until the round's outcome is `applied`, or another replica received. While a replica
+        is copied it waits: it counts if we go on with our own after all.
         """
+        if self._is_suspended or self._rounds.phase == "training":
+            assert self._base is not None
+            self._ready = self._base, contribution
         return self._digest(now, self._rounds.submit(now, contribution))
 
     def applied(self, now: float, root: Digest) -> list[Effect]:
         """What the round has brought is taken; our replica has this root now."""
         if self._rounds.outcome is None:  # we have left meanwhile
             return []
-        self._base, self._root = self._rounds.outcome, root
+        self._base, self._root, self._ready = self._rounds.outcome, root, None
         return self._digest(now, [*self._rounds.applied(now), *self._catch_up(now)])
 
     def opened(self, now: float, round: int, root: Digest) -> list[Effect]:
@@ -117,6 +122,7 @@ class ReplicaMember:
         self._has_left = True
         self._rounds.suspend()
         self.copying.stop()
+        self._ready = None
         return self.membership.leave(now)
 
     def stop(self, now: float) -> list[Effect]:
@@ -175,8 +181,8 @@ class ReplicaMember:
 
     @property
     def base(self) -> int | None:
-        """After which round our replica stands; None before it is here, and while an outcome is applied."""
-        return self._rounds.base if self._trains else self._base
+        """After which round our replica stands; None before it is here, and while an outcome or a copy is taken."""
+        return self._rounds.base if self._trains and not self._is_suspended else self._base
 
     @property
     def phase(self) -> str:
@@ -190,6 +196,11 @@ class ReplicaMember:
         return self._rounds.waiting_for()
 
     # -- inside ---------------------------------------------------------------------------------------------
+
+    @property
+    def _is_suspended(self) -> bool:
+        """Whether our replica is here, and another is copied as ours is old."""
+        return self.copying.active and self._base is not None
 
     def _open(self, now: float, *, may_leap: bool) -> list[Effect]:
         if self._base is None or not self._trains:
@@ -221,7 +232,7 @@ class ReplicaMember:
         received = self.copying.take()
         if received is None:
             return []
-        self._is_installing = True
+        self._is_installing, self._ready = True, None
         return [Tell(received)]
 
     def _catch_up(self, now: float) -> list[Effect]:
@@ -233,11 +244,18 @@ class ReplicaMember:
             return self.copying.start(now, self._facts.round)
         if self.copying.active and not self._lags(base):
             self.copying.stop()
-            return self._open(now, may_leap=False)
+            return self._reopen(now)
         if self._rounds.lead() <= self._facts.window:
             return []
         self._rounds.suspend()
         return self.copying.start(now, base + 1)
+
+    def _reopen(self, now: float) -> list[Effect]:
+        """Go on with our own replica, and with what we have submitted for its round already."""
+        opened, ready = self._open(now, may_leap=False), self._ready
+        if ready is None or ready[0] != self._rounds.base:
+            return opened
+        return [*opened, *self._rounds.submit(now, ready[1])]
 
     def _lags(self, base: int) -> bool:
         most = pack(standing(self.membership, self._facts).values())

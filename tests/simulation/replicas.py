@@ -230,7 +230,8 @@ class Replica(Node):
 
     def _submit(self, now: float) -> list[Effect]:
         base = self.member.base
-        if base is None or self.member.phase != "training" or base + 1 != self._training_for:
+        is_asked = self.member.phase in ("training", "syncing")  # while a replica is copied, ours may still be good
+        if base is None or not is_asked or base + 1 != self._training_for:
             return []
         self._token += 1
         chunks = range(self.shape.chunks)

@@ -126,6 +126,35 @@ def test_nobody_follows_words_beyond_the_last_round(lie: int) -> None:
     assert not world.errors
 
 
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_who_copies_for_nothing_goes_on_with_what_it_has_submitted(is_ready: bool) -> None:
+    """The others name a round far beyond, so that one copies; then they take it back: it was ready, or becomes so."""
+    slower = NAMES[:2] if is_ready else NAMES[2:3]
+    shape = Shape(start_members=3, slow=tuple((name, 4.0) for name in slower))
+    world, oracle = build(7, 3, WAN, shape)
+    world.run_until(lambda: all(node.standing >= 2 for node in world.nodes()), within=60.0)
+    lagging = world.node(NAMES[2])
+    phase = "matching" if is_ready else "training"
+    world.run_until(lambda: lagging.member.phase == phase, within=60.0)
+    before, ahead = lagging.standing, [world.node(name).member for name in NAMES[:2]]
+    truth = [member._placed for member in ahead]
+    for member in ahead:
+        member._placed = partial(replace, member.status, round=before + 50)  # type: ignore[method-assign]
+        member.copying._offer = lambda *_: []  # type: ignore[method-assign]
+    world.run_until(lambda: lagging.member.copying.active, within=60.0)
+    assert lagging.standing == before
+    if not is_ready:
+        world.run_until(lambda: (lagging.me, before + 1) in oracle.submitted, within=30.0)
+    assert lagging.member.copying.active
+    for member, placed in zip(ahead, truth, strict=True):
+        member._placed = placed  # type: ignore[method-assign]
+    world.run_until(lambda: not lagging.member.copying.active, within=60.0)
+    is_on = lagging.standing > before or lagging.member.phase != "training"
+    assert is_on, "nobody would submit again"
+    world.run_until(lambda: lagging.standing > before + 1, within=60.0)
+    assert not oracle.copies
+
+
 def test_without_a_donor_a_joiner_waits_and_one_that_comes_later_is_found() -> None:
     world, oracle = build(4, 1, WAN, Shape(joiners=(NAMES[0],)), newcomers=1)
     world.run(30.0)

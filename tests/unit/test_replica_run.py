@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from shoal.node.checkpoint.about import MODEL
 from shoal.node.checkpoint.keep import Keeping
+from shoal.node.checkpoint.scan import CHECKPOINTS, folder_name
 from shoal.node.manifest import Manifest, ModelSpec, RoundSpec
 from shoal.node.method_spec import MethodSpec
 from shoal.node.outer import Outcome
@@ -19,6 +21,7 @@ from shoal.node.phases import PhaseLog
 from shoal.node.replica_run import ReplicaRun
 from shoal.node.replica_saving import load_own
 from shoal.node.replica_state import ReplicaState
+from shoal.node.resting import FOLDER
 from shoal.node.run_facts import first_history
 from shoal.node.run_settings import RunSettings
 from shoal.protocol.ids import PeerId
@@ -192,6 +195,26 @@ async def test_who_stops_goes_on_from_its_own_replica_unless_it_leaves(tmp_path:
     await back.run._end(for_good=False)  # nothing new to keep
     await back.run._end(for_good=True)
     assert load_own(bench.folder) is None
+
+
+@pytest.mark.asyncio
+async def test_a_damaged_or_foreign_replica_does_not_hide_an_older_one(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, every=1)
+    await bench.run._pass(Lapsed(1, Lapse.BYE))
+    await bench.run.saving.written()
+    await bench.run._pass(Lapsed(2, Lapse.BYE))
+    await bench.run.saving.written()
+    await bench.run._pass(Lapsed(3, Lapse.BYE))
+    await bench.run.saving.written()
+    await bench.run._end(for_good=False)
+    kept = bench.folder / FOLDER / folder_name(3)
+    for path in (kept, bench.folder / CHECKPOINTS / folder_name(3)):
+        (path / MODEL).write_bytes(b"torn")
+    found = load_own(bench.folder)
+    assert found is not None
+    assert found.about.round == 2
+    foreign = bench.folder.rename(tmp_path / "another")
+    assert load_own(foreign) is None
 
 
 @pytest.mark.asyncio
