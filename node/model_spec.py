@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
@@ -19,12 +19,19 @@ from shoal.node.spec import HexDigest, Spec
 from shoal.node.tensors import TensorGroup, check_size, expand, layer_of, total
 
 MAX_CONFIG = 24 << 10  # characters: a manifest has 64 KiB in all
-MAX_NESTING = 6
+MAX_NESTING = 7
 MAX_REPEATS = 1024  # of what a config counts: a stranger's must not keep a machine building for ever
 COUNTS = ("layer", "expert", "block", "depth")  # in keys whose numbers are how often something is built
-ABOUT_FILES = {"_name_or_path", "transformers_version", "torch_dtype", "dtype"}  # what a run does not depend on
-REFUSED = {  # keys that name code, or numbers that are not fp32
-    *("auto_map", "custom_pipelines", "_attn_implementation", "attn_implementation", "_experts_implementation"),
+MAX_BUILT = 1 << 15  # experts of all layers
+MAX_INTEGER = 1 << 31
+MAX_LISTED = 1 << 20  # of integers in lists, which tend to count something for each layer
+ABOUT_FILES = {  # what a run does not depend on, and transformers writes
+    *("_name_or_path", "_attn_implementation_autoset", "transformers_version", "torch_dtype", "dtype"),
+}
+COMPILES = ("rwkv",)  # types whose modules compile code as they are built
+REFUSED = {  # keys that name code, or numbers that are not fp32, or make tables that no causal model has
+    *("num_labels", "id2label", "label2id"),
+    *("auto_map", "custom_pipelines", "attn_implementation"),
     *("quantization_config", "compression_config", "use_pretrained_backbone", "backbone"),
 }
 
@@ -146,30 +153,57 @@ def canonical_config(value: Any) -> str:
             raise ValueError("the config is nested too deeply") from error
     if not isinstance(value, Mapping):
         raise ValueError("a config is a table, or JSON")
-    kept = {key: each for key, each in value.items() if key not in ABOUT_FILES}
-    for key, each in _keys(kept):
-        _check(key, each)
+    kept = _without_notes(value)
+    _check_values(list(_values(kept)))
     if not isinstance(kept.get("model_type"), str):
         raise ValueError("the config needs a model_type, such as llama or gpt2")
     return json.dumps(kept, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
+def _without_notes(value: Any, depth: int = 1) -> Any:
+    """Without what is about files, at any depth; ValueError if too deep."""
+    if depth > MAX_NESTING:
+        raise ValueError("the config is nested too deeply")
+    if isinstance(value, Mapping):
+        return {key: _without_notes(each, depth + 1) for key, each in value.items() if key not in ABOUT_FILES}
+    return [_without_notes(each, depth + 1) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _values(value: Any, key: str = "", is_listed: bool = False) -> Iterator[tuple[str, Any, bool]]:
+    """Each value at any depth, the key that it is of, and whether a list has it."""
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            yield name, each, False
+            yield from _values(each, name)
+    elif isinstance(value, list):
+        for each in value:
+            yield key, each, True
+            yield from _values(each, key, True)
+
+
+def _check_values(values: Sequence[tuple[str, Any, bool]]) -> None:
+    for key, value, is_listed in values:
+        _check(key, value)
+        if isinstance(value, int) and abs(value) > (limit := MAX_LISTED if is_listed else MAX_INTEGER):
+            raise ValueError(f"`{key}` is {value}, and at most {limit:,} here")
+    built = _most(values, "layer", "block", "depth") * _most(values, "expert")
+    if built > MAX_BUILT:
+        raise ValueError(f"the config's layers have {built:,} experts together, and at most {MAX_BUILT:,} here")
+
+
 def _check(key: str, value: Any) -> None:
-    if key in REFUSED and value not in (None, False):
-        raise ValueError(f"`{key}` is not for configs of runs: it names code, or other numbers than fp32")
+    if (key in REFUSED or key.startswith("_")) and value not in (None, False):
+        raise ValueError(f"`{key}` is not for configs of runs: it may name code, other numbers than fp32, or tables")
+    if key == "model_type" and value in COMPILES:
+        raise ValueError(f"models of type {value} compile code: they are not for runs")
     if isinstance(value, int) and any(word in key for word in COUNTS) and value > MAX_REPEATS:
         raise ValueError(f"`{key}` is {value}, and at most {MAX_REPEATS} here")
 
 
-def _keys(table: Mapping[str, Any], depth: int = 1) -> Iterator[tuple[str, Any]]:
-    """All keys at any depth; ValueError if too deep."""
-    if depth > MAX_NESTING:
-        raise ValueError("the config is nested too deeply")
-    for key, value in table.items():
-        yield key, value
-        for each in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(each, Mapping):
-                yield from _keys(each, depth + 1)
+def _most(values: Sequence[tuple[str, Any, bool]], *words: str) -> int:
+    """The largest number whose key has one of the words, and is not about sizes; 1 if there is none."""
+    named = ((key, each) for key, each, _ in values if any(word in key for word in words) and "size" not in key)
+    return max((int(each) for _, each in named if isinstance(each, int)), default=1)
 
 
 def _kind(table: Any) -> str | None:

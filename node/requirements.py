@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from shoal.node.custom_spec import CustomSpec
 from shoal.node.manifest import Manifest
 from shoal.node.model_spec import AnyModel, HfSpec, ModelSpec
+from shoal.node.present import size
+from shoal.protocol.errors import LocalError
 
 MIB = 1 << 20
 FLOAT = 4  # bytes
@@ -105,6 +107,15 @@ def requirements(manifest: Manifest, members: int) -> Requirements:
         sent,
         sent,
     )
+
+
+def check_fits(manifest: Manifest, members: int, memory: int) -> None:
+    """LocalError if a node needs more than `memory` bytes for the run, whoever trains."""
+    if (needed := requirements(manifest, members).node_memory) > memory:
+        raise LocalError(
+            f"the run '{manifest.name}' takes {size(needed)} of memory for the node alone, and this machine has "
+            f"{size(memory)}: join it from a larger one"
+        )
 
 
 def vectors_of(manifest: Manifest) -> Vectors:

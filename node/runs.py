@@ -30,8 +30,10 @@ from shoal.node.manifest import Manifest, check_manifest, parse_manifest, sign_m
 from shoal.node.options import NodeSettings
 from shoal.node.reloading import Kept, forget_rest, load_checkpoint, load_checkpoint_again, load_kept
 from shoal.node.remembered import Joined, PeerCache, forget_run, recall_run, remember_run, remembered_runs
+from shoal.node.requirements import check_fits
 from shoal.node.run_view import is_resting
 from shoal.node.service import Answer, find_run
+from shoal.node.usage import machine_bytes
 from shoal.protocol.errors import LocalError, ShoalError
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId, RunId
@@ -154,6 +156,7 @@ class Runs:
         self._check_goes_on()
         loaded = await load_checkpoint(checkpoint)
         found = await self._find(link)  # which may take long: others may be entered meanwhile, or all be left
+        check_fits(found.manifest, found.present + 1, machine_bytes())
         async with self._entering:
             self._check_is_new(found.manifest.run_id.hex())
         await self._data_for(found, train)  # which may take hours, and holds up no other run

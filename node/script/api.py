@@ -11,16 +11,19 @@ stays in the run when the script has ended: run the script again with the run's 
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shoal.dht.link import looks_like_link, parse_link
 from shoal.node.cli.joining import node_at_hand
 from shoal.node.client import Answer, Client
+from shoal.node.custom_spec import CustomSpec
 from shoal.node.home import find_home
 from shoal.node.service import find_run
 from shoal.protocol.errors import LocalError
@@ -43,13 +46,17 @@ log = logging.getLogger("shoal.script")
 def join(link: str) -> Run:
     """Take part in a run: by its link, or by the id or name of one that this machine's node is in already.
 
-    LocalError if its model is not a script's own; TransportError if nobody who knows the run can be reached.
+    Nothing is entered before `wrap` has compared the run's model with the script's. LocalError if its model is not a
+    script's own; TransportError if nobody who knows the run can be reached.
     """
     with node_at_hand() as client:
         run = _known(client, link)
         if run is None:
-            _check_is_for_scripts(client.preview_run(link)["manifest"])
-            run = str(client.join_run(link, True)["run"])
+            preview = client.preview_run(link)
+            _check_is_for_scripts(preview["manifest"])
+            run = str(preview["run"])
+            shown = link if looks_like_link(link) else run  # by the begin of an id another run could be meant later
+            return Run(run, {}, Invitation(shown, preview["manifest"]["model"]))
         _wait_until_open(client, run)
         _check_is_for_scripts(client.run_details(run)["manifest"])
     return Run(run, {})
@@ -72,11 +79,20 @@ def create(
     return Run("", {key: dict(each) if isinstance(each, Mapping) else each for key, each in tables.items() if each})
 
 
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """A run that the node is not in yet."""
+
+    link: str
+    model: Answer  # its manifest's table, of kind custom
+
+
 class Run:
     """A run that this script takes part in."""
 
-    def __init__(self, id: str, tables: Mapping[str, Any]) -> None:
+    def __init__(self, id: str, tables: Mapping[str, Any], invitation: Invitation | None = None) -> None:
         self.id = id  # in hex; empty until it is founded
+        self._invitation = invitation  # until it is entered
         self._tables = tables
         self._session: Session | None = None
         self._said = ""
@@ -104,6 +120,7 @@ class Run:
         own = OwnModule(model, real)
         with node_at_hand() as client:
             self.id = self.id or self._found(client, own)
+            self._enter(client, own)
             socket = _wait_until_open(client, self.id)
         session = attaching.attach(Path(socket), own, batch_size, self._look)
         try:
@@ -151,6 +168,8 @@ class Run:
         """By which others join, as of now."""
         if not self.id:
             raise LocalError("the run is founded by `wrap`; before, there is nothing to join")
+        if self._invitation is not None:
+            return self._invitation.link  # that we were given
         return str(Client(find_home()).run_link(self.id)["link"])
 
     def close(self) -> None:
@@ -176,6 +195,15 @@ class Run:
         run = founding.found(client, find_home(), own, self._tables)
         log.info("founded the run %s", run)
         return run
+
+    def _enter(self, client: Client, own: OwnModule) -> None:
+        """Be in the run that we are invited to; LocalError, and nothing is entered, if the module is not its."""
+        if self._invitation is None:
+            return
+        own.check_fits(CustomSpec.model_validate_json(json.dumps(self._invitation.model)))
+        if _known(client, self.id) is None:  # another script may have entered it meanwhile
+            client.join_run(self._invitation.link, True)
+        self._invitation = None
 
     def _look(self) -> None:
         """While we wait: say what for, and give up if the run is lost here."""
