@@ -165,12 +165,16 @@ def test_without_a_donor_a_joiner_waits_and_one_that_comes_later_is_found() -> N
 
 
 def test_a_lease_pins_what_is_copied_while_rounds_go_on() -> None:
-    """Lines are slow; donors are rounds further when the last chunk comes, and all chunks are of one version."""
+    """Lines are slow; the donor is further when the last chunk comes, and has kept the version until then."""
     lines = tuple((name, 1 << 18) for name in NAMES[:4])  # four seconds for each payload
     world, oracle = build(5, 4, WAN, Shape(chunks=1, start_members=4, joiners=(LATE,), uplinks=lines), newcomers=1)
     world.run_until(lambda: all(node.standing >= 2 for node in world.nodes()), within=100.0)
     world.start(LATE)
     world.run_until(lambda: bool(oracle.copies), within=300.0)
     ((_, copy),) = oracle.copies
-    assert world.node(copy.donor).standing >= copy.round + 2
+    donor = world.node(copy.donor)
+    assert donor.standing > copy.round
+    assert donor.store.pinned == (copy.round,)
+    world.run(60.0)
+    assert donor.store.pinned == (), "the lease is over"
     world.run_until(lambda: takes_part(oracle, LATE), within=100.0)

@@ -124,12 +124,11 @@ def test_a_keeper_is_nobodys_partner_and_stays_as_it_is() -> None:
 
 
 def test_many_are_cut_into_groups() -> None:
-    world, oracle = build(9, 80)
-    world.run_until(lambda: all_at(world, 3), within=60.0)
-    for round in (1, 2, 3):
-        found = oracle.partners(round)
-        assert all(found[partner] == peer for peer, partner in found.items())
-        assert len(found) >= 76
+    world, oracle = build(9, 70)
+    world.run_until(lambda: all_at(world, 1), within=60.0)
+    found = oracle.partners(1)
+    assert all(found[partner] == peer for peer, partner in found.items())
+    assert len(found) >= 68
 
 
 def test_on_slow_lines_nothing_is_sent_twice_and_who_is_done_waits_for_its_own_bytes_to_arrive() -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
+from dataclasses import replace
 
 import pytest
 
 from shoal.protocol.effects import Send, Tell
 from shoal.protocol.estimate import Estimate
-from shoal.protocol.ids import NO_DIGEST, PeerId
+from shoal.protocol.ids import NO_DIGEST, PeerId, digest
 from shoal.protocol.messages.replicas import Decline, Later, Meet, Refusal
 from shoal.protocol.messages.status import RunStatus
 from shoal.protocol.outbox import Outbox
 from shoal.protocol.pair import PAIR_MESSAGES
-from shoal.protocol.replicas.context import Means, pack
+from shoal.protocol.replicas.context import Means, pack, standing
 from shoal.protocol.replicas.events import Met
 from shoal.protocol.replicas.facts import ReplicaFacts
 from shoal.protocol.replicas.matching import Matching
@@ -92,6 +93,23 @@ def test_one_liar_does_not_move_the_pack() -> None:
     assert pack([4, 5, 6, 7]) == 5
 
 
+def test_only_those_who_may_be_there_stand_anywhere() -> None:
+    """A round beyond the run's last, or another history, is a lie or another run; a keeper is nobody's partner."""
+    good = RunStatus(5, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, 0, "public")
+    policy = Policy(1, 1, 64, 1, (1,))
+    facts = ReplicaFacts(b"", NO_DIGEST, 2, NO_DIGEST, 1, lambda chunk, payload: None, b"", 1, policy, last=9)
+    others = {
+        "good": good,
+        "beyond": replace(good, round=10),
+        "before": replace(good, round=1),
+        "keeper": replace(good, trains=False),
+        "elsewhere": replace(good, history=digest("another run")),
+    }
+    view = Sight([PeerId(name) for name in others])
+    view.statuses = {PeerId(name): status for name, status in others.items()}
+    assert standing(view, facts) == {"good": 5}
+
+
 # -- the search: no cycle of waiting ------------------------------------------------------------------------
 
 
@@ -100,6 +118,7 @@ class Sight:
 
     def __init__(self, seen: list[PeerId]) -> None:
         self._seen = seen
+        self.statuses: dict[PeerId, RunStatus] = {}
 
     def alive(self) -> list[PeerId]:
         return self._seen
@@ -111,7 +130,8 @@ class Sight:
         return False
 
     def status(self, peer: PeerId) -> RunStatus | None:
-        return RunStatus(0, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, 0, "public")
+        here = RunStatus(0, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, 0, "public")
+        return self.statuses.get(peer, here)
 
 
 def search_in(seed: int) -> tuple[dict[PeerId, ReplicaRound], dict[PeerId, PeerId]]:
