@@ -28,6 +28,7 @@ from shoal.node.tensors import Shapes, expand, first_difference
 from shoal.node.trainer.options import TrainerOptions
 from shoal.protocol.errors import LocalError
 
+MAX_BUFFERS = 1 << 30  # bytes: no manifest names them, and a config may ask for any
 BYTES = 256  # without a tokenizer, tokens are bytes
 
 
@@ -90,17 +91,27 @@ class HfKind:
 
     def build(self, spec: HfSpec, seed: int, weights: Sequence[Path] = ()) -> TrainedModel:
         """LocalError if the transformers that is installed makes other tensors of the config."""
-        model = fresh(spec, seed, weights)
-        check_sizes(spec, model.network)
         if spec.is_complete:
-            ours = {place.name: place.shape for place in Layout.of(model)}
-            if difference := first_difference(ours, self.shapes(spec)):
-                version = extra.transformers().__version__
-                raise LocalError(
-                    f"transformers {version} makes another model of the run's config than its founder's did: "
-                    f"{difference}. Install the version that the founder has"
-                )
-        return model
+            self._check(spec, _without_numbers(spec))
+        return fresh(spec, seed, weights)
+
+    def _check(self, spec: HfSpec, model: HfModel) -> None:
+        """LocalError unless the model is the manifest's, and no larger: before memory is asked for."""
+        check_sizes(spec, model.network)
+        ours = {place.name: place.shape for place in Layout.of(model)}
+        difference = first_difference(ours, self.shapes(spec))
+        frozen = sum(weight.numel() for weight in model.parameters() if not weight.requires_grad)
+        if not difference and frozen != spec.frozen:
+            difference = f"{frozen:,} frozen parameters, and {spec.frozen:,} in the run"
+        if difference:
+            version = extra.transformers().__version__
+            raise LocalError(
+                f"transformers {version} makes another model of the run's config than its founder's did: "
+                f"{difference}. Install the version that the founder has"
+            )
+        held = sum(each.numel() * each.element_size() for each in model.buffers())
+        if held > MAX_BUFFERS:
+            raise LocalError(f"the config's model has {held:,} bytes of buffers, and at most {MAX_BUFFERS:,} here")
 
     def flops_per_token(self, spec: HfSpec) -> int:
         """6 N for what is trained and 4 for what is frozen, whose gradients nobody needs; attention is left out.
@@ -129,6 +140,15 @@ def fresh(spec: HfSpec, seed: int, weights: Sequence[Path] = ()) -> HfModel:
 
         return adapted(spec, seed, weights)
     return HfModel(network_of(spec, seed))
+
+
+def _without_numbers(spec: HfSpec) -> HfModel:
+    """What `fresh` makes, on no device."""
+    if spec.lora is not None:
+        from shoal.node.models.lora import adapted_skeleton
+
+        return adapted_skeleton(spec)
+    return HfModel(skeleton(spec))
 
 
 def check_sizes(spec: HfSpec, network: Any) -> int:

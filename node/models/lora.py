@@ -17,7 +17,7 @@ from torch import nn
 from shoal.node.checkpoint.about import MODEL
 from shoal.node.model_spec import HfSpec, LoraSpec
 from shoal.node.models import extra
-from shoal.node.models.hf import HfModel, network_from, network_of, quietly
+from shoal.node.models.hf import HfModel, network_from, network_of, quietly, skeleton
 from shoal.protocol.errors import LocalError
 
 ADAPTERS = "adapter_model.safetensors"  # peft's name of the file
@@ -43,12 +43,24 @@ def adapted(spec: HfSpec, seed: int, weights: Sequence[Path] = ()) -> LoraModel:
     """The base with fresh adapters; LocalError if this machine has not the base that the manifest names."""
     assert spec.lora is not None
     base, digest = _base(spec, spec.lora, seed, weights)
-    with torch.random.fork_rng(devices=()), quietly():
+    with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
+        return _with_adapters(spec.lora, base, digest)
+
+
+def adapted_skeleton(spec: HfSpec) -> LoraModel:
+    """The same without numbers."""
+    assert spec.lora is not None
+    with torch.random.fork_rng(devices=()), torch.device("meta"):
+        return _with_adapters(spec.lora, skeleton(spec), "")
+
+
+def _with_adapters(lora: LoraSpec, base: nn.Module, digest: str) -> LoraModel:
+    with quietly():
         try:
-            return LoraModel(extra.peft().get_peft_model(base, _settings(spec.lora)), digest)
+            return LoraModel(extra.peft().get_peft_model(base, _settings(lora)), digest)
         except ValueError as error:
-            raise LocalError(f"no adapters for the targets {', '.join(spec.lora.targets)}: {error}") from error
+            raise LocalError(f"no adapters for the targets {', '.join(lora.targets)}: {error}") from error
 
 
 def base_digest(network: nn.Module) -> str:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import logging
 import time
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,18 +134,11 @@ class Run:
         """Let a scheduler that is stepped with the optimizer follow the run's progress, not this script's.
 
         Each of its steps takes it to where the run is: so a script that joins late, or was passed over, has the rate of
-        the others. Returns the scheduler itself.
+        the others. Returns the scheduler itself; LocalError for one that counts no steps.
         """
-        step = scheduler.step
+        from shoal.node.script import following
 
-        def catch_up() -> None:
-            while scheduler.last_epoch < self.progress.step:
-                step()
-
-        with warnings.catch_warnings():  # that the optimizer has not made those steps
-            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
-            catch_up()
-        scheduler.step = catch_up  # type: ignore[method-assign, assignment]
+        following.follow(scheduler, lambda: self.progress.step)
         return scheduler
 
     def report(self, loss: float | Tensor) -> None:

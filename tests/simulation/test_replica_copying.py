@@ -176,5 +176,5 @@ def test_a_lease_pins_what_is_copied_while_rounds_go_on() -> None:
     assert donor.standing > copy.round
     assert donor.store.pinned == (copy.round,)
     world.run(60.0)
-    assert donor.store.pinned == (), "the lease is over"
+    assert not donor.store.pinned, "the lease is over"
     world.run_until(lambda: takes_part(oracle, LATE), within=100.0)

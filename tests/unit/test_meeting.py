@@ -97,7 +97,19 @@ def test_only_those_who_may_be_there_stand_anywhere() -> None:
     """A round beyond the run's last, or another history, is a lie or another run; a keeper is nobody's partner."""
     good = RunStatus(5, NO_DIGEST, NO_DIGEST, "training", 0, 0, None, True, 0, 0, "public")
     policy = Policy(1, 1, 64, 1, (1,))
-    facts = ReplicaFacts(b"", NO_DIGEST, 2, NO_DIGEST, 1, lambda chunk, payload: None, b"", 1, policy, last=9)
+    facts = ReplicaFacts(
+        b"",
+        NO_DIGEST,
+        2,
+        NO_DIGEST,
+        1,
+        lambda chunk, payload: None,
+        b"",
+        1,
+        lambda chunk, payload: None,
+        policy,
+        last=9,
+    )
     others = {
         "good": good,
         "beyond": replace(good, round=10),

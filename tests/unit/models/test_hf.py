@@ -21,7 +21,7 @@ from shoal.node.manifest import Manifest
 from shoal.node.method_spec import MethodSpec
 from shoal.node.methods.method import PARAMETERS
 from shoal.node.model_spec import HfSpec, LoraSpec
-from shoal.node.models import extra, registry
+from shoal.node.models import extra, hf, registry
 from shoal.node.models.hf import HfModel, quietly, skeleton
 from shoal.node.models.naming import found
 from shoal.node.outer import OuterState
@@ -102,12 +102,18 @@ def test_a_seed_gives_the_same_weights_again_and_another_seed_others(tmp_path: P
     assert torch.equal(torch.rand(1), first), "nobody else's random numbers are used"
 
 
-def test_a_library_that_makes_another_model_is_told_of(tmp_path: Path) -> None:
+def test_a_library_that_makes_another_model_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, _ = founded(tmp_path)
     assert isinstance(whole.model, HfSpec)
     wider = whole.model.model_copy(update={"config": json.dumps({**TABLE, "intermediate_size": 48})})
     with pytest.raises(LocalError, match=r"layers\.0\.mlp\.gate_proj\.weight has shape \(48, 16\), and \(32, 16\)"):
         registry.build(whole.model_copy(update={"model": wider}))
+    monkeypatch.setattr(hf, "fresh", lambda *_: pytest.fail("memory was asked for"))
+    with pytest.raises(LocalError, match=r"layers\.0"):
+        registry.build(whole.model_copy(update={"model": wider}))
+    monkeypatch.setattr(hf, "MAX_BUFFERS", 8)
+    with pytest.raises(LocalError, match="bytes of buffers"):
+        registry.build(whole)
     for wrong, sentence in (({"vocab": 300}, "vocab is 300"), ({"context": 128}, "sees 64 tokens at most")):
         with pytest.raises(LocalError, match=sentence):
             registry.build(whole.model_copy(update={"model": whole.model.model_copy(update=wrong)}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -184,6 +185,29 @@ def test_a_scheduler_follows_the_run(bench: Bench) -> None:
     bench.step()
     scheduler.step()
     assert scheduler.last_epoch == 31
+
+
+def test_a_scheduler_that_follows_is_saved_and_loaded_as_ever(bench: Bench, tmp_path: Path) -> None:
+    run = Run("00", {})
+    run._session = bench.session
+    scheduler = run.follow(torch.optim.lr_scheduler.StepLR(bench.optimizer, 15))
+    bench.step()
+    scheduler.step()
+    torch.save(scheduler.state_dict(), tmp_path / "scheduler.pt")
+    other = run.follow(torch.optim.lr_scheduler.StepLR(bench.optimizer, 15))
+    other.load_state_dict(torch.load(tmp_path / "scheduler.pt"))
+    assert other.state_dict() == scheduler.state_dict()
+    bench.step()
+    other.step()
+    assert other.last_epoch == 2
+
+
+def test_a_scheduler_that_counts_nothing_cannot_follow(bench: Bench) -> None:
+    run = Run("00", {})
+    run._session = bench.session
+    for each in (torch.optim.lr_scheduler.ReduceLROnPlateau(bench.optimizer), object()):
+        with pytest.raises(LocalError, match="does not count"):
+            run.follow(each)  # type: ignore[type-var, arg-type]
 
 
 def test_before_wrap_there_is_nothing_to_ask() -> None:
