@@ -38,7 +38,7 @@ def standing(view: View, facts: ReplicaFacts) -> dict[PeerId, int]:
     found = {}
     for peer in view.alive():
         status = view.status(peer)
-        if status is not None and status.trains and status.history == facts.history and status.round <= facts.limit:
+        if status is not None and status.trains and status.history == facts.history and _may_be(status.round, facts):
             found[peer] = status.round
     return found
 
@@ -46,3 +46,7 @@ def standing(view: View, facts: ReplicaFacts) -> dict[PeerId, int]:
 def pack(rounds: Collection[int]) -> int | None:
     """Where most of the others are, or further: the lower median, which no single liar moves far. None: nobody is."""
     return sorted(rounds)[(len(rounds) - 1) // 2] if rounds else None
+
+
+def _may_be(round: int, facts: ReplicaFacts) -> bool:
+    return facts.round <= round <= facts.limit
