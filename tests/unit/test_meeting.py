@@ -21,6 +21,7 @@ from shoal.protocol.replicas.matching import Matching
 from shoal.protocol.replicas.meeting import GROUP, Draw, groups, pairs, weight
 from shoal.protocol.replicas.round import ReplicaRound
 from shoal.protocol.roster import Policy
+from shoal.protocol.wire import Payload
 
 
 def names(count: int) -> list[PeerId]:
@@ -120,7 +121,11 @@ def search_in(seed: int) -> tuple[dict[PeerId, ReplicaRound], dict[PeerId, PeerI
     members = names(rng.randint(2, 14))
     share = rng.choice((0.4, 0.7, 0.9, 1.0))
     policy = Policy(1, 1, 64, 1, (1,))
-    facts = ReplicaFacts(b"seed", NO_DIGEST, 0, NO_DIGEST, 1, lambda chunk, payload: None, b"", 1, lambda chunk, payload: None, policy)
+
+    def check(chunk: int, payload: Payload) -> None:
+        """All is fine."""
+
+    facts = ReplicaFacts(b"seed", NO_DIGEST, 0, NO_DIGEST, 1, check, b"", 1, check, policy)
     rounds = {}
     for me in members:
         seen = [peer for peer in members if peer != me and rng.random() < share]
