@@ -7,9 +7,9 @@
              ◄─────────────────── STATE_CHUNK
 
 Rules: nobody certifies a replica but its donor: all of it comes from one, and is of the run's layout; nobody is asked
-whose round is far from where most stand. Every chunk is checked by hash, and for numbers with which nobody could go
-on, as a donor may sign anything; who sends a wrong one is named, and another is asked. A silent donor is replaced
-after a while, longer each time: perhaps all links are slow.
+whose round is far from where most stand. Every chunk is checked by hash, and for numbers with which nobody could go on,
+as a donor may sign anything; who sends a wrong one is named, and another is asked. A silent donor is replaced after a
+while, longer each time: perhaps all links are slow.
 """
 
 from __future__ import annotations
@@ -175,9 +175,7 @@ class Copying:
         if (offer.layout, len(offer.chunks)) != (facts.layout, facts.state_chunks):
             return self._accuse(now, sender, "offers a replica of another layout than this run's")
         if offer.round > facts.limit:
-            return self._accuse(
-                now, sender, f"offers a replica of round {offer.round}; the run ends with {facts.limit}"
-            )
+            return self._accuse(now, sender, f"offers a replica of round {offer.round}, beyond the last, {facts.limit}")
         if offer.round < self._least or not self._is_near(offer.round):
             return self._ask_another(now)
         self._heard_at, self._copy = now, Copy(offer)

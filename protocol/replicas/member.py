@@ -80,8 +80,8 @@ class ReplicaMember:
     def submit(self, now: float, contribution: Contribute) -> list[Effect]:
         """The inner steps of round base + 1 are done: `contribution(chunk)` encodes a chunk of what we exchange.
 
-        It is called from any thread until the round's outcome is `applied`, or another replica received. While a
-        replica is copied it waits: it counts if we go on with our own after all.
+        It is called from any thread until the round's outcome is `applied`, or another replica received. While one
+        is copied it waits: it counts if we go on with our own after all.
         """
         if self._is_suspended or self._rounds.phase == "training":
             assert self._base is not None

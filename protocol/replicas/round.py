@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from shoal.protocol.allreduce import Blamed
 from shoal.protocol.effects import Effect, Send, Tell
-from shoal.protocol.errors import PayloadError
+from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.replicas import Decline, Later, Meet, Refusal
 from shoal.protocol.messages.rounds import Want
@@ -183,7 +183,7 @@ class ReplicaRound:
             return self._matching.exclude(sender, Refusal.LOST) if isinstance(message, Want) else []
         try:
             return [*begun, *self._digest(now, exchange.receive(now, sender, message))]
-        except PayloadError as error:
+        except RemoteError as error:  # what has begun with it is told all the same
             blame = Tell(Blamed(sender, error.reason))
             return [*begun, blame, *self._do_without(now, sender, Refusal.LOST)]
 
