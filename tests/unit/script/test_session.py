@@ -45,7 +45,7 @@ class Node:
             self.tell(self.answer(message))
 
     def receive(self) -> Message:
-        return self._inbox.get(timeout=60)
+        return self._inbox.get()  # the thread that asks is a daemon, and most nodes here never say Stop
 
     def close(self) -> None:
         self.vectors.close()
