@@ -105,7 +105,7 @@ def test_a_lease_pins_what_is_copied_while_rounds_go_on() -> None:
     ((_, copy),) = oracle.copies
     donor = world.node(copy.donor)
     assert donor.standing > copy.round
-    assert donor.store.pinned == (copy.round,)
+    assert list(donor.store.pinned) == [copy.round]
     world.run(60.0)
-    assert donor.store.pinned == (), "the lease is over"
+    assert list(donor.store.pinned) == [], "the lease is over"
     world.run_until(lambda: takes_part(oracle, LATE), within=100.0)
