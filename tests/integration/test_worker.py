@@ -487,7 +487,6 @@ DAEMON = """
     from shoal.node.worker_process import WorkerSettings
     from shoal.node.worker_vectors import Sizes
     from shoal.node.workers import Worker
-from shoal.protocol.errors import LocalError
 
     folder = Path(sys.argv[1])
     settings = WorkerSettings(folder=folder, log=folder / "worker.log", manifest=bytes.fromhex(sys.argv[3]),
