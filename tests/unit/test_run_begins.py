@@ -25,10 +25,10 @@ class Records:
     def __init__(self) -> None:
         self.told: list[tuple[str, int]] = []
 
-    def begin(self, base: int, lane: int) -> None:
+    def begin(self, base: int, lane: int, samples: int) -> None:
         self.told.append(("begin", base))
 
-    def committed(self, base: int, lane: int) -> None:
+    def committed(self, base: int, lane: int, samples: int) -> None:
         self.told.append(("committed", base))
 
     def note(self, round: int, outcome: object) -> None:

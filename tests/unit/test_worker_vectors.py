@@ -27,6 +27,8 @@ NUMBERS = {  # agreed, contribution, moments, loaded, answer
     "co2": (D, D, 1 + 2 * D, 1),
     "streaming-diloco": (D, D, 1 + 2 * D, 1),
     "sparseloco": (D, D, 1 + 3 * D, 1),
+    "noloco": (D, D, 1 + 2 * D, 1),
+    "gossip": (D, D, 1 + 2 * D, 1),
 }
 
 
