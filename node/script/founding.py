@@ -51,6 +51,6 @@ def found(client: Client, home: Home, own: OwnModule, tables: Mapping[str, Any])
     path = write_checkpoint(folder, about, state.current, None)
     try:
         return str(client.create_run(to_toml(manifest), True, str(path))["run"])
-    except BaseException:
+    except LocalError:  # the node has refused; where its answer is lost, it may have founded the run, and needs this
         shutil.rmtree(folder.parent, ignore_errors=True)
         raise
