@@ -92,7 +92,10 @@ class Session:
     # -- inside ---------------------------------------------------------------------------------------------
 
     def _stepped(self) -> None:
-        """The optimizer has made a step."""
+        """The optimizer has made a step, unless a GradScaler lets a fused one skip it inside."""
+        found_inf = getattr(self._own.optimizer, "found_inf", None)
+        if found_inf is not None and float(found_inf):
+            return
         order = self._order
         if order is None:
             self._load_end()  # steps after the end change nothing

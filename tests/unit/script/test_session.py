@@ -97,6 +97,13 @@ def test_the_runs_state_is_in_the_module_before_the_first_step(bench: Bench) -> 
     assert bench.session.progress == Progress(step=0, round=1, samples=100)
 
 
+def test_a_step_that_a_scaler_lets_a_fused_optimizer_skip_is_none(bench: Bench) -> None:
+    for found, steps in ((1.0, 0), (0.0, 1)):
+        bench.optimizer.found_inf = torch.tensor(found)  # type: ignore[attr-defined]
+        bench.session._stepped()  # as a fused optimizer's step ends; a plain one knows no `found_inf`
+        assert bench.session.progress.step == steps
+
+
 def test_steps_make_a_round_which_is_handed_in_and_replaced_by_what_came_of_it(bench: Bench) -> None:
     def answer(made: Contribution) -> Message:
         assert bench.node.vectors.contribution.array.tolist() == [3, 3, 3, 3]  # uphill
