@@ -104,7 +104,7 @@ def test_two_machines_train_digits(nodes: tuple[RealNode, RealNode], scripts: li
     assert float(re.findall(r"([\d.]+)% of", scripts[0].words())[0]) > 60
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_every_method_but_ddp_trains_a_module(
     nodes: tuple[RealNode, RealNode], scripts: list[Script], tmp_path: Path
 ) -> None:

@@ -14,7 +14,8 @@ from tests.integration.test_up import MANIFEST, PATIENCE
 ROUNDS = 9
 
 
-@pytest.mark.parametrize("name", ["noloco", pytest.param("gossip", marks=pytest.mark.slow)])
+@pytest.mark.slow  # minutes; what it puts together is tested piece by piece
+@pytest.mark.parametrize("name", ["noloco", "gossip"])
 def test_replicas_are_measured_and_merged(tmp_path: Path, name: str) -> None:
     outer = "outer_lr = 1.0\nouter_momentum = 0.0\n"
     manifest = MANIFEST.replace(outer, f'name = "{name}"\n').replace("chunk_bytes = 8192", "chunk_bytes = 4096")
