@@ -190,7 +190,7 @@ class ReplicaRound:
     def _engage(self, now: float, suitor: Suitor) -> list[Effect]:
         asked = self._matching.asked
         assert asked is not None
-        if self._matching.is_untroubled:
+        if self._matching.is_untroubled and not self._was_called:
             self._means.spread.observe(abs(asked.since - suitor.since))
         return self._begin(now, asked.peer, pairing_number(asked.number, suitor.number))
 
