@@ -25,6 +25,7 @@ class Means:
     rng: random.Random
     spread: Estimate  # learned: how much later than the first of two the second is ready
     pace: Estimate  # learned: how long a live partner is silent while it works
+    length: Estimate  # learned: how long an exchange takes for each of its payloads
 
     def patience(self) -> float:
         """Seconds that those who still train are waited for before they are called to hand in."""
