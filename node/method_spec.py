@@ -54,6 +54,7 @@ OWN: Mapping[str, tuple[str, ...]] = {  # settings, and the only methods that ha
     "typical_change": ("co2",),
     "error_decay": ("sparseloco",),
 }
+LABORATORY = ("mixing_steps", "neighbours")  # of gossip in the laboratory: its graphs have any degree
 
 
 class MethodSpec(Spec):
@@ -85,6 +86,11 @@ class MethodSpec(Spec):
     def _fill_in(cls, table: Any) -> Any:
         if not isinstance(table, dict) or not isinstance(name := table.get("name", "diloco"), str):
             return table
+        if given := [key for key in LABORATORY if key in table]:
+            raise ValueError(
+                f"`{given[0]}` is for the laboratory: in a run a round is one exchange of two; leave it out, and for more "
+                "mixing make `inner_steps` smaller"
+            )
         filled = {**SUITING.get(name, {}), **table}
         steps = filled.get("inner_steps", INNER_STEPS)
         if name in REPLICAS and filled.get("delay") is None and isinstance(steps, int):

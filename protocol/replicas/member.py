@@ -23,6 +23,7 @@ from shoal.protocol.membership import Membership
 from shoal.protocol.messages.status import RunStatus
 from shoal.protocol.messages.transfer import StateChunk
 from shoal.protocol.outbox import Outbox
+from shoal.protocol.pair import usual_length
 from shoal.protocol.parting import Parted, Parting
 from shoal.protocol.reducer import Contribute
 from shoal.protocol.replicas.context import Means, pack, standing
@@ -64,7 +65,8 @@ class ReplicaMember:
         spread = Estimate(initial=10.0, floor=2.0, ceiling=600.0)
         pace = Estimate(initial=4.0, floor=2.0, ceiling=10.0)
         self._outbox = Outbox()
-        self._rounds = ReplicaRounds(Means(me, facts, self.membership, self._outbox, rng, spread, pace))
+        means = Means(me, facts, self.membership, self._outbox, rng, spread, pace, usual_length())
+        self._rounds = ReplicaRounds(means)
         self.copying = Copying(me, facts, self.membership, store, signer)
         self._is_installing = self._has_left = False
         self._ready: tuple[int, Contribute] | None = None  # the last contribution, and the round that it builds on

@@ -124,7 +124,7 @@ def test_one_sided_applications_are_counted() -> None:
     for is_sound in (True, False):
         with pytest.MonkeyPatch.context() as patch:
             if not is_sound:
-                patch.setattr(PairExchange, "_finish_if_done", lambda self: self._finish() if self.has_all else [])
+                patch.setattr(PairExchange, "_finish_if_done", lambda self, now: self._finish() if self.has_all else [])
             names = peers_named(2)
             slow = Shape(start_members=2, uplinks=((names[1], 1 << 19),))
             world, oracle = build(1, 2, shape=slow)

@@ -122,6 +122,12 @@ def test_what_is_allowed_can_be_built_and_what_cannot_be_built_is_refused(
         timetable_of(manifest, layout_of(manifest.model))
 
 
+@pytest.mark.parametrize("key", ["mixing_steps", "neighbours"])
+def test_what_only_the_laboratory_can_is_refused_in_words(key: str) -> None:
+    with pytest.raises(LocalError, match=f"`{key}` is for the laboratory: .* make `inner_steps` smaller"):
+        parsed("gossip", f"{key} = 1")
+
+
 def test_replicas_exchange_in_half_of_a_round_without_a_pause() -> None:
     spec = parsed("noloco").method
     assert (spec.delay, spec.alpha, spec.beta, spec.gamma) == (10, 0.5, 0.7, 0.7)
