@@ -23,7 +23,7 @@ from shoal.node.layout import Layout
 from shoal.node.manifest import MAX_MANIFEST, Manifest
 from shoal.node.methods.registry import method_of, shape_of
 from shoal.node.model_spec import HfSpec
-from shoal.node.models.hf import HfModel, check_sizes, fresh
+from shoal.node.models.hf import HfModel, check_is_causal, check_sizes, fresh
 from shoal.node.models.lora import LoraModel
 from shoal.node.run_facts import first_base
 from shoal.node.state import CommittedState
@@ -49,6 +49,7 @@ def found(
     assert isinstance(manifest.model, HfSpec)
     model = fresh(manifest.model, manifest.seed, weights)
     whole = with_model(manifest, complete(manifest.model, model))
+    check_is_causal(model)
     check(whole)
     layout = Layout.of(model)
     agreed, _ = method_of(whole, layout).begin(layout.read(model))
