@@ -72,6 +72,20 @@ def test_a_config_that_is_more_than_data_or_too_much_is_refused(config: object, 
         parse_manifest(dump({"name": "a", "model": {"name": "hf", "config": text}}))
 
 
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"num_hidden_layers": 24, "num_experts": 60, "shared_expert_intermediate_size": 5632},  # Qwen2-MoE's own
+        {"num_layers": 28, "n_routed_experts": 512, "expert_ffn_hidden_size": 2048},  # LongCat-Flash's
+        {"num_hidden_layers": 30, "vocab_size_per_layer_input": 262_144},  # Gemma 3n's
+        {"num_hidden_layers": 1024, "num_experts": 32, "expert_capacity": 4096, "layer_dim": 2048},
+    ],
+)
+def test_what_says_how_large_a_layer_or_an_expert_is_counts_none(sizes: dict[str, int]) -> None:
+    config = json.dumps({**TABLE, **sizes})
+    assert parse_manifest(dump({"name": "a", "model": {"name": "hf", "config": config}})).model.layers == 0
+
+
 def test_a_stranger_cannot_send_what_is_not_canonical() -> None:
     import hashlib
 

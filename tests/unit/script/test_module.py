@@ -98,6 +98,28 @@ def test_adams_moments_outlive_the_script(kind: Callable[..., torch.optim.Optimi
     assert torch.equal(ours.read(), theirs.read())
 
 
+def test_a_weight_that_had_no_gradient_yet_costs_no_other_its_moments() -> None:
+    def forward(ours: OwnModule, *, is_whole: bool) -> None:
+        ours.optimizer.zero_grad()
+        made = ours.module[0](torch.ones(4, 2) * torch.arange(4)[:, None])
+        (ours.module[2](made) if is_whole else made).square().sum().backward()
+        ours.optimizer.step()
+
+    ours = own(net())
+    kept = torch.ones(moments_size(ours.layout.size))
+    for _ in range(3):
+        forward(ours, is_whole=False)
+    ours.store(kept)
+    assert kept[0] == 3
+    theirs = own(net())
+    theirs.load(ours.read())
+    theirs.restore(kept)
+    for each in (ours, theirs):
+        forward(each, is_whole=True)
+        forward(each, is_whole=True)
+    assert torch.equal(ours.read(), theirs.read())
+
+
 def test_an_optimizer_that_brings_its_state_keeps_it() -> None:
     ours, theirs = own(net()), own(net())
     step(ours)
