@@ -164,15 +164,20 @@ def rounds_of(node: LabNode) -> list[dict[str, Any]]:
 
 
 def pace(rows: list[dict[str, Any]], first: int, last: int) -> float:
-    """Steps per second from the end of round `first` to that of `last`, or of those nearest to them in between.
+    """Steps per second between its contributions to the rounds `first` and `last`, or to the nearest ones in between.
 
-    A member has no row of a round that it passed over. What it trained for one is what it has a contribution of.
+    A member has no row of a round that it passed over. What it trained for one is what it has a contribution of. That
+    is when its steps were made, whatever the exchange took: with a delay they go on meanwhile.
     """
     counted = between(rows, first, last)
     if len(counted) < 2:
         raise SystemExit(f"a member has seen fewer than two of the rounds {first} to {last}: it was not there")
     steps = sum(int(row["tokens"]) for row in counted[1:]) / CONTEXT
-    return steps / (float(counted[-1]["applied_at"]) - float(counted[0]["applied_at"]))
+    return steps / (_ready(counted[-1]) - _ready(counted[0]))
+
+
+def _ready(row: dict[str, Any]) -> float:
+    return float(row["applied_at"]) - float(row["seconds"])
 
 
 def between(rows: list[dict[str, Any]], first: int, last: int) -> list[dict[str, Any]]:

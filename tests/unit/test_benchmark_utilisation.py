@@ -15,8 +15,9 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 from utilisation import CONTEXT, PACED, STEP, WORKER, H, pace
 
 
-def seen(round: int, seconds: float, steps: int = H) -> dict[str, Any]:
-    return {"round": round, "applied_at": 1000 + seconds, "tokens": steps * CONTEXT, "took_part": steps > 0}
+def seen(round: int, seconds: float, steps: int = H, exchange: float = 1.0) -> dict[str, Any]:
+    own = {"tokens": steps * CONTEXT, "took_part": steps > 0}
+    return {"round": round, "applied_at": 1000 + seconds + exchange, "seconds": exchange, **own}
 
 
 def test_the_pace_is_that_of_the_rounds_that_count() -> None:
@@ -34,6 +35,11 @@ def test_a_round_that_was_passed_over_has_no_steps_whether_in_the_middle_or_at_a
 def test_a_contribution_of_fewer_steps_counts_as_such() -> None:
     rows = [seen(3, 0), seen(4, 4, steps=H // 2), seen(5, 8, steps=0)]
     assert pace(rows, 3, 5) == pytest.approx(H / 2 / 8)
+
+
+def test_an_exchange_that_training_does_not_wait_for_changes_nothing() -> None:
+    rows = [seen(3, 0, exchange=3.0), seen(4, 4), seen(5, 8, exchange=0.5)]
+    assert pace(rows, 3, 5) == pytest.approx(H / 4)
 
 
 def test_who_has_seen_nothing_of_the_rounds_was_not_there() -> None:
