@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from pathlib import Path
+
+import torch
 
 from shoal.node.checkpoint.lineage import check_fits
 from shoal.node.checkpoint.read import Checkpoint
@@ -12,6 +15,7 @@ from shoal.node.disk import Disk
 from shoal.node.lanes import lane_after
 from shoal.node.logs import warn
 from shoal.node.manifest import Manifest
+from shoal.node.methods.method import has_own_weights
 from shoal.node.outer import OuterState, StateStore
 from shoal.node.outgrown import unless_outgrown
 from shoal.node.reach import own_standing
@@ -21,8 +25,10 @@ from shoal.node.run_facts import last_vote, run_facts, samples_before
 from shoal.node.run_settings import RunSettings
 from shoal.node.saving import Saving
 from shoal.node.shm import FloatArray
-from shoal.node.state import Snapshot
+from shoal.node.state import CommittedState, Snapshot
+from shoal.node.state_file import save_state
 from shoal.protocol.effects import Event
+from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import PeerId, short
 from shoal.protocol.member import Member
 from shoal.protocol.milestones import Aborted, Begun, Committed
@@ -133,6 +139,20 @@ class AgreedRun(Run):
         offer = Offer(min(tokens, self.manifest.rounds.max_weight), *self._network.bandwidth.claim(), reached)
         contribution = self.outer.encoder(vector, round) if vector is not None else None
         self.driver.command(lambda now: self.member.submit(now, offer, contribution))
+
+    async def save(self, path: Path, own: bool = False) -> Snapshot:
+        """See Run; the worker's own are weights alone, of after the last round."""
+        if not own:
+            return await super().save(path)
+        if self.training is None or not has_own_weights(self.outer.method):
+            raise LocalError("here no worker has weights that differ from the state that all agree on")
+        if not self.is_finished:
+            raise LocalError("a worker shows its own weights when the run's last round is over; it is not")
+        weights = torch.from_numpy(await self.training.weights())
+        state = self.outer.committed.current
+        made = await asyncio.to_thread(CommittedState.of_weights, state.shape, weights, state.round)
+        await asyncio.to_thread(save_state, made.current, path)
+        return made.current
 
     async def _end(self, for_good: bool) -> None:
         await self.saving.end(self.member, self.training, for_good)

@@ -38,6 +38,7 @@ SUITING: Mapping[str, Mapping[str, Any]] = {  # in place of the defaults below
     "gossip": {"outer_lr": 1.0, "outer_momentum": 0.0},
 }
 REPLICAS = ("noloco", "gossip")  # methods whose members have parameters of their own: nothing is agreed
+STRAYING = ("diloco-eager", "streaming-diloco")  # methods whose workers' weights differ though a state is agreed
 FIXED: Mapping[str, tuple[str, ...]] = {
     "ddp": ("inner_steps", "outer_lr", "outer_momentum"),
     "sparseloco": ("outer_momentum",),
@@ -144,6 +145,11 @@ class MethodSpec(Spec):
     def has_replicas(self) -> bool:
         """Whether each member has parameters of its own."""
         return self.name in REPLICAS
+
+    @property
+    def has_own_weights(self) -> bool:
+        """Whether the weights to train on differ from worker to worker though all agree on a state."""
+        return self.name in STRAYING
 
     @property
     def fragments(self) -> int:

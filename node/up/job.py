@@ -78,8 +78,7 @@ def merge(manifest_file: str, file: str, *states: str) -> dict[str, Any]:
         weights += held.vectors[PARAMETERS]
         newest = max(newest, held.round)
     weights /= len(states)
-    vectors = {name: weights if name == PARAMETERS else torch.zeros_like(weights) for name in shape.vectors}
-    save_state(CommittedState(shape, vectors, newest).current, Path(file))
+    save_state(CommittedState.of_weights(shape, weights, newest).current, Path(file))
     return {"file": file, "replicas": len(states)}
 
 

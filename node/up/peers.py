@@ -37,6 +37,7 @@ class LocalPeer:
         self.folder = out / "peers" / name
         self.log = out / "logs" / f"{name}.log"
         self.state_file = self.folder / "state.safetensors"
+        self.own_file = self.folder / "own.safetensors"  # its worker's weights, where they differ from that
         self.home = Home(self.folder / "home")
         self.id = ""
         self.status: Answer = {}
