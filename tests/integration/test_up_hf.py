@@ -36,6 +36,8 @@ warmup_steps = 1
 inner_lr = 2e-2
 [rounds]
 chunk_bytes = 4096
+[goal]
+loss_ratio = 0.999
 """
 
 
