@@ -1,4 +1,4 @@
-"""A run of a library's model that cannot be founded leaves nothing on the founder's disk."""
+"""A run of a library's model that cannot be founded says why, and leaves nothing on the founder's disk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from shoal.node.runs import Runs
 from shoal.protocol.errors import LocalError
 from shoal.protocol.identity import Identity
 from shoal.protocol.network import Network
-from tests.hf_kit import CONFIG, needs
+from tests.hf_kit import CONFIG, TABLE, needs
+from tests.unit.models.test_hf import BERT, manifest
+from tests.unit.models.test_hf import founded as begun
 
 needs("transformers")
 needs("tokenizers")
@@ -81,3 +83,21 @@ async def test_a_run_that_is_not_entered_leaves_no_origin(
         await runs.create(RUN, train=True)
     assert len(written) == 1
     assert founded(runs) == []
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        ({"model_type": "nonsense"}, "does not understand the run's config"),
+        ({"model_type": "vit"}, "has no causal language model of type vit"),
+        (BERT, "of type bert, looks at tokens that come later"),
+        ({**TABLE, "hidden_size": "wide"}, "does not understand the run's config"),
+        ({**TABLE, "vocab_size": 100}, "256 tokens or more"),
+        ({**TABLE, "max_position_embeddings": 8}, "sees 8 tokens at most"),
+    ],
+)
+def test_a_config_of_which_nothing_can_be_made_is_said_to_be_so(
+    tmp_path: Path, table: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(LocalError, match=sentence):
+        begun(tmp_path, manifest(table))

@@ -132,24 +132,6 @@ def test_a_library_that_makes_another_model_is_told_of(tmp_path: Path, monkeypat
         registry.layout_of(manifest().model)
 
 
-@pytest.mark.parametrize(
-    ("table", "sentence"),
-    [
-        ({"model_type": "nonsense"}, "does not understand the run's config"),
-        ({"model_type": "vit"}, "has no causal language model of type vit"),
-        (BERT, "of type bert, looks at tokens that come later"),
-        ({**TABLE, "hidden_size": "wide"}, "does not understand the run's config"),
-        ({**TABLE, "vocab_size": 100}, "256 tokens or more"),
-        ({**TABLE, "max_position_embeddings": 8}, "sees 8 tokens at most"),
-    ],
-)
-def test_a_config_of_which_nothing_can_be_made_is_said_to_be_so(
-    tmp_path: Path, table: dict[str, Any], sentence: str
-) -> None:
-    with pytest.raises(LocalError, match=sentence):
-        founded(tmp_path, manifest(table))
-
-
 def test_without_the_extra_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     import builtins
 

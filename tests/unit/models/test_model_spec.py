@@ -135,6 +135,15 @@ def test_its_size_is_known_without_building_it() -> None:
     assert requirements(frozen, 3).worker_memory - needs.worker_memory == 4 * 10**9
 
 
+def test_text_that_becomes_tokens_takes_more_memory() -> None:
+    size = 1 << 30
+    data = {"name": "files", "digest": "ab" * 32, "pieces": "cd" * 32, "size": size}
+    plain, none = (Manifest.model_validate({"name": "a", "data": each}) for each in (data, {"name": "files"}))
+    tokens = Manifest.model_validate({"name": "a", "data": {**data, "tokenizer": "tokenizer.json"}})
+    needed = [requirements(each, members=2).worker_memory for each in (none, plain, tokens)]
+    assert (needed[1] - needed[0], needed[2] - needed[1]) == (3 * size, 2 * 4 * size + (128 << 20))
+
+
 def test_fragments_need_layers() -> None:
     streaming = MethodSpec(name="streaming-diloco", inner_steps=30, strides=3, delay=1)
     manifest().model_copy(update={"method": streaming})
