@@ -231,7 +231,9 @@ def test_a_rule_that_is_taken_out_is_missed(
     assert caught.value.promise == promise
 
 
-@pytest.mark.parametrize("scene", [late_mail, mail_of_another_life, partial(absence, 60.0), partial(absence, 10.0), slow_copy])
+@pytest.mark.parametrize(
+    "scene", [late_mail, mail_of_another_life, partial(absence, 60.0), partial(absence, 10.0), slow_copy]
+)
 def test_the_sound_rules_pass_where_the_broken_ones_are_caught(scene: Callable[[], None]) -> None:
     scene()
 
