@@ -89,8 +89,8 @@ class MethodSpec(Spec):
             return table
         if given := [key for key in LABORATORY if key in table]:
             raise ValueError(
-                f"`{given[0]}` is for the laboratory: in a run a round is one exchange of two; leave it out, and for more "
-                "mixing make `inner_steps` smaller"
+                f"`{given[0]}` is for the laboratory: in a run a round is one exchange of two; leave it out, and for "
+                "more mixing make `inner_steps` smaller"
             )
         filled = {**SUITING.get(name, {}), **table}
         steps = filled.get("inner_steps", INNER_STEPS)

@@ -198,7 +198,9 @@ class ReplicaRound:
         means = self._means
         assert self._contribution is not None
         pairing = Pairing(partner, self.number, PART, number, means.facts.chunks)
-        exchange = PairExchange(now, pairing, self._contribution, means.facts.check, means.outbox, means.pace, means.length)
+        exchange = PairExchange(
+            now, pairing, self._contribution, means.facts.check, means.outbox, means.pace, means.length
+        )
         self._exchange = exchange
         dismissed = self._matching.dismiss(partner)
         return [Tell(Met(self.number, partner)), *dismissed, *exchange.start(now)]
