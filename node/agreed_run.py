@@ -7,8 +7,6 @@ import logging
 import random
 from pathlib import Path
 
-import torch
-
 from shoal.node.checkpoint.lineage import check_fits
 from shoal.node.checkpoint.read import Checkpoint
 from shoal.node.disk import Disk
@@ -25,8 +23,8 @@ from shoal.node.run_facts import last_vote, run_facts, samples_before
 from shoal.node.run_settings import RunSettings
 from shoal.node.saving import Saving
 from shoal.node.shm import FloatArray
-from shoal.node.state import CommittedState, Snapshot
-from shoal.node.state_file import save_state
+from shoal.node.state import Snapshot
+from shoal.node.state_file import save_weights
 from shoal.protocol.effects import Event
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import PeerId, short
@@ -148,11 +146,8 @@ class AgreedRun(Run):
             raise LocalError("here no worker has weights that differ from the state that all agree on")
         if not self.is_finished:
             raise LocalError("a worker shows its own weights when the run's last round is over; it is not")
-        weights = torch.from_numpy(await self.training.weights())
-        state = self.outer.committed.current
-        made = await asyncio.to_thread(CommittedState.of_weights, state.shape, weights, state.round)
-        await asyncio.to_thread(save_state, made.current, path)
-        return made.current
+        weights, state = await self.training.weights(), self.outer.committed.current
+        return await asyncio.to_thread(save_weights, state.shape, weights, state.round, path)
 
     async def _end(self, for_good: bool) -> None:
         await self.saving.end(self.member, self.training, for_good)

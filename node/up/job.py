@@ -31,8 +31,7 @@ from shoal.node.manifest import load_manifest
 from shoal.node.methods.method import PARAMETERS
 from shoal.node.methods.registry import shape_of
 from shoal.node.models.registry import build, layout_of
-from shoal.node.state import CommittedState
-from shoal.node.state_file import load_state, save_state
+from shoal.node.state_file import load_state, save_weights
 from shoal.node.trainer.options import TrainerOptions
 from shoal.node.up.jobs import WEIGHTS
 from shoal.protocol.errors import LocalError
@@ -80,7 +79,7 @@ def merge(manifest_file: str, file: str, *states: str) -> dict[str, Any]:
         weights += held.vectors[PARAMETERS]
         newest = max(newest, held.round)
     weights /= len(states)
-    save_state(CommittedState.of_weights(shape, weights, newest).current, Path(file))
+    save_weights(shape, weights.numpy(), newest, Path(file))
     return {"file": file, "replicas": len(states)}
 
 
