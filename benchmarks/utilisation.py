@@ -159,7 +159,12 @@ def _leave(run: str, client: Client) -> None:
 def rounds_of(node: LabNode) -> list[dict[str, Any]]:
     """What it has seen of its only run's rounds, oldest first."""
     run, rows = str(row_of(node)["run"]), list[dict[str, Any]]()
-    until(lambda: rows.extend(node.ask(lambda client: client.rounds(run)) or ()) or rows, "round")
+
+    def has_any() -> bool:
+        rows[:] = node.ask(lambda client: client.rounds(run)) or ()
+        return bool(rows)
+
+    until(has_any, "round")
     return rows
 
 
