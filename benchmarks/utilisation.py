@@ -158,8 +158,8 @@ def _leave(run: str, client: Client) -> None:
 
 def rounds_of(node: LabNode) -> list[dict[str, Any]]:
     """What it has seen of its only run's rounds, oldest first."""
-    run = str(row_of(node)["run"])
-    rows: list[dict[str, Any]] = until(lambda: node.ask(lambda client: client.rounds(run)), "round")
+    run, rows = str(row_of(node)["run"]), list[dict[str, Any]]()
+    until(lambda: rows.extend(node.ask(lambda client: client.rounds(run)) or ()) or rows, "round")
     return rows
 
 
@@ -194,14 +194,13 @@ def step_of(node: LabNode) -> int:
     return int(row_of(node).get("step") or 0)
 
 
-def until(condition: Callable[[], Any], what: str) -> Any:
-    """Wait until `condition` gives something, with a deadline; that."""
+def until(condition: Callable[[], object], what: str) -> None:
+    """Wait for `condition`, with a deadline."""
     deadline = time.monotonic() + PATIENCE
-    while not (found := condition()):
+    while not condition():
         if time.monotonic() > deadline:
             raise SystemExit(f"there was no {what} within {PATIENCE:.0f} s")
         time.sleep(0.1)
-    return found
 
 
 def _words(result: Result) -> str:
