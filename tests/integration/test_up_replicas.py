@@ -21,7 +21,7 @@ ROUNDS = 9
 @pytest.mark.slow  # minutes; what it puts together is tested piece by piece
 @pytest.mark.parametrize("name", ["noloco", "gossip"])
 def test_replicas_are_measured_and_merged(tmp_path: Path, name: str) -> None:
-    answer = play(tmp_path, name)
+    answer = play(tmp_path, f'name = "{name}"')
     replicas = answer["replicas"]
     assert replicas["merged"] == answer["val_loss"] <= replicas["mean"] + 0.1
     assert "agreed" not in replicas
@@ -32,7 +32,8 @@ def test_replicas_are_measured_and_merged(tmp_path: Path, name: str) -> None:
 def test_what_workers_have_of_their_own_is_told_beside_what_they_agree_on(
     tmp_path: Path, name: str, rounds: int
 ) -> None:
-    answer = play(tmp_path, name, rounds)
+    outer = "outer_lr = 0.5\nouter_momentum = 0.0"  # means come late
+    answer = play(tmp_path, f'name = "{name}"\n{outer}', rounds, layers=2)  # of which fragments can be made
     replicas = answer["replicas"]
     assert replicas["agreed"] == answer["val_loss"]
     assert replicas["spread"] > 0
@@ -43,12 +44,12 @@ def test_what_workers_have_of_their_own_is_told_beside_what_they_agree_on(
     assert "the state that all agree on" in (tmp_path / "out" / "report.html").read_text()
 
 
-def play(folder: Path, name: str, rounds: int = ROUNDS) -> dict[str, Any]:
+def play(folder: Path, method: str, rounds: int = ROUNDS, layers: int = 1) -> dict[str, Any]:
     """What `shoal up` says of four peers, of whom one dies and to whom one comes."""
     outer = "outer_lr = 1.0\nouter_momentum = 0.0\n"
-    manifest = MANIFEST.replace(outer, f'name = "{name}"\n').replace("chunk_bytes = 8192", "chunk_bytes = 4096")
+    manifest = MANIFEST.replace(outer, f"{method}\n").replace("chunk_bytes = 8192", "chunk_bytes = 4096")
     assert outer not in manifest
-    (folder / "manifest.toml").write_text(manifest)
+    (folder / "manifest.toml").write_text(manifest.replace("layers = 1", f"layers = {layers}"))
     (folder / "text.txt").write_text("".join(f"{n} sheep on the hill, {n + 1} on the way.\n" for n in range(5000)))
     argv = [sys.executable, "-m", "shoal.node", "up", "--peers", "4", "--rounds", str(rounds), "--kill-at", "2"]
     argv += ["--device", "cpu", "--join-at", "2", "--manifest", str(folder / "manifest.toml")]
