@@ -54,7 +54,7 @@ def train(folder: Path, place: int, method: str) -> str:
         run = join(link.read_text())
     else:
         rounds = {"last": LAST, "pace": "steps"}
-        settings = {"name": method, "batch": 4, **(METHODS | REPLICAS)[method]}
+        settings = {"name": method, "batch": 4, **{**METHODS, **REPLICAS}[method]}
         run = create(method, method=settings, rounds=rounds)
     torch.manual_seed(place)
     model = Net()

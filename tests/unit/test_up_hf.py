@@ -12,12 +12,13 @@ from shoal.node.launch import foreground_argv
 from shoal.node.models.naming import found
 from shoal.node.options import NodeSettings, UpOptions, UsageError
 from shoal.node.up import job, peers
+from shoal.node.up.jobs import WEIGHTS
 from shoal.node.up.peers import LocalPeer
 from shoal.node.up.plan import Plan, chosen_manifest, make_plan, to_toml
 from shoal.node.up.processes import Children
 from shoal.protocol.ids import PeerId
-from tests.hf_kit import base_folder, needs
-from tests.integration.test_up_hf import CONFIG, MANIFEST
+from tests.hf_kit import CONFIG, base_folder, needs
+from tests.integration.test_up_hf import MANIFEST
 from tests.unit.models.test_tokens import SENTENCES, tokenizer
 
 needs("transformers")
@@ -42,7 +43,7 @@ def test_a_state_of_adapters_is_measured_on_tokens(plan: Plan, tmp_path: Path) -
     whole, _ = found(plan.manifest, plan.weights, Home(tmp_path / "home").create(), PeerId("12D3KooWAuthor"))
     for manifest in (plan.manifest, whole):
         plan.manifest_file.write_text(to_toml(manifest))
-        flags = [f"{job.WEIGHTS}{folder}" for folder in plan.weights]
+        flags = [f"{WEIGHTS}{folder}" for folder in plan.weights]
         what = [str(tmp_path / "result.json"), "validate", str(plan.manifest_file), job.INITIAL, "cpu"]
         assert job.main([*flags, *what, *map(str, plan.data)]) == 0
         answer = json.loads((tmp_path / "result.json").read_text())

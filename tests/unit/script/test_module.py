@@ -103,6 +103,7 @@ def test_adams_moments_outlive_the_script(kind: Callable[..., torch.optim.Optimi
 
 def test_a_weight_that_had_no_gradient_yet_costs_no_other_its_moments() -> None:
     def forward(ours: OwnModule, *, is_whole: bool) -> None:
+        assert isinstance(ours.module, nn.Sequential)
         ours.optimizer.zero_grad()
         made = ours.module[0](torch.ones(4, 2) * torch.arange(4)[:, None])
         (ours.module[2](made) if is_whole else made).square().sum().backward()
@@ -176,7 +177,9 @@ def test_an_exchange_after_each_step_of_plain_sgd_is_data_parallel() -> None:
     for number, each in enumerate(members, 1):
         each.optimizer.zero_grad()
         each.module(number * torch.ones(4, 2) * torch.arange(4)[:, None]).square().sum().backward()
-        gradients.append(each.layout.pack({name: weight.grad for name, weight in trained(each.module)}))
+        gradients.append(
+            each.layout.pack({name: weight.grad for name, weight in trained(each.module) if weight.grad is not None})
+        )
         each.optimizer.step()
         contributions.append(rule.contribute(0, each.read(), agreed, private).payload.clone())
     theta = rule.apply(0, agreed, Answer(torch.stack(contributions).mean(0), 2))[PARAMETERS]
