@@ -103,6 +103,7 @@ def test_adams_moments_outlive_the_script(kind: Callable[..., torch.optim.Optimi
 
 def test_a_weight_that_had_no_gradient_yet_costs_no_other_its_moments() -> None:
     def forward(ours: OwnModule, *, is_whole: bool) -> None:
+        assert isinstance(ours.module, nn.Sequential)
         ours.optimizer.zero_grad()
         first, _, last = ours.module.children()
         made = first(torch.ones(4, 2) * torch.arange(4)[:, None])
