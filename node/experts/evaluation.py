@@ -34,7 +34,7 @@ class Scores:
 
     def per_window(self) -> tuple[Tensor, ...]:
         """The same, (length, E) each."""
-        return self.of_tokens.split(self.lengths)
+        return torch.split(self.of_tokens, list(self.lengths))
 
 
 def scores(models: Sequence[Model], text: Tensor, context: int) -> Scores:
