@@ -33,7 +33,7 @@ CHOSEN: Mapping[str, Recipe] = {
     "diloco-eager": {"inner_lr": 0.008, "warm": 40, "lr": 0.8, "momentum": 0.0, "inner_steps": 10},
     "co2": {"inner_lr": 0.008, "warm": 40, "lr": 1.0, "momentum": 0.3, "inner_steps": 5},
     "streaming-diloco": {
-        "inner_lr": 0.016,
+        "inner_lr": 0.012,
         "warm": 40,
         "strides": 2,
         "delay": 1,
@@ -53,7 +53,7 @@ GRIDS: Mapping[str, Grid] = {
     "diloco-delayed": {"lr": (0.5, 0.7)},
     "diloco-eager": {"lr": (0.6, 0.8), "momentum": (0.0, 0.3)},
     "co2": {"momentum": (0.0, 0.3, 0.5)},
-    "streaming-diloco": {"lr": (0.7, 1.0), "momentum": (0.7, 0.8)},
+    "streaming-diloco": {"inner_lr": (0.012, 0.016), "lr": (0.7, 1.0)},
     "sparseloco": {"decay": (0.7, 0.8, 0.9)},
     "noloco": {"inner_steps": (3, 5), "alpha": (0.0, 0.2)},
     "gossip": {"inner_lr": (0.008, 0.016), "inner_steps": (5,)},
