@@ -42,7 +42,7 @@ CHOSEN: Mapping[str, Recipe] = {
         "momentum": 0.8,
     },
     "sparseloco": {"inner_lr": 0.008, "warm": 40, "lr": 5.0, "decay": 0.8, "inner_steps": 14},
-    "noloco": {"inner_lr": 0.016, "warm": 40, "alpha": 0.2, "beta": 1.0, "gamma": 1.0, "inner_steps": 3},
+    "noloco": {"inner_lr": 0.016, "warm": 40, "alpha": 0.0, "beta": 1.0, "gamma": 1.0, "inner_steps": 5},
     "gossip": {"inner_lr": 0.016, "warm": 40, "neighbours": 2.0, "inner_steps": 5},
 }
 GRIDS: Mapping[str, Grid] = {
