@@ -31,6 +31,8 @@ Single = Annotated[float, Field(ge=1e-12, le=1e12)]  # neither 0 nor infinite in
 
 SUITING: Mapping[str, Mapping[str, Any]] = {  # in place of the defaults below
     "ddp": {"inner_steps": 1, "outer_lr": 1.0, "outer_momentum": 0.0},
+    "diloco-delayed": {"outer_lr": 0.5, "outer_momentum": 0.0},
+    "diloco-eager": {"outer_lr": 0.8, "outer_momentum": 0.0},
     "co2": {"outer_lr": 1.0, "outer_momentum": 0.2},
     "streaming-diloco": {"strides": 2, "delay": 1, "alpha": 0.5},
     "sparseloco": {"outer_lr": 1.0, "outer_momentum": 0.0, "error_decay": 0.95},

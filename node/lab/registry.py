@@ -118,8 +118,12 @@ def _gossip(crowd: Crowd, inner_steps: int, settings: Settings) -> Plan:
 METHODS: Mapping[str, Entry] = {
     "ddp": Entry({}, _ddp),
     "diloco": Entry(OUTER, lambda _, steps, settings: Plan(DiLoCo(steps, **settings))),
-    "diloco-delayed": Entry(OUTER, lambda _, steps, settings: Plan(DelayedDiLoCo(steps, **settings))),
-    "diloco-eager": Entry(OUTER, lambda _, steps, settings: Plan(EagerDiLoCo(steps, **settings))),
+    "diloco-delayed": Entry(
+        {"lr": 0.5, "momentum": 0.0}, lambda _, steps, settings: Plan(DelayedDiLoCo(steps, **settings))
+    ),
+    "diloco-eager": Entry(
+        {"lr": 0.8, "momentum": 0.0}, lambda _, steps, settings: Plan(EagerDiLoCo(steps, **settings))
+    ),
     "co2": Entry({"lr": 1.0, "momentum": 0.2, "clip": float("inf"), "typical_change": 0.0}, _co2),
     "streaming-diloco": Entry(
         {"strides": 2, "delay": 1, "alpha": 0.5, **OUTER},

@@ -22,8 +22,8 @@ NAMES = get_args(MethodName)
 SUITING = {  # inner steps, outer rate and momentum, and the codecs, of a manifest that names a method and no more
     "ddp": (1, 1.0, 0.0, "fp32", "fp32"),
     "diloco": (20, 0.7, 0.9, "fp32", "fp32"),
-    "diloco-delayed": (20, 0.7, 0.9, "fp32", "fp32"),
-    "diloco-eager": (20, 0.7, 0.9, "fp32", "fp32"),
+    "diloco-delayed": (20, 0.5, 0.0, "fp32", "fp32"),
+    "diloco-eager": (20, 0.8, 0.0, "fp32", "fp32"),
     "co2": (20, 1.0, 0.2, "fp32", "fp32"),
     "streaming-diloco": (20, 0.7, 0.9, "fp4", "fp32"),
     "sparseloco": (20, 1.0, 0.0, "topk", "fp32"),

@@ -114,8 +114,9 @@ def test_ddp_makes_a_step_of_adamw_on_the_agreed_state() -> None:
 
 
 def test_a_worker_is_shown_the_means_of_the_last_two_rounds_if_the_method_wants_them() -> None:
-    state, other = outer("diloco-eager"), outer("diloco-delayed")
-    idle = OuterState(manifest("diloco-eager"), trains=False)
+    rates = {"outer_lr": 0.7, "outer_momentum": 0.9}
+    state, other = outer("diloco-eager", **rates), outer("diloco-delayed", **rates)
+    idle = OuterState(manifest("diloco-eager", **rates), trains=False)
     means = {round: random(round, state.elements) for round in range(1, 5)}
     for round, mean in means.items():
         state.apply(encoded(state, mean))
