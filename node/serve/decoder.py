@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from shoal.node.model import Attention, Llama, rotate, rotations
+from shoal.node.model import Attention, Layer, Llama, rotate, rotations
 from shoal.node.trainer.layers import Rope
 
 Rows = slice | Tensor  # of the cache
@@ -28,8 +28,7 @@ class Cache:
     @classmethod
     def empty(cls, model: Llama, slots: int) -> Cache:
         """Without room for any token."""
-        first = model.model.layers[0].self_attn
-        assert isinstance(first, Attention)
+        first = first_attention(model)
         weight = first.k_proj.weight
         shape = (slots, weight.shape[0] // first.head_size, 0, first.head_size)
         layers = len(model.model.layers)
@@ -58,6 +57,13 @@ class Where:
     mask: Tensor  # (B, 1, G * T, S)
 
 
+def first_attention(model: Llama) -> Attention:
+    """That of the first layer; those of the others have the same sizes."""
+    layer = model.model.layers[0]
+    assert isinstance(layer, Layer)
+    return layer.self_attn
+
+
 def forward(model: Llama, cache: Cache, tokens: Tensor, slots: list[int], starts: list[int]) -> Tensor:
     """Logits (B, V) after the last of `tokens` (B, T), which follow `starts` tokens that the `slots` hold.
 
@@ -67,6 +73,7 @@ def forward(model: Llama, cache: Cache, tokens: Tensor, slots: list[int], starts
     where = _where(model, tokens, slots, starts)
     x = decoder.embed_tokens(tokens)  # (B, T, D)
     for layer, keys, values in zip(decoder.layers, cache.keys, cache.values, strict=True):
+        assert isinstance(layer, Layer)
         x = x + _attend(layer.self_attn, layer.input_layernorm(x), where, keys, values)
         x = x + layer.mlp(layer.post_attention_layernorm(x))
     weight = decoder.embed_tokens.weight if model.lm_head is None else model.lm_head.weight
@@ -75,7 +82,7 @@ def forward(model: Llama, cache: Cache, tokens: Tensor, slots: list[int], starts
 
 def _where(model: Llama, tokens: Tensor, slots: list[int], starts: list[int]) -> Where:
     decoder, device = model.model, tokens.device
-    attention = decoder.layers[0].self_attn
+    attention = first_attention(model)
     index = torch.tensor(slots, device=device)
     is_dense = slots[-1] - slots[0] == len(slots) - 1  # then rows are a view, and nothing is copied
     length = max(starts) + tokens.shape[1]

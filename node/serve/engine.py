@@ -121,16 +121,20 @@ class Engine:
     def _wait(self) -> bool:
         """Until there is something to do; False if that is to end. Who waits gets the free slots."""
         with self._changed:
-            while not (self._looks or self._stopping or self._batch.has_work):
+            while not (self._looks or self._stopping or self._batch.has_work or self._can_join):
                 self._changed.wait()
             self._looks = False
             self._waiting = deque(each for each in self._waiting if not each[1].is_gone)
-            while self._waiting and self._batch.free:
+            while self._can_join:
                 job, seat = self._waiting.popleft()
                 seat.began = time.monotonic()
                 self._joined += 1
                 self._batch.join(job, seat)
             return not self._stopping
+
+    @property
+    def _can_join(self) -> bool:
+        return bool(self._waiting and self._batch.free)
 
     def _post(self, told: list[Told]) -> None:
         """To their readers, by one call into the loop."""

@@ -20,7 +20,7 @@ class Metrics:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self)  # type: ignore[arg-type]
+        self._registry.register(self)
 
     def table(self) -> list[web.RouteDef]:
         """The route."""

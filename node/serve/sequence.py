@@ -51,7 +51,7 @@ class Composer:
     def __init__(self, job: Job, codec: Codec) -> None:
         self._job, self._codec = job, codec
         self._sampler = Sampler(job.sampling)
-        self._writer, self._stops = codec.writer(), Stops(job.stops)
+        self._writer, self._stops = codec.writer(job.prompt), Stops(job.stops)
         self._tokens = 0
         self._made, self._out = 0, 0  # characters that tokens stand for, and that have gone out
         self._facts: list[TokenFacts] = []

@@ -39,9 +39,9 @@ class Ticket:
                 await self._news.wait()
             came = list(self._came)
             self._came.clear()
-            was_full = self.given - self.taken >= self.room
+            before = self.taken
             self.taken += len(came)
-            if was_full:
+            if self.given - before >= self.room:  # read after the line above: if the thread saw us full, we see it too
                 self._look_again()
             yield [(place, what) for place, what in came if isinstance(what, Delta)]
             if error := next((what for _, what in came if isinstance(what, ShoalError)), None):
