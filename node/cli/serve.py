@@ -15,7 +15,10 @@ Source = Annotated[
     typer.Argument(metavar="SOURCE", help="A checkpoint's folder, or a model's that transformers opens."),
 ]
 Device = Annotated[str, typer.Option(envvar="SHOAL_SERVE_DEVICE", help="To compute on: auto, cpu, mps, cuda, cuda:1.")]
-Threads = Annotated[int, typer.Option(envvar="SHOAL_SERVE_THREADS", min=0, help="Of the CPU; 0: one for each core.")]
+Threads = Annotated[
+    int,
+    typer.Option(envvar="SHOAL_SERVE_THREADS", min=0, max=1024, help="Of the CPU; 0: one, or half the cores of many."),
+]
 TokenizerFile = Annotated[
     str,
     typer.Option(
@@ -100,8 +103,6 @@ def _open(source: Path, device: str, threads: int, tokenizer: str, slots: int) -
     from shoal.node.options import check_device
     from shoal.node.serve.served import Choices
     from shoal.node.serve.source import open_source
-    from shoal.node.serve.threads import use_threads
 
     check_device(device)
-    use_threads(threads)
-    return open_source(source, Choices(device, slots, tokenizer))
+    return open_source(source, Choices(device, slots, tokenizer, threads))

@@ -38,7 +38,7 @@ async def answer(engine: Engine, plan: Plan, shape: Shape) -> web.Response:
 
 
 async def stream(
-    engine: Engine, plan: Plan, shape: Shape, request: web.Request, *, tells_usage: bool, stall: float = STALL
+    engine: Engine, plan: Plan, shape: Shape, request: web.Request, *, tells_usage: bool, stall: float
 ) -> web.StreamResponse:
     """As it is made. A client that takes nothing for `stall` seconds is cut off."""
     ticket = engine.submit(plan.jobs)

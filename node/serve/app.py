@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from shoal.node.serve.answering import STALL
 from shoal.node.serve.engine import WAITING, Engine
 from shoal.node.serve.guard import Guard, errors_as_json
 from shoal.node.serve.metrics import Metrics
@@ -31,6 +32,7 @@ class Listening:
     port: int = 8080  # 0: any free one
     key: str = ""  # that clients show; empty: none
     waiting: int = WAITING  # sequences
+    stall: float = STALL  # seconds
 
 
 @asynccontextmanager
@@ -39,7 +41,7 @@ async def serving(served: Served, where: Listening) -> AsyncIterator[int]:
     listener = _listen(where)
     engine = Engine(served.scorer, served.codec, waiting=where.waiting)
     app = web.Application(middlewares=[errors_as_json, Guard(where.key, where.host).check], client_max_size=MAX_BODY)
-    app.add_routes([*Routes(served, engine).table(), *Metrics(engine).table()])
+    app.add_routes([*Routes(served, engine, where.stall).table(), *Metrics(engine).table()])
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=LAST_ANSWERS)
     await runner.setup()
     try:

@@ -30,7 +30,9 @@ def plan_completion(asked: CompletionAsked, served: Served, seed: int) -> Plan:
         raise BadRequest("the prompt is empty", "prompt")
     if len(prompts) * asked.n > MAX_CHOICES:
         raise BadRequest(f"{len(prompts)} prompts with n = {asked.n}: at most {MAX_CHOICES} choices together", "prompt")
-    return _plan(asked, prompts, served, seed, (asked.max_tokens, USUAL), "prompt", asked.stops, asked.alternatives)
+    return _plan(
+        asked, prompts, served, seed, (asked.max_tokens, USUAL), "prompt", tuple(asked.stop), asked.alternatives
+    )
 
 
 def plan_chat(asked: ChatAsked, served: Served, seed: int) -> Plan:
@@ -41,7 +43,7 @@ def plan_chat(asked: ChatAsked, served: Served, seed: int) -> Plan:
         raise BadRequest(str(error), "messages") from error
     prompt = served.codec.encode(text, special=False)
     _check_known(prompt, served, "messages")
-    stops = (*asked.stops, *served.chat.stops)
+    stops = (*asked.stop, *served.chat.stops)
     limits = (asked.most, served.scorer.limit)
     return _plan(asked, [prompt], served, seed, limits, "messages", stops, asked.alternatives)
 

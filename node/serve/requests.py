@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from shoal.node.serve.faults import UNSUPPORTED, BadRequest
 
@@ -32,6 +32,14 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {  # keys that are refused unless they hav
     "response_format": ({"type": "text"},),
     "modalities": (["text"],),
 }
+SHAPES = {"prompt": "must be a text, a list of texts, a list of tokens, or a list of such lists"}  # of unions
+
+
+def _listed(value: Any) -> Any:
+    """One text as a list of it."""
+    return [value] if isinstance(value, str) else value
+
+
 Stop = Annotated[str, Field(min_length=1, max_length=256)]
 Token = Annotated[int, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
@@ -56,7 +64,7 @@ class Asked(BaseModel):
     top_p: Annotated[float, Field(ge=0, le=1)] = 1.0
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    stop: Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)] = []
+    stop: Annotated[list[Stop], BeforeValidator(_listed), Field(max_length=MAX_STOPS)] = []
     stream: bool = False
     stream_options: StreamOptions | None = None
     ignore_eos: bool = False  # not OpenAI's, but known from other servers: go on after the end of a text
@@ -71,11 +79,6 @@ class Asked(BaseModel):
             if key in kept and kept.pop(key) not in allowed:
                 raise BadRequest(f"'{key}' is not supported here, as it would change the answer", key, UNSUPPORTED)
         return kept
-
-    @property
-    def stops(self) -> tuple[str, ...]:
-        """The strings that end a text."""
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
     @property
     def tells_usage(self) -> bool:
@@ -162,4 +165,6 @@ def read_asked(kind: type[AskedKind], body: Any) -> AskedKind:
             raise BadRequest(f"unknown or unsupported parameter '{where}'"[:200], where, UNSUPPORTED) from error
         if first["type"] == "missing":
             raise BadRequest(f"you must provide '{where}'", where) from error
-        raise BadRequest(f"'{where}': {first['msg']}" if where else "the body must be a JSON object", where) from error
+        if where is None:
+            raise BadRequest("the body must be a JSON object") from error
+        raise BadRequest(f"'{where}': {SHAPES.get(where, first['msg'])}", where) from error

@@ -27,8 +27,8 @@ Planner = Callable[[AskedKind, Served, int], Plan]
 class Routes:
     """The routes over `served`, which `engine` writes for."""
 
-    def __init__(self, served: Served, engine: Engine) -> None:
-        self._served, self._engine = served, engine
+    def __init__(self, served: Served, engine: Engine, stall: float) -> None:
+        self._served, self._engine, self._stall = served, engine, stall
 
     def table(self) -> list[web.RouteDef]:
         """Which path is answered by which method."""
@@ -67,7 +67,7 @@ class Routes:
         shape = self._shape(asked, is_chat=kind is ChatAsked, tells_logprobs=plan.jobs[0].alternatives is not None)
         if not asked.stream:
             return await answer(self._engine, plan, shape)
-        return await stream(self._engine, plan, shape, request, tells_usage=asked.tells_usage)
+        return await stream(self._engine, plan, shape, request, stall=self._stall, tells_usage=asked.tells_usage)
 
     def _shape(self, asked: Asked, *, is_chat: bool, tells_logprobs: bool) -> Shape:
         name = ("chatcmpl-" if is_chat else "cmpl-") + secrets.token_hex(12)

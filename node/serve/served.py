@@ -19,6 +19,7 @@ class Choices:
     device: str = "auto"
     slots: int = SLOTS
     tokenizer: str = ""  # a file, or BYTE_TOKENS; empty: what the source says
+    threads: int = 0  # of the CPU; 0: as many as a worker has
 
 
 @dataclass(frozen=True, slots=True, eq=False)

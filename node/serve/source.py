@@ -17,6 +17,7 @@ from shoal.node.model import Llama
 from shoal.node.model_spec import HfSpec, ModelSpec
 from shoal.node.models.kind import TrainedModel
 from shoal.node.models.registry import build
+from shoal.node.options import default_threads
 from shoal.node.serve.chat import PlainChat
 from shoal.node.serve.folder import open_folder
 from shoal.node.serve.library import library_scorer
@@ -31,6 +32,7 @@ CONFIG, ADAPTERS = "config.json", "adapter_config.json"
 
 def open_source(path: Path, choices: Choices) -> Served:
     """The model in the folder `path`; LocalError, which says what is wrong, if there is none that can be served."""
+    torch.set_num_threads(choices.threads or default_threads())
     if not path.is_dir():
         raise LocalError(f"{path} is not a folder: name a checkpoint's, or a model's that transformers opens")
     if (path / ABOUT).exists() or path.name.startswith(PREFIX):

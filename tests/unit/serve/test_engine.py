@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
 
 from shoal.node.serve.engine import Busy, Engine
 from shoal.node.serve.faults import Stopping
+from shoal.node.serve.scorer import LogProbs, Piece
 from shoal.node.serve.sequence import Delta
 from shoal.node.serve.text import Bytes
 from shoal.node.serve.ticket import Ticket
