@@ -20,6 +20,7 @@ from shoal.node.serve.served import Served
 from shoal.node.serve.shapes import Shape
 
 QUICK = 16 << 10  # bytes of a body whose tokens are made at once; those of a longer one in a thread
+PATIENCE = 30.0  # seconds for a body to come
 
 Planner = Callable[[AskedKind, Served, int], Plan]
 
@@ -87,7 +88,10 @@ async def read_json(request: web.Request) -> Any:
     if request.content_type != "application/json":
         raise BadRequest("the body must be JSON, and the header Content-Type say so: application/json")
     try:
-        return json.loads(await request.read())
+        async with asyncio.timeout(PATIENCE):
+            return json.loads(await request.read())
+    except TimeoutError as error:
+        raise Fault(408, f"the body has not come within {PATIENCE:g} s") from error
     except ValueError as error:
         raise BadRequest(f"the body is not JSON: {error}") from error
     except RecursionError as error:

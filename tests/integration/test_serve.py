@@ -151,6 +151,15 @@ def test_it_chats_with_and_without_a_stream(server: Server) -> None:
     assert "".join(each.choices[0].delta.content or "" for each in parts) == message.content
 
 
+def test_the_example_asks(server: Server) -> None:
+    command = [sys.executable, str(Path(__file__).parents[2] / "examples/ask.py"), "Once"]
+    environ = os.environ | {"OPENAI_BASE_URL": server.url, "PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run(command, capture_output=True, timeout=120, env=environ)
+    expected = server.client.completions.create(model="tiny", prompt="Once", max_tokens=60, seed=1)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.decode() == expected.choices[0].text + "\n"
+
+
 def test_choices_stops_and_probabilities(server: Server) -> None:
     asked: dict[str, Any] = {
         "model": "tiny",
