@@ -48,8 +48,8 @@ async def serving(served: Served, where: Listening) -> AsyncIterator[int]:
         await web.SockSite(runner, listener).start()
         yield int(listener.getsockname()[1])
     finally:
+        await engine.stop()  # first: so streams end with the word that it stops
         await runner.cleanup()
-        await engine.stop()
 
 
 async def serve(served: Served, where: Listening) -> None:

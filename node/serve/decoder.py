@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from shoal.node.model import Attention, Layer, Llama, rotate, rotations
+from shoal.node.model import Attention, Layer, Llama, rotate, rotations_at
 from shoal.node.trainer.layers import Rope
 
 Rows = slice | Tensor  # of the cache
@@ -36,8 +36,8 @@ class Cache:
 
     @property
     def room(self) -> int:
-        """Tokens that a slot has room for."""
-        return self.keys[0].shape[2]
+        """Tokens that a slot has room for; where memory ran out as it grew, some layers have more."""
+        return min(tensor.shape[2] for tensor in (*self.keys, *self.values))
 
     def grow(self, room: int) -> None:
         """Make room for as many, and keep what is there."""
@@ -88,8 +88,7 @@ def _where(model: Llama, tokens: Tensor, slots: list[int], starts: list[int]) ->
     length = max(starts) + tokens.shape[1]
     steps = torch.arange(length, device=device)
     at = torch.tensor(starts, device=device)[:, None] + steps[: tokens.shape[1]]  # (B, T)
-    rope = rotations(length, decoder.head_size, decoder.rope_theta, device)
-    cos, sin = (table[at][:, None] for table in rope)
+    cos, sin = (each[:, None] for each in rotations_at(at, decoder.head_size, decoder.rope_theta))
     mask = steps <= at.repeat(1, attention.groups)[:, None, :, None]
     return Where(slice(slots[0], slots[-1] + 1) if is_dense else index, (index[:, None], at), length, (cos, sin), mask)
 

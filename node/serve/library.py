@@ -31,6 +31,7 @@ PROBE = (  # calls: slot and tokens of each piece. Prompts of unequal length, so
     *(((0, (5, 1, 4, 1, 3, 2, 6)), (1, (2, 6))), ((0, (1, 2, 3)), (1, (4,))), ((2, (3,)),)),
     *(((0, (7,)), (1, (1,)), (2, (4,))), ((0, (2,)), (2, (2,))), ((0, (5,)), (1, (3,)), (2, (1,)))),
 )
+BY_LENGTH = ("dynamic", "longrope")  # rotary positions that depend on the longest sequence of a batch
 
 log = logging.getLogger("shoal.serve")
 
@@ -38,14 +39,17 @@ log = logging.getLogger("shoal.serve")
 def library_scorer(network: Any, *, limit: int, slots: int, version: str) -> Scorer:
     """A scorer of a causal model of the library, which is in evaluation and on its device."""
     network.requires_grad_(False).eval()
-    vocab: int = network.config.get_text_config().vocab_size
+    text = network.config.get_text_config()
+    vocab: int = text.vocab_size
 
     def logits(tokens: Tensor) -> Tensor:
         out: Tensor = network(input_ids=tokens, use_cache=False).logits
         return out
 
     plain = PlainScorer(logits, network.device, vocab=vocab, limit=limit, slots=slots, version=version)
-    for is_batched in (True, False):
+    rope = str(getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None))
+    alone = any(kind in rope for kind in BY_LENGTH)
+    for is_batched in (False,) if alone else (True, False):
         scorer = LibraryScorer(network, is_batched, vocab=vocab, limit=limit, slots=slots, version=version)
         if is_right(scorer, plain):
             return scorer
@@ -128,6 +132,9 @@ class LibraryScorer:
         lengths = torch.tensor(group.lengths, device=device)[:, None]
         settings: dict[str, Any] = {}
         if self._is_batched:
+            group.cache = (
+                group.cache or extra.transformers().DynamicCache()
+            )  # of whole sequences, whatever the model's own
             places = torch.arange(group.width + count, device=device)
             settings["attention_mask"] = (places >= group.width - lengths).long()
             settings["position_ids"] = lengths + places[:count]

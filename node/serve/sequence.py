@@ -10,6 +10,8 @@ from shoal.node.serve.scorer import LogProbs
 from shoal.node.serve.stops import Stops
 from shoal.node.serve.text import Codec
 
+LEAST = -9999.0  # instead of minus infinity, which JSON has not; it is OpenAI's
+
 Finish = Literal["stop", "length"]
 
 
@@ -94,5 +96,5 @@ class Composer:
         if self._job.alternatives is None:
             return
         best = most_probable(scores, self._job.alternatives) if self._job.alternatives else []
-        top = tuple((self._codec.shown(each), float(scores[each])) for each in best)
+        top = tuple((self._codec.shown(each), max(LEAST, float(scores[each]))) for each in best)
         self._facts.append(TokenFacts(self._codec.shown(token), self._made, float(scores[token]), top))

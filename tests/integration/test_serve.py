@@ -78,7 +78,8 @@ def start(source: Path, *flags: str) -> tuple[subprocess.Popen[str], Server]:
 
 
 def end(process: subprocess.Popen[str]) -> int:
-    process.send_signal(signal.SIGTERM)
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
     code = process.wait(30)
     assert process.stdout is not None
     process.stdout.close()
@@ -351,6 +352,9 @@ def test_a_key_is_asked_for_and_a_stop_cuts_streams_short(checkpoint: Path) -> N
         assert client.models.list().data[0].id == "mine"
         stream = client.completions.create(model="mine", prompt="x", max_tokens=4000, stream=True, extra_body=ENDLESS)
         next(iter(stream))
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(openai.APIError, match="stopping"):
+            list(stream)
     finally:
         assert end(process) == 0
 

@@ -35,6 +35,15 @@ def test_the_nucleus_is_the_fewest_tokens_that_make_up_its_share(share: float, k
     assert (draws(500, top_p=share)[kept:] == 0).all()
 
 
+def test_the_nucleus_of_a_large_vocabulary_is_the_same() -> None:
+    random = np.random.default_rng(3)
+    for weights in (random.random(5000), np.exp(4 * random.standard_normal(5000))):
+        for share in (0.1, 0.5, 0.9, 0.999):
+            order = np.argsort(-weights)
+            count = int(np.searchsorted(np.cumsum(weights[order]), share * weights.sum())) + 1
+            assert set(np.flatnonzero(nucleus(weights, share))) == set(order[:count])
+
+
 def test_a_seed_gives_the_same_draws_again() -> None:
     def some(seed: int) -> list[int]:
         sampler = Sampler(Sampling(seed=seed))
