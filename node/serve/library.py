@@ -132,9 +132,8 @@ class LibraryScorer:
         lengths = torch.tensor(group.lengths, device=device)[:, None]
         settings: dict[str, Any] = {}
         if self._is_batched:
-            group.cache = (
-                group.cache or extra.transformers().DynamicCache()
-            )  # of whole sequences, whatever the model's own
+            if group.cache is None:  # of whole sequences, whatever the model's own would keep
+                group.cache = extra.transformers().DynamicCache()
             places = torch.arange(group.width + count, device=device)
             settings["attention_mask"] = (places >= group.width - lengths).long()
             settings["position_ids"] = lengths + places[:count]
@@ -152,10 +151,9 @@ class LibraryScorer:
 
     def _together(self, slots: tuple[int, ...]) -> Group:
         """The group of just these; made of those that they are in, if there is none."""
-        found = self._alone(slots[0])
-        if found.slots == slots:
-            return found
         olds = [self._alone(slot) for slot in slots]
+        if olds[0].slots == slots and all(old is olds[0] for old in olds):  # some may have left it, and begun anew
+            return olds[0]
         lengths = [old.length(slot) for old, slot in zip(olds, slots, strict=True)]
         held = [old.row(slot) if length else [] for old, slot, length in zip(olds, slots, lengths, strict=True)]
         made = Group(slots, lengths)

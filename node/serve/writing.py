@@ -27,10 +27,10 @@ def write(
         raise LocalError("the prompt is empty: give the model something to go on from")
     if strange := next((each for each in prompt if each >= served.scorer.vocab), None):
         raise LocalError(f"the prompt has the token {strange}, and the model knows those below {served.scorer.vocab}")
-    most = limit - len(prompt) if most is None else most
-    if len(prompt) >= limit or len(prompt) + most > limit:
+    most = max(1, limit - len(prompt)) if most is None else most
+    if len(prompt) + most > limit:
         raise LocalError(
-            f"the prompt has {len(prompt):,} tokens, and the model's context is {limit:,}, with what it writes"
+            f"{len(prompt):,} tokens of the prompt and {most:,} to write are more than the model's context, {limit:,}"
         )
     batch = Batch(served.scorer, served.codec)
     batch.join(Job(prompt, most, sampling, stops), Terminal())
