@@ -159,10 +159,15 @@ class RMSNorm(nn.Module):
 
 
 def rotations(length: int, head_size: int, theta: float, device: torch.device) -> Rope:
-    """Cosines and sines (T, H) of the angles by which each position turns a head's pairs of coordinates."""
-    frequency = theta ** -(torch.arange(0, head_size, 2, device=device).float() / head_size)  # (H / 2)
-    angle = torch.arange(length, device=device).float()[:, None] * frequency  # (T, H / 2)
-    angle = torch.cat((angle, angle), dim=-1)  # (T, H)
+    """Those of the positions from 0 on, (T, H)."""
+    return rotations_at(torch.arange(length, device=device), head_size, theta)
+
+
+def rotations_at(positions: Tensor, head_size: int, theta: float) -> Rope:
+    """Cosines and sines (..., H) of the angles by which positions (...) turn a head's pairs of coordinates."""
+    frequency = theta ** -(torch.arange(0, head_size, 2, device=positions.device).float() / head_size)  # (H / 2)
+    angle = positions.float()[..., None] * frequency  # (..., H / 2)
+    angle = torch.cat((angle, angle), dim=-1)  # (..., H)
     return angle.cos(), angle.sin()
 
 

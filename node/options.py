@@ -101,7 +101,7 @@ class NodeSettings:
                 "/ip4/192.0.2.7/tcp/4101/p2p/12D3Koo..., and `shoal status` on that peer prints it",
             )
         _require(1 <= self.threads <= 1024, f"--threads {self.threads} makes no sense: use 1 to 1024")
-        _check_device(self.device)
+        check_device(self.device)
         _require(
             0 <= self.trainer.micro_batch <= MAX_MICRO_BATCH,
             f"--micro-batch {self.trainer.micro_batch}: give a number of sequences, at most {MAX_MICRO_BATCH}, or 0 "
@@ -160,7 +160,7 @@ class UpOptions:
         self._check_faults()
         _check_checkpoints(self.checkpoint_every, CHECKPOINT_KEEP)
         for device in self.devices:
-            _check_device(device)
+            check_device(device)
         for path in self.data:
             _require(path.exists(), f"--data {path} does not exist")
         for folder in self.weights:
@@ -189,7 +189,7 @@ class UpOptions:
             )
 
 
-def _check_device(device: str) -> None:
+def check_device(device: str) -> None:
     _require(
         re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", device) is not None,
         f"--device {device} is no device: use auto, cpu, mps, cuda, or cuda:1 for the second GPU",

@@ -56,6 +56,7 @@ TRAINING = (
     *("device", "evaluate", "generate", "tokens", "stream"),
     *(f"trainer/{name}" for name in ("layers", "memory", "optimizers", "peak", "stepper")),
     *("up/job", "checkpoint/write", "checkpoint/read"),
+    *(f"serve/{name}" for name in ("decoder", "local", "library", "source", "folder")),
     *("outer", "replica_state", "exchange", "state", "state_file"),  # what a daemon loads with its first run
 )
 TORCH_ALLOWED = (

@@ -61,7 +61,7 @@ class Doorkeeper:
         shown = request.headers.get("Authorization")
         if shown is not None and _same(shown, b"Bearer " + self._token):
             return None
-        if not _host_allowed(request.headers.get("Host", ""), self._host):
+        if not host_allowed(request.headers.get("Host", ""), self._host):
             return failure(403, "the Host header is a foreign name; call the API by its address")
         if is_public(request.path):
             return None
@@ -130,7 +130,7 @@ def _from_our_page(request: web.Request) -> bool:
     return origin == f"http://{request.headers.get('Host', '')}" and site in ("same-origin", "none")
 
 
-def _host_allowed(header: str, host: str) -> bool:
+def host_allowed(header: str, host: str) -> bool:
     """Addresses cannot be rebound, names can: only `localhost` and the name that we listen on are ours."""
     name = header.rpartition(":")[0] if header.rpartition(":")[2].isdigit() else header
     name = name.removeprefix("[").removesuffix("]").lower()

@@ -1,0 +1,8 @@
+"""Inference: a trained model behind OpenAI's HTTP API, or writing to a terminal. See docs/inference.md.
+
+source -> Served: a scorer, its text codec, a name      source, folder, text, chat
+scorer: next-token log-probabilities of many sequences  scorer (the interface), decoder, local, library
+batch:  whose turn it is, token by token                sampling, stops, sequence, batch; no clock, no thread
+engine: a thread around a batch, asyncio in front       engine
+HTTP:   OpenAI's shapes                                 requests, shapes, routes, app
+"""

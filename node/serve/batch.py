@@ -1,0 +1,167 @@
+"""Continuous batching: which sequence is in which slot, and whose turn it is. It has no clock and no thread.
+
+Rules:
+- A step is one call of the scorer. All that are writing get a token in it, and at most `chunk` tokens of prompts are
+  read, so that a long prompt delays nobody's next token by more than that.
+- Prompts take turns for the chunk, so a short one never waits for all of a long one.
+- Sequences join and leave between steps. Whose reader is gone is out before the next; whose reader has not made room
+  is passed over, and keeps its slot, until it has.
+- A call that fails ends the sequences that were in it, and no others.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
+
+from shoal.node.serve.scorer import LogProbs, Piece, Scorer
+from shoal.node.serve.sequence import Composer, Delta, Job
+from shoal.node.serve.text import Codec
+from shoal.protocol.errors import LocalError, ShoalError
+
+CHUNK = 128  # tokens of prompts in a step
+
+log = logging.getLogger("shoal.serve")
+
+
+class Reader(Protocol):
+    """To whom a sequence's text goes."""
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nobody wants any more of it."""
+        ...
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another delta may come."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Told:
+    """What a step has made for a reader: more text, or the error that has ended it."""
+
+    reader: Reader
+    what: Delta | ShoalError
+
+
+@dataclass(slots=True, eq=False)
+class Writing:
+    """A sequence in a slot."""
+
+    reader: Reader
+    composer: Composer
+    unread: tuple[int, ...]  # the rest of the prompt; once that is read, the token that was drawn last
+    is_prompt: bool = True
+
+
+class Batch:
+    """Sequences in the slots of `scorer`."""
+
+    def __init__(self, scorer: Scorer, codec: Codec, chunk: int = CHUNK) -> None:
+        self._scorer, self._codec, self._chunk = scorer, codec, chunk
+        self._free = list(range(scorer.slots))  # a heap: low slots first, so that those in use lie together
+        self._writing: dict[int, Writing] = {}
+        self._prompts: deque[int] = deque()  # slots whose prompts are read, whose turn is next first
+
+    @property
+    def free(self) -> int:
+        """How many slots are empty."""
+        return len(self._free)
+
+    @property
+    def busy(self) -> int:
+        """How many are not."""
+        return len(self._writing)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        return any(each.reader.is_gone or each.reader.has_room for each in self._writing.values())
+
+    def join(self, job: Job, reader: Reader) -> None:
+        """Put a sequence into a slot; there must be a free one."""
+        slot = heapq.heappop(self._free)
+        self._writing[slot] = Writing(reader, Composer(job, self._codec), job.prompt)
+        self._prompts.append(slot)
+
+    def step(self) -> list[Told]:
+        """One token for each that is writing, and a chunk of prompts."""
+        for slot in [slot for slot, each in self._writing.items() if each.reader.is_gone]:
+            self._leave(slot)
+        pieces = [*self._next_tokens(), *self._next_prompts()]
+        if not pieces:
+            return []
+        try:
+            scores = self._scorer.extend(pieces)
+        except Exception as error:  # of the model's own code, out of memory: these requests are lost, the server is not
+            return self._failed(pieces, _in_words(error))
+        return [told for piece, row in zip(pieces, scores, strict=True) if (told := self._scored(piece, row))]
+
+    def abandon(self, error: ShoalError) -> list[Told]:
+        """End all of them."""
+        told = [Told(each.reader, error) for each in self._writing.values()]
+        for slot in list(self._writing):
+            self._leave(slot)
+        return told
+
+    def _next_tokens(self) -> list[Piece]:
+        rows = sorted(self._writing.items())
+        return [Piece(slot, each.unread) for slot, each in rows if not each.is_prompt and each.reader.has_room]
+
+    def _next_prompts(self) -> list[Piece]:
+        """A chunk's worth of prompts: of the first in turn as much as fits, then of the next."""
+        pieces: list[Piece] = []
+        left = self._chunk
+        for _ in range(len(self._prompts)):
+            if not left:
+                break
+            slot = self._prompts[0]
+            self._prompts.rotate(-1)
+            if self._writing[slot].reader.has_room:
+                pieces.append(Piece(slot, self._writing[slot].unread[:left]))
+                left -= len(pieces[-1].tokens)
+        return pieces
+
+    def _scored(self, piece: Piece, row: LogProbs) -> Told | None:
+        """What follows from the scores after a piece."""
+        writing = self._writing[piece.slot]
+        if writing.is_prompt:
+            writing.unread = writing.unread[len(piece.tokens) :]
+            if writing.unread:
+                return None
+            writing.is_prompt = False
+            self._prompts.remove(piece.slot)
+        try:
+            token, delta = writing.composer.next(row)
+        except Exception as error:  # of a tokenizer's code, or of a model that has diverged: the others go on
+            self._leave(piece.slot)
+            return Told(writing.reader, _in_words(error))
+        writing.unread = (token,)
+        if delta.finish is not None:
+            self._leave(piece.slot)
+        return Told(writing.reader, delta)
+
+    def _failed(self, pieces: list[Piece], error: ShoalError) -> list[Told]:
+        told = [Told(self._writing[piece.slot].reader, error) for piece in pieces]
+        for piece in pieces:
+            self._leave(piece.slot)
+        return told
+
+    def _leave(self, slot: int) -> None:
+        if self._writing.pop(slot).is_prompt:
+            self._prompts.remove(slot)
+        self._scorer.end(slot)
+        heapq.heappush(self._free, slot)
+
+
+def _in_words(error: Exception) -> ShoalError:
+    """The error itself if it was raised on purpose; else it is a bug, in the log."""
+    if isinstance(error, ShoalError):
+        return error
+    log.error("the model failed", exc_info=error)
+    return LocalError(f"the model failed: {type(error).__name__}; the log of the server has the details")

@@ -1,0 +1,175 @@
+"""A folder that transformers opens: config.json, safetensors, perhaps a tokenizer with a template for conversations.
+
+What `shoal ckpt export` writes of our own decoder is opened as that, without the library. Of any other only configs and
+numbers are taken: no code that a folder holds or names is ever run, and nothing is asked of the hub.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from shoal.node.checkpoint.about import MODEL
+from shoal.node.device import choose_device
+from shoal.node.layout import Layout
+from shoal.node.model import skeleton
+from shoal.node.model_spec import ModelSpec
+from shoal.node.models import extra
+from shoal.node.models.hf import quietly
+from shoal.node.models.llama import config
+from shoal.node.serve.chat import ChatFormat, PlainChat, TemplateChat
+from shoal.node.serve.library import library_scorer
+from shoal.node.serve.local import LlamaScorer
+from shoal.node.serve.scorer import Scorer
+from shoal.node.serve.served import BYTE_TOKENS, Choices, Served
+from shoal.node.serve.text import BYTES, Bytes, Codec, Tokenized, read_tokenizer
+from shoal.node.tokens import TOKENIZER_FILE
+from shoal.protocol.errors import LocalError
+
+CONFIG, GENERATION = "config.json", "generation_config.json"
+TOKENIZER_CONFIG, TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
+MAX_TABLE = 16 << 20
+LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+USUAL = 2048  # tokens, where a config does not say how many its model sees
+
+
+def open_folder(path: Path, choices: Choices) -> Served:
+    """The model in it; LocalError if it is damaged, has no language head, or names tokens that are not there."""
+    table = _table(path / CONFIG)
+    saved = max((int(each.stat().st_mtime) for each in path.glob("*.safetensors")), default=0)
+    version = f"{saved:x}"
+    spec = own(table)
+    scorer = _decoder(path, spec, choices, version) if spec else _library(path, table, choices, version)
+    codec = _codec(path, table, scorer.vocab, choices.tokenizer)
+    return Served(
+        name=path.resolve().name,
+        scorer=scorer,
+        codec=codec,
+        chat=_chat(path, codec),
+        created=saved,
+        sentence=f"{table.get('model_type')} model in {path}",
+    )
+
+
+def own(table: Mapping[str, Any]) -> ModelSpec | None:
+    """The decoder of node/model.py that a config.json describes; None if it describes anything else."""
+    try:
+        spec = ModelSpec(
+            vocab=table["vocab_size"],
+            dim=table["hidden_size"],
+            layers=table["num_hidden_layers"],
+            heads=table["num_attention_heads"],
+            kv_heads=table["num_key_value_heads"],
+            hidden=table["intermediate_size"],
+            context=table["max_position_embeddings"],
+            rope_theta=table["rope_theta"],
+            tied=table["tie_word_embeddings"],
+        )
+    except (KeyError, ValidationError):
+        return None
+    return spec if dict(table) == config(spec) else None
+
+
+def _decoder(path: Path, spec: ModelSpec, choices: Choices, version: str) -> Scorer:
+    model = skeleton(spec).to_empty(device="cpu")
+    layout = Layout.of(model)
+    try:
+        layout.load(layout.pack(load_file(path / MODEL)), model)
+    except (OSError, SafetensorError) as error:
+        raise LocalError(f"{path / MODEL} cannot be read: {error}") from error
+    except LocalError as error:
+        raise LocalError(f"{path / MODEL} does not fit {path / CONFIG}: {error}") from error
+    model = model.to(choose_device(choices.device))
+    return LlamaScorer(model, vocab=spec.vocab, limit=spec.context, slots=choices.slots, version=version)
+
+
+def _library(path: Path, table: dict[str, Any], choices: Choices, version: str) -> Scorer:
+    transformers = extra.transformers()
+    kind = table.get("model_type")
+    settings = {key: each for key, each in table.items() if key not in ("model_type", "auto_map")}  # no code is named
+    if not any(path.glob("*.safetensors")):
+        raise LocalError(f"{path} has no safetensors, and other files of weights are not read: they may hold code")
+    if not isinstance(kind, str):
+        raise LocalError(f"{path / CONFIG} names no model_type")
+    with quietly():
+        try:
+            found = transformers.AutoConfig.for_model(kind, **settings)
+            if type(found) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
+                raise LocalError(f"models of type {kind} have no language head: no text can come of {path}")
+            network, about = transformers.AutoModelForCausalLM.from_pretrained(
+                path,
+                config=found,
+                dtype=torch.float32,
+                local_files_only=True,
+                use_safetensors=True,
+                output_loading_info=True,
+            )
+        except LocalError:
+            raise
+        except Exception as error:  # whatever a library makes of a file, in a sentence
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            raise LocalError(f"transformers {transformers.__version__} cannot open {path}: {reason}") from error
+    lacking = [*about["missing_keys"], *(str(each[0]) for each in about["mismatched_keys"])]
+    if lacking:
+        raise LocalError(f"{path} lacks the model's {sorted(lacking)[0]}: it has another head, or is damaged")
+    network.eval().requires_grad_(False).to(choose_device(choices.device))
+    text = found.get_text_config()
+    limit = next((each for key in LONGEST if isinstance(each := getattr(text, key, None), int) and each > 0), USUAL)
+    return library_scorer(network, limit=limit, slots=choices.slots, version=version)
+
+
+def _codec(path: Path, table: Mapping[str, Any], vocab: int, chosen: str) -> Codec:
+    file = Path(chosen) if chosen and chosen != BYTE_TOKENS else path / TOKENIZER_FILE
+    if chosen == BYTE_TOKENS or (not file.exists() and vocab <= BYTES):
+        return Bytes()
+    if not file.exists():
+        raise LocalError(
+            f"{file} does not exist, and the model has {vocab:,} tokens: name a tokenizer.json with --tokenizer, or "
+            f"say --tokenizer {BYTE_TOKENS}"
+        )
+    codec = Tokenized(read_tokenizer(file), _ends(path, table), special=True, what=str(file))
+    if codec.size > vocab:
+        raise LocalError(f"{file} has {codec.size:,} tokens, and the model {vocab:,}")
+    return codec
+
+
+def _ends(path: Path, table: Mapping[str, Any]) -> frozenset[int]:
+    """The tokens that end a text."""
+    about = _table(path / GENERATION) if (path / GENERATION).exists() else {}
+    found = about.get("eos_token_id", table.get("eos_token_id"))
+    several = found if isinstance(found, list) else [found]
+    return frozenset(each for each in several if isinstance(each, int))
+
+
+def _chat(path: Path, codec: Codec) -> ChatFormat:
+    """The folder's template; the plain format where there is none."""
+    about = _table(path / TOKENIZER_CONFIG) if (path / TOKENIZER_CONFIG).exists() else {}
+    template = about.get("chat_template")
+    if (path / TEMPLATE).exists():
+        template = read_tokenizer(path / TEMPLATE).decode("utf-8", "replace")
+    if not isinstance(template, str) or not isinstance(codec, Tokenized):
+        return PlainChat()
+    named = {key: about.get(key) for key in ("bos_token", "eos_token", "unk_token", "pad_token")}
+    texts = {key: each.get("content") if isinstance(each, dict) else each for key, each in named.items()}
+    return TemplateChat(codec.tokens, template, {key: each for key, each in texts.items() if isinstance(each, str)})
+
+
+def _table(path: Path) -> dict[str, Any]:
+    """A file of settings; LocalError if it is none."""
+    try:
+        with path.open("rb") as file:
+            table = json.loads(file.read(MAX_TABLE))
+    except OSError as error:
+        raise LocalError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise LocalError(f"{path} is not JSON: {error}") from error
+    if not isinstance(table, dict):
+        raise LocalError(f"{path} is no table of settings")
+    return table

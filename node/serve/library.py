@@ -1,0 +1,177 @@
+"""Models of transformers as scorers, with the library's own cache as far as it is right for them.
+
+Sequences of unequal length are one batch if their caches are padded on the left, and masked. The library's causal
+models are made for that, but not all keep it: some count positions otherwise, or have caches that cannot be padded
+(sliding windows, state-space models). What a model does is found out when it is opened, by asking it: it is served in
+the first of these ways whose scores are those of the whole sequences.
+
+    batched     one call for all that get one token
+    one by one  a call for each sequence, with a cache of its own
+    anew        without a cache
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from shoal.node.models import extra
+from shoal.node.models.hf import quietly
+from shoal.node.serve.local import PlainScorer, in_groups
+from shoal.node.serve.scorer import LogProbs, Piece, Scorer
+
+TOLERANCE = 1e-3  # of log-probabilities; what is right differs by the rounding of sums
+PROBE = (  # calls: slot and tokens of each piece. Prompts of unequal length, some in parts; slots that leave and return
+    *(((0, (5, 1, 4, 1, 3, 2, 6)), (1, (2, 6))), ((0, (1, 2, 3)), (1, (4,))), ((2, (3,)),)),
+    *(((0, (7,)), (1, (1,)), (2, (4,))), ((0, (2,)), (2, (2,))), ((0, (5,)), (1, (3,)), (2, (1,)))),
+)
+BY_LENGTH = ("dynamic", "longrope")  # rotary positions that depend on the longest sequence of a batch
+
+log = logging.getLogger("shoal.serve")
+
+
+def library_scorer(network: Any, *, limit: int, slots: int, version: str) -> Scorer:
+    """A scorer of a causal model of the library, which is in evaluation and on its device."""
+    network.requires_grad_(False).eval()
+    text = network.config.get_text_config()
+    vocab: int = text.vocab_size
+
+    def logits(tokens: Tensor) -> Tensor:
+        out: Tensor = network(input_ids=tokens, use_cache=False).logits
+        return out
+
+    plain = PlainScorer(logits, network.device, vocab=vocab, limit=limit, slots=slots, version=version)
+    rope = str(getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None))
+    alone = any(kind in rope for kind in BY_LENGTH)
+    for is_batched in (False,) if alone else (True, False):
+        scorer = LibraryScorer(network, is_batched, vocab=vocab, limit=limit, slots=slots, version=version)
+        if is_right(scorer, plain):
+            return scorer
+        way = "in batches" if is_batched else "with a cache"
+        log.warning(
+            "models of type %s cannot be served %s: each token will take longer", network.config.model_type, way
+        )
+    return plain
+
+
+def is_right(scorer: Scorer, plain: Scorer) -> bool:
+    """Whether it scores as `plain` does. Both are empty afterwards."""
+    wanted = 1 + max(slot for call in PROBE for slot, _ in call)
+    try:
+        for call in PROBE:
+            pieces = [Piece(slot, tokens) for slot, tokens in call if slot < scorer.slots]
+            if not pieces:
+                continue
+            if abs(scorer.extend(pieces) - plain.extend(pieces)).max() > TOLERANCE:
+                return False
+    except Exception as error:  # whatever a model makes of what it is not made for
+        log.debug("a model was asked in a way that it does not know", exc_info=error)
+        return False
+    finally:
+        for each in (scorer, plain):
+            for slot in range(min(wanted, scorer.slots)):
+                each.end(slot)
+    return True
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """Sequences whose keys and values lie in one cache, padded on the left to the longest."""
+
+    slots: tuple[int, ...]
+    lengths: list[int]
+    cache: Any = None  # the library's; None: empty
+
+    @property
+    def width(self) -> int:
+        """Places in the cache, with those of the padding."""
+        return max(self.lengths)
+
+    def row(self, slot: int) -> list[tuple[Tensor, Tensor]]:
+        """One sequence's keys and values by layers, (1, K, T, H), without padding."""
+        number = self.slots.index(slot)
+        start = self.width - self.lengths[number]
+        layers = [(each.keys, each.values) for each in self.cache.layers]
+        return [(k[number : number + 1, :, start:], v[number : number + 1, :, start:]) for k, v in layers]
+
+    def length(self, slot: int) -> int:
+        """Tokens of one sequence."""
+        return self.lengths[self.slots.index(slot)]
+
+
+class LibraryScorer:
+    """See Scorer."""
+
+    def __init__(self, network: Any, is_batched: bool, *, vocab: int, limit: int, slots: int, version: str) -> None:
+        self.vocab, self.limit, self.slots, self.version = vocab, limit, slots, version
+        self._network, self._is_batched = network, is_batched
+        self._groups: dict[int, Group] = {}  # by slot
+
+    def extend(self, pieces: Sequence[Piece]) -> LogProbs:
+        """See Scorer."""
+        return in_groups(pieces, self._call)
+
+    def end(self, slot: int) -> None:
+        """See Scorer."""
+        self._groups.pop(slot, None)
+
+    def _call(self, pieces: Sequence[Piece]) -> Tensor:
+        """Logits (B, V) of pieces of one length."""
+        if not self._is_batched:
+            return torch.cat([self._score([piece], self._alone(piece.slot)) for piece in pieces])
+        return self._score(pieces, self._together(tuple(piece.slot for piece in pieces)))
+
+    def _score(self, pieces: Sequence[Piece], group: Group) -> Tensor:
+        device, count = self._network.device, len(pieces[0].tokens)
+        lengths = torch.tensor(group.lengths, device=device)[:, None]
+        settings: dict[str, Any] = {}
+        if self._is_batched:
+            if group.cache is None:  # of whole sequences, whatever the model's own would keep
+                group.cache = extra.transformers().DynamicCache()
+            places = torch.arange(group.width + count, device=device)
+            settings["attention_mask"] = (places >= group.width - lengths).long()
+            settings["position_ids"] = lengths + places[:count]
+        tokens = torch.tensor([piece.tokens for piece in pieces], device=device)
+        with quietly():
+            out = self._network(input_ids=tokens, past_key_values=group.cache, use_cache=True, **settings)
+        group.cache, group.lengths = out.past_key_values, [each + count for each in group.lengths]
+        for slot in group.slots:
+            self._groups[slot] = group
+        logits: Tensor = out.logits[:, -1]
+        return logits
+
+    def _alone(self, slot: int) -> Group:
+        return self._groups.get(slot) or Group((slot,), [0])
+
+    def _together(self, slots: tuple[int, ...]) -> Group:
+        """The group of just these; made of those that they are in, if there is none."""
+        olds = [self._alone(slot) for slot in slots]
+        if olds[0].slots == slots and all(old is olds[0] for old in olds):  # some may have left it, and begun anew
+            return olds[0]
+        lengths = [old.length(slot) for old, slot in zip(olds, slots, strict=True)]
+        held = [old.row(slot) if length else [] for old, slot, length in zip(olds, slots, lengths, strict=True)]
+        made = Group(slots, lengths)
+        if made.width:
+            made.cache = _padded(held, made.width)
+        return made
+
+
+def _padded(rows: Sequence[list[tuple[Tensor, Tensor]]], width: int) -> Any:
+    """The library's cache of several sequences' keys and values by layers."""
+    cache = extra.transformers().DynamicCache()
+    layers = next(len(row) for row in rows if row)
+    for layer in range(layers):
+        like = next(row[layer] for row in rows if row)
+        parts = [row[layer] if row else tuple(each[:, :, :0] for each in like) for row in rows]
+        keys, values = (
+            torch.cat([F.pad(part[which], (0, 0, width - part[which].shape[2], 0)) for part in parts])
+            for which in (0, 1)
+        )
+        cache.update(keys, values, layer)
+    return cache

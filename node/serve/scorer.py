@@ -1,0 +1,64 @@
+"""The one interface that the engine sees of whatever gives probabilities: a model here, or several on other machines.
+
+A scorer holds sequences in numbered slots. A slot begins with the first piece that it is given, and is empty again
+after `end`.
+
+Rules for scorers:
+- Only the engine's thread calls, one call at a time; a call may block for as long as it takes.
+- A piece's answer is that of its whole sequence, whatever else is in the call, up to the rounding of sums.
+- What raises leaves no slot of that call usable: the engine ends them all, and goes on with the others. A ShoalError
+  says whose fault it was to whoever asked; anything else is a bug.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+LogProbs = np.ndarray[Any, np.dtype[np.float32]]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Tokens, at least one, that follow what a slot holds already."""
+
+    slot: int
+    tokens: tuple[int, ...]
+
+
+class Scorer(Protocol):
+    """Next-token log-probabilities for sequences in slots 0 to `slots` - 1."""
+
+    @property
+    def vocab(self) -> int:
+        """Tokens are 0 to `vocab` - 1."""
+        ...
+
+    @property
+    def limit(self) -> int:
+        """The context length: tokens that a slot holds at most."""
+        ...
+
+    @property
+    def slots(self) -> int:
+        """Sequences that it holds at once."""
+        ...
+
+    @property
+    def version(self) -> str:
+        """Which weights score new sequences, in letters and digits; another after they have changed."""
+        ...
+
+    def extend(self, pieces: Sequence[Piece]) -> LogProbs:
+        """Natural logarithms of probabilities, (pieces, vocab): of what follows each piece's last token.
+
+        The pieces are of distinct slots; none makes its slot longer than `limit`.
+        """
+        ...
+
+    def end(self, slot: int) -> None:
+        """Forget what the slot holds, if anything."""
+        ...

@@ -1,0 +1,204 @@
+"""From folders to models: what is there is served as it is, and what cannot be is said in a sentence."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from shoal.node.checkpoint.about import MODEL
+from shoal.node.checkpoint.export import export
+from shoal.node.cli import main
+from shoal.node.data_spec import DataSpec
+from shoal.node.home import Home
+from shoal.node.manifest import Manifest, ModelSpec
+from shoal.node.method_spec import MethodSpec
+from shoal.node.model_spec import HfSpec, LoraSpec
+from shoal.node.models.hf import quietly
+from shoal.node.models.naming import found
+from shoal.node.serve.library import LibraryScorer
+from shoal.node.serve.local import LlamaScorer
+from shoal.node.serve.sampling import Sampling
+from shoal.node.serve.scorer import Piece
+from shoal.node.serve.served import Choices, Served
+from shoal.node.serve.source import open_source
+from shoal.node.serve.text import Bytes, Tokenized
+from shoal.node.serve.writing import write as write_text
+from shoal.protocol.errors import LocalError
+from tests.hf_kit import TABLE, base_folder, needs
+from tests.unit.checkpoint_kit import ME, write
+from tests.unit.serve.kit import GREEDY
+
+RUN = Manifest(name="small", model=ModelSpec(dim=16, layers=1, heads=2, kv_heads=1, hidden=24, context=64))
+TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+
+
+def opened(path: Path, tokenizer: str = "") -> Served:
+    return open_source(path, Choices("cpu", slots=2, tokenizer=tokenizer, threads=1))
+
+
+def scores(served: Served) -> np.ndarray:
+    return served.scorer.extend([Piece(0, (5, 6, 7))])
+
+
+def tokenizer(folder: Path) -> Path:
+    """A tokenizer.json of four words."""
+    tokenizers: Any = needs("tokenizers")
+    words = {"<end>": 0, "one": 1, "two": 2, "sheep": 3}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<end>"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.save(str(folder / "tokenizer.json"))
+    return folder / "tokenizer.json"
+
+
+def test_a_checkpoint_and_its_export_are_the_same_model(tmp_path: Path) -> None:
+    path = write(tmp_path, 4, RUN)
+    export(path, tmp_path / "exported")
+    run, exported = opened(path), opened(tmp_path / "exported")
+    assert (run.name, exported.name) == ("small", "exported")
+    assert isinstance(exported.scorer, LlamaScorer), "our own decoder needs no library"
+    np.testing.assert_array_equal(scores(run), scores(exported))
+    assert (run.scorer.limit, run.scorer.vocab, exported.scorer.limit) == (64, 256, 64)
+    assert isinstance(exported.codec, Bytes)
+
+
+def test_the_library_opens_our_export_to_the_same_scores(tmp_path: Path) -> None:
+    needs("transformers")
+    export(write(tmp_path, 4, RUN), tmp_path / "exported")
+    ours = scores(opened(tmp_path / "exported"))
+    config = json.loads((tmp_path / "exported/config.json").read_text())
+    (tmp_path / "exported/config.json").write_text(json.dumps(config | {"transformers_version": "5"}))
+    theirs = opened(tmp_path / "exported")
+    assert isinstance(theirs.scorer, LibraryScorer)
+    np.testing.assert_allclose(scores(theirs), ours, atol=1e-4)
+
+
+def hf_run(lora: LoraSpec | None = None) -> Manifest:
+    model = HfSpec(name="hf", config=json.dumps(TABLE), context=16, lora=lora)
+    return Manifest(name="hf-run", model=model, method=MethodSpec(inner_steps=6, batch=4))
+
+
+def test_a_run_of_a_librarys_model_is_served(tmp_path: Path) -> None:
+    needs("transformers")
+    _, checkpoint = found(hf_run(), (), Home(tmp_path).create(), ME)
+    served = opened(checkpoint.path)
+    assert isinstance(served.scorer, LibraryScorer)
+    assert (served.name, served.scorer.limit) == ("hf-run", 16)
+    export(checkpoint.path, tmp_path / "exported")
+    np.testing.assert_allclose(scores(opened(tmp_path / "exported")), scores(served), atol=1e-5)
+
+
+def test_adapters_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    needs("peft")
+    lora = LoraSpec(rank=2, targets=("q_proj",), base="seed")
+    _, checkpoint = found(hf_run(lora), (), Home(tmp_path).create(), ME)
+    with pytest.raises(LocalError, match="merge_and_unload"):
+        opened(checkpoint.path)
+    export(checkpoint.path, tmp_path / "exported")
+    with pytest.raises(LocalError, match="holds adapters"):
+        opened(tmp_path / "exported")
+
+
+def test_a_runs_tokenizer_is_found_or_asked_for(tmp_path: Path) -> None:
+    data = DataSpec(name="files", tokenizer="tokenizer.json", end_of_text="<end>")
+    path = write(tmp_path, 4, RUN.model_copy(update={"data": data}))
+    with pytest.raises(LocalError, match="--tokenizer"):
+        opened(path)
+    served = opened(path, str(tokenizer(tmp_path)))
+    assert isinstance(served.codec, Tokenized)
+    assert served.codec.encode("two sheep") == [2, 3]
+    assert served.codec.ends == {0}
+    with pytest.raises(LocalError, match="are bytes"):
+        opened(write(tmp_path / "bytes", 4, RUN), str(tmp_path / "tokenizer.json"))
+
+
+def test_a_folder_with_a_tokenizer_and_a_template(tmp_path: Path) -> None:
+    folder = base_folder(tmp_path / "model")
+    tokenizer(folder)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE, "eos_token": "<end>"}))
+    served = opened(folder)
+    said = [{"role": "system", "content": "one"}, {"role": "user", "content": "two"}]
+    assert served.chat.prompt(said) == "<system>one<user>two<assistant>"
+    (folder / "chat_template.jinja").write_text("{{ raise_exception('roles must alternate') }}")
+    with pytest.raises(LocalError, match="roles must alternate"):
+        opened(folder).chat.prompt(said)
+    (folder / "chat_template.jinja").write_text("{{ ''.__class__.__mro__[1].__subclasses__() }}")
+    with pytest.raises(LocalError, match="refuses"):
+        opened(folder).chat.prompt(said)
+
+
+def with_config(folder: Path, **change: object) -> Path:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | change))
+    return folder
+
+
+def test_folders_that_are_none(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for path, words in ((tmp_path / "nowhere", "not a folder"), (tmp_path / "empty", "neither a checkpoint")):
+        with pytest.raises(LocalError, match=words):
+            opened(path)
+    write(tmp_path / "run/checkpoints", 4, RUN)
+    with pytest.raises(LocalError, match=r"holds 1 checkpoints: name one of them, such as .*round-00000004"):
+        opened(tmp_path / "run")
+
+
+def test_damaged_ones(tmp_path: Path) -> None:
+    path = write(tmp_path, 4, RUN)
+    export(path, tmp_path / "exported")
+    data = bytearray((path / MODEL).read_bytes())
+    data[-1] ^= 1
+    (path / MODEL).write_bytes(data)
+    with pytest.raises(LocalError, match="is damaged"):
+        opened(path)
+    (tmp_path / "exported" / MODEL).write_bytes(data[:-100])
+    with pytest.raises(LocalError, match="cannot be read"):
+        opened(tmp_path / "exported")
+    (tmp_path / "exported/config.json").write_text("{")
+    with pytest.raises(LocalError, match="not JSON"):
+        opened(tmp_path / "exported")
+
+
+def test_models_that_write_no_text(tmp_path: Path) -> None:
+    transformers = needs("transformers")
+    with quietly(), torch.random.fork_rng(devices=()):
+        sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+        config = transformers.ViTConfig(**sizes, image_size=32)
+        transformers.ViTModel(config).save_pretrained(tmp_path / "vit")
+    with pytest.raises(LocalError, match="no language head"):
+        opened(tmp_path / "vit")
+    folder = base_folder(tmp_path / "model")
+    with pytest.raises(LocalError, match="other head, or is damaged"):
+        opened(with_config(folder, tie_word_embeddings=False, num_hidden_layers=3))
+    with pytest.raises(LocalError, match="nonsense"):
+        opened(with_config(folder, model_type="nonsense", auto_map={"AutoConfig": "evil.Evil"}))
+
+
+def test_tokens_that_nobody_has_named(tmp_path: Path) -> None:
+    transformers = needs("transformers")
+    with quietly(), torch.random.fork_rng(devices=()):
+        config = transformers.AutoConfig.for_model(**TABLE | {"vocab_size": 300})
+        transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
+    with pytest.raises(LocalError, match="300 tokens: name a tokenizer"):
+        opened(tmp_path / "model")
+    assert isinstance(opened(tmp_path / "model", "bytes").codec, Bytes)
+
+
+def test_a_text_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    path = write(tmp_path, 4, RUN)
+    text = "".join(write_text(opened(path), "ab", most=20, sampling=GREEDY))
+    again = "".join(write_text(opened(path), "ab", most=None, sampling=GREEDY))
+    assert again.startswith(text)
+    for prompt, words in (("", "empty"), ("x" * 64, "more than the model's context, 64"), ("x" * 60, "64")):
+        with pytest.raises(LocalError, match=words):
+            list(write_text(opened(path), prompt, most=20, sampling=Sampling()))
+    monkeypatch.setattr(sys, "argv", ["shoal", "generate", str(path), "ab", "--max-tokens", "20", "--temperature", "0"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    assert capsys.readouterr().out == text + "\n"
