@@ -6,7 +6,8 @@ Four nodes, each behind a line of its own (docs/netlab.md), train one run after 
 second in its rounds over those of the same worker while nothing is exchanged, as the slowest member has it; the first
 rounds, in which nobody knows its line, do not count. `own_words` is what the workers say of it (`shoal status`).
 A step takes as long as on a device that needs no core of ours (kit/paced_worker.py), chosen so that DiLoCo's exchange
-takes a fifth of a round.
+takes a fifth of a round. A round that a member passed over, or passed without exchanging, counts with the steps that it
+made for it; `took_part` says in how many the member was that had the fewest.
 """
 
 from __future__ import annotations
@@ -34,8 +35,13 @@ LINE = Link(delay=0.025, rate=50e6)
 NODES = 4
 STEP = 0.15  # seconds
 H = 20  # inner steps between two exchanges of the same numbers
+CONTEXT = 128  # tokens of a step, in batches of one
 PATIENCE = 300.0  # seconds, of a busy machine
 WORKER = Path(__file__).parent / "kit" / "paced_worker.py"
+PACED = (  # a node's first words: its workers are ours
+    f"import os; os.environ['SHOAL_STEP'] = '{STEP}'; import shoal.node.run_settings as settings; "
+    f"settings.BUILT_IN = ('{sys.executable}', '{WORKER}')"
+)
 WARM, CYCLES = 3, 5  # times H steps: before it counts, and while it does
 OFF = "no exchange"
 METHODS: dict[str, dict[str, Any]] = {  # settings beside those that suit a method by themselves
@@ -54,6 +60,7 @@ MANIFEST = """
 name = "{label}"
 [model]
 layers = 2
+context = {context}
 [method]
 batch = 1
 {method}
@@ -68,6 +75,7 @@ class Result:
 
     method: str
     rounds: int
+    took_part: int  # in so many of them, by the member that did least
     steps_per_second: float  # of the slowest member
     utilisation: float
     own_words: float  # the least that a worker says
@@ -93,10 +101,7 @@ def start(lab: Lab, children: Children, folder: Path) -> list[LabNode]:
     """Nodes that know each other, with paced workers."""
     nodes = [LabNode(lab.internet.host(f"peer{n}", link=LINE), folder / f"{n}") for n in range(NODES)]
     for node in nodes:
-        node.before = (
-            f"import os; os.environ['SHOAL_STEP'] = '{STEP}'; import functools; import shoal.node.run_settings as it; "
-            f"it.WorkerSettings = functools.partial(it.WorkerSettings, program=('{sys.executable}', '{WORKER}'))"
-        )
+        node.before = PACED
         node.start(children, bootstrap=() if node is nodes[0] else (nodes[0].door,))
         until(node.status, "a node")
     return nodes
@@ -111,6 +116,8 @@ def speed_without(nodes: list[LabNode]) -> float:
     made = [step_of(node) - first for node, first in zip(nodes, before, strict=True)]
     speed = min(made) / (time.monotonic() - at)
     leave(nodes)
+    if speed * STEP > 1:
+        raise SystemExit(f"{speed:.1f} steps per second are more than one in {STEP} s: the workers are not paced")
     return speed
 
 
@@ -120,17 +127,18 @@ def measure(nodes: list[LabNode], name: str, alone: float) -> Result:
     per_cycle = {"ddp": H, "streaming-diloco": 3}.get(name, 1)  # rounds in H steps
     first, last = WARM * per_cycle, (WARM + CYCLES) * per_cycle
     until(lambda: all(row_of(node).get("round", 0) >= last for node in nodes), f"round {last} of {name}")
-    spans = [span_of(node, first, last) for node in nodes]
+    seen = [rounds_of(node) for node in nodes]
     own = [float(row_of(node)["utilisation"]) for node in nodes]
     leave(nodes)
-    speed = CYCLES * H / max(spans)
-    return Result(name, last - first, round(speed, 3), round(speed / alone, 3), round(min(own), 3))
+    speed = min(pace(rows, first, last) for rows in seen)
+    took_part = min(sum(row["took_part"] for row in between(rows, first, last)[1:]) for rows in seen)
+    return Result(name, last - first, took_part, round(speed, 3), round(speed / alone, 3), round(min(own), 3))
 
 
 def begin(nodes: list[LabNode], name: str) -> None:
     """A run of all nodes."""
     method = "\n".join(f"{key} = {json.dumps(value)}" for key, value in METHODS[name].items())
-    manifest = MANIFEST.format(label=name.replace(" ", "-"), method=method, members=len(nodes))
+    manifest = MANIFEST.format(label=name.replace(" ", "-"), context=CONTEXT, method=method, members=len(nodes))
     made = nodes[0].ask(lambda client: client.create_run(manifest, True))
     for node in nodes[1:]:
         node.ask(lambda client: client.join_run(made["link"], True))
@@ -148,11 +156,38 @@ def _leave(run: str, client: Client) -> None:
     client.leave_run(run)
 
 
-def span_of(node: LabNode, first: int, last: int) -> float:
-    """Seconds from one round's end to another's."""
-    rows: list[dict[str, Any]] = node.ask(lambda client: client.rounds(row_of(node)["run"])) or []
-    at = {int(row["round"]): float(row["applied_at"]) for row in rows}
-    return at[last] - at[first]
+def rounds_of(node: LabNode) -> list[dict[str, Any]]:
+    """What it has seen of its only run's rounds, oldest first."""
+    run, rows = str(row_of(node)["run"]), list[dict[str, Any]]()
+
+    def has_any() -> bool:
+        rows[:] = node.ask(lambda client: client.rounds(run)) or ()
+        return bool(rows)
+
+    until(has_any, "round")
+    return rows
+
+
+def pace(rows: list[dict[str, Any]], first: int, last: int) -> float:
+    """Steps per second between its contributions to the rounds `first` and `last`, or to the nearest ones in between.
+
+    A member has no row of a round that it passed over. What it trained for one is what it has a contribution of. That
+    is when its steps were made, whatever the exchange took: with a delay they go on meanwhile.
+    """
+    counted = between(rows, first, last)
+    if len(counted) < 2:
+        raise SystemExit(f"a member has seen fewer than two of the rounds {first} to {last}: it was not there")
+    steps = sum(int(row["tokens"]) for row in counted[1:]) / CONTEXT
+    return steps / (_ready(counted[-1]) - _ready(counted[0]))
+
+
+def _ready(row: dict[str, Any]) -> float:
+    return float(row["applied_at"]) - float(row["seconds"])
+
+
+def between(rows: list[dict[str, Any]], first: int, last: int) -> list[dict[str, Any]]:
+    """Those of the rounds `first` to `last`."""
+    return [row for row in rows if first <= int(row["round"]) <= last]
 
 
 def row_of(node: LabNode) -> dict[str, Any]:
@@ -176,7 +211,8 @@ def until(condition: Callable[[], object], what: str) -> None:
 def _words(result: Result) -> str:
     return (
         f"{result.method:18} {result.utilisation:6.1%} of its time, {result.steps_per_second:.3f} steps per second in "
-        f"{result.rounds} rounds; in its own words {result.own_words:.1%}"
+        f"{result.rounds} rounds, each member in {result.took_part} or more of them; in its own words "
+        f"{result.own_words:.1%}"
     )
 
 

@@ -50,9 +50,9 @@ while not run.is_over:
         loss = F.cross_entropy(model(batch), wanted)
         optimizer.zero_grad()
         loss.backward()
+        run.report(loss)
         optimizer.step()
         scheduler.step()
-        run.report(loss)
         if run.is_over:
             break
     print(f"round {run.progress.round}, step {run.progress.step}: loss {loss.item():.3f}", flush=True)

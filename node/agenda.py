@@ -9,6 +9,9 @@ and with a delay as long as a round
 
     round r:  take the answer of round r - 2, make all steps | wait for round r - 1 | contribute
 
+After the run's last round is committed, a worker whose weights are its own beside the agreed ones shows them once, as
+the next round would begin with them.
+
 So a contribution is made only where its round can begin at once, and at most one round is open at a time. A round that
 was committed without us is passed over: the next stint takes what it has made, and begins with the round after it.
 """
@@ -32,14 +35,15 @@ class Stint:
     hand_in: bool
     landings: tuple[int, ...]
     is_fresh: bool = False  # begin with the committed state
+    shows: bool = False  # the weights that came of it
 
 
 class Agenda:
     """One worker's. Each command returns what to do now, if there is something new."""
 
-    def __init__(self, timetable: Timetable, last: int | None) -> None:
-        """`last` is the run's last round, if it has one."""
-        self._timetable, self._last = timetable, last
+    def __init__(self, timetable: Timetable, last: int | None, shows: bool = False) -> None:
+        """`last` is the run's last round, if it has one; `shows`: what came of it is worth looking at."""
+        self._timetable, self._last, self._shows = timetable, last, shows
         self._base = 0  # the newest round that is committed here
         self._round = 1  # the one that is trained
         self._is_late = False  # in its second stint, or about to be
@@ -66,7 +70,7 @@ class Agenda:
         assert stint is not None
         self._is_fresh = False
         self.landed = max((self.landed, *stint.landings))
-        if stint.hand_in:
+        if stint.hand_in or stint.shows:
             self._round, self._is_late = stint.round + 1, False
         else:
             self._is_late = True
@@ -79,7 +83,7 @@ class Agenda:
     def _next(self) -> Stint | None:
         round, delay = self._round, self._timetable.delay
         if self._last is not None and round > self._last:
-            return None
+            return self._show(round) if self._shows and round == self._last + 1 else None
         steps, early = self._timetable.steps(round), bool(delay) and not self._is_late
         if not early and self._base < round - 1:
             return None
@@ -87,7 +91,17 @@ class Agenda:
             first, length, due = 0, delay, round - 2
         else:
             first, length, due = delay, steps - delay, round - 1 if delay < steps else self.landed
-        newest = min(due, self._base)
-        landings = tuple(range(max(self.landed, newest - MOST_LANDINGS) + 1, newest + 1))
-        self.running = Stint(round, first, length, not early, landings, self._is_fresh)
+        self.running = Stint(round, first, length, not early, self._landings(due), self._is_fresh)
         return self.running
+
+    def _show(self, round: int) -> Stint | None:
+        """What `round` would begin with; not before its predecessor is over, as a contribution lies there till then."""
+        if self._base < round - 1:
+            return None
+        due = round - 2 if self._timetable.delay else round - 1
+        self.running = Stint(round, 0, 0, False, self._landings(due), self._is_fresh, shows=True)
+        return self.running
+
+    def _landings(self, due: int) -> tuple[int, ...]:
+        newest = min(due, self._base)
+        return tuple(range(max(self.landed, newest - MOST_LANDINGS) + 1, newest + 1))

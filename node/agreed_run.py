@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from pathlib import Path
 
 from shoal.node.checkpoint.lineage import check_fits
 from shoal.node.checkpoint.read import Checkpoint
@@ -12,6 +13,7 @@ from shoal.node.disk import Disk
 from shoal.node.lanes import lane_after
 from shoal.node.logs import warn
 from shoal.node.manifest import Manifest
+from shoal.node.methods.method import has_own_weights
 from shoal.node.outer import OuterState, StateStore
 from shoal.node.outgrown import unless_outgrown
 from shoal.node.reach import own_standing
@@ -22,7 +24,9 @@ from shoal.node.run_settings import RunSettings
 from shoal.node.saving import Saving
 from shoal.node.shm import FloatArray
 from shoal.node.state import Snapshot
+from shoal.node.state_file import save_weights
 from shoal.protocol.effects import Event
+from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import PeerId, short
 from shoal.protocol.member import Member
 from shoal.protocol.milestones import Aborted, Begun, Committed
@@ -133,6 +137,17 @@ class AgreedRun(Run):
         offer = Offer(min(tokens, self.manifest.rounds.max_weight), *self._network.bandwidth.claim(), reached)
         contribution = self.outer.encoder(vector, round) if vector is not None else None
         self.driver.command(lambda now: self.member.submit(now, offer, contribution))
+
+    async def save(self, path: Path, own: bool = False) -> Snapshot:
+        """See Run; the worker's own are weights alone, of after the last round."""
+        if not own:
+            return await super().save(path)
+        if self.training is None or not has_own_weights(self.outer.method):
+            raise LocalError("here no worker has weights that differ from the state that all agree on")
+        if not self.is_finished:
+            raise LocalError("a worker shows its own weights when the run's last round is over; it is not")
+        weights, state = await self.training.weights(), self.outer.committed.current
+        return await asyncio.to_thread(save_weights, state.shape, weights, state.round, path)
 
     async def _end(self, for_good: bool) -> None:
         await self.saving.end(self.member, self.training, for_good)

@@ -19,6 +19,7 @@ from shoal.node.corpus import load_corpus
 from shoal.node.evaluate import validation_loss
 from shoal.node.inner import InnerTrainer
 from shoal.node.manifest import Manifest
+from shoal.node.trainer.options import TrainerOptions
 
 GRID = (0.35, 0.7, 1.4)  # times the manifest's inner learning rate; what averaging allows a swarm is higher
 
@@ -49,12 +50,12 @@ def trainings(manifest: Manifest, members: int, rounds: int, data: Sequence[Path
     return [Training(fixed, lanes, rate, tuple(data)) for lanes in (joined, alone) for rate in rates]
 
 
-def run(training: Training) -> Result:
+def run(training: Training, options: TrainerOptions | None = None) -> Result:
     """How one training goes."""
     manifest = training.manifest
     method = manifest.method.model_copy(update={"inner_lr": training.inner_lr})
     corpus = load_corpus(manifest.data, training.data)
-    trainer = InnerTrainer(manifest.model_copy(update={"method": method}), corpus)
+    trainer = InnerTrainer(manifest.model_copy(update={"method": method}), corpus, options=options)
     assert manifest.rounds.last is not None
     rounds = [trainer.train(round, training.lanes) for round in range(1, manifest.rounds.last + 1)]
     tokens = accumulate(each.tokens for each in rounds)

@@ -97,8 +97,8 @@ class Client:
     def leave_run(self, run: str) -> Answer:
         return self._post(f"/v1/runs/{_quote(run)}/leave", {})
 
-    def save_state(self, run: str, path: str) -> Answer:
-        return self._post(f"/v1/runs/{_quote(run)}/save", {"path": path})
+    def save_state(self, run: str, path: str, own: bool = False) -> Answer:
+        return self._post(f"/v1/runs/{_quote(run)}/save", {"path": path, "own": own})
 
     def stop(self) -> None:
         """Also works across versions: an upgrade begins with it."""

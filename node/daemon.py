@@ -286,11 +286,11 @@ class Daemon:
         """See NodeService."""
         return await self._runs.leave(run)
 
-    async def save_state(self, run: str, path: str) -> Answer:
+    async def save_state(self, run: str, path: str, own: bool = False) -> Answer:
         """See NodeService."""
         if not Path(path).is_absolute():
             raise LocalError(f"{path} is not an absolute path")
-        snapshot = await self._runs.find(run).save(Path(path))
+        snapshot = await self._runs.find(run).save(Path(path), own)
         return {"round": snapshot.round, "root": snapshot.root.hex()}
 
     async def stop(self) -> None:

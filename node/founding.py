@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,26 +33,40 @@ def check_begins(manifest: Manifest) -> None:
         )
 
 
-async def found(manifest: Manifest, weights: Sequence[Path], home: Home, me: PeerId) -> tuple[Manifest, Checkpoint]:
-    """The rest of a manifest whose model its seed alone does not give, and its first weights (models/naming.py)."""
+async def found(
+    manifest: Manifest, data: Supply, weights: Sequence[Path], home: Home, me: PeerId
+) -> tuple[Manifest, Checkpoint]:
+    """The rest of a manifest whose model its seed alone does not give, and its first weights (models/naming.py).
+
+    `data` has the run's text. LocalError if nothing can come of it, and then nothing is left on the disk.
+    """
+    paths = await _tokenized(manifest, data)
 
     def build() -> tuple[Manifest, Checkpoint]:
         from shoal.node.models.naming import found
 
-        return found(manifest, weights, home, me)
+        return found(manifest, weights, home, me, lambda whole: _check_tokens(whole, paths))
 
     return await asyncio.to_thread(build)
 
 
+def forget_founded(home: Home, manifest: Manifest) -> None:
+    """A run that was founded is not entered: what `found` has written for it is nobody's."""
+    shutil.rmtree(home.run_folder(manifest.run_id.hex()), ignore_errors=True)
+
+
 async def check_tokens(manifest: Manifest, data: Supply) -> None:
     """LocalError if the model lacks tokens of the run's tokenizer; `data` has the run's text."""
-    if not manifest.data.tokenizer:
-        return
-    paths = [Path(path) for path in await data.get(manifest.data, list)]
+    await asyncio.to_thread(_check_tokens, manifest, await _tokenized(manifest, data))
 
-    def check() -> None:
+
+async def _tokenized(manifest: Manifest, data: Supply) -> list[Path]:
+    """Where the text is that a tokenizer is for, and may be among."""
+    return [Path(path) for path in await data.get(manifest.data, list)] if manifest.data.tokenizer else []
+
+
+def _check_tokens(manifest: Manifest, paths: Sequence[Path]) -> None:
+    if manifest.data.tokenizer:
         from shoal.node.corpus import tokenizer_of
 
         tokenizer_of(manifest.data, paths, manifest.model.vocab)
-
-    await asyncio.to_thread(check)

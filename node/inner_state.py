@@ -2,6 +2,9 @@
 
 Muon has momentum and nothing of second order: of its weights the second moments are 0 in the vector. It does not count
 its steps either, but some weights are always AdamW's, and all are stepped together.
+
+A weight that had no gradient yet has no state: its moments are 0 in the vector, and a successor's AdamW begins with it
+anew. With a count of steps and moments of 0 its first step would be several times as long as it should be.
 """
 
 from __future__ import annotations
@@ -36,15 +39,11 @@ def store(optimizers: Sequence[torch.optim.Optimizer], model: nn.Module, layout:
     firsts, seconds = (layout.views(half) for half in halves(out, layout.size).values())
     for name, weight, optimizer in _owned(optimizers, model):
         state = optimizer.state.get(weight)
-        if not state:
-            return
-        if MOMENTUM in state:
-            firsts[name].copy_(state[MOMENTUM])
-            seconds[name].zero_()
-        else:
-            firsts[name].copy_(state[FIRST])
-            seconds[name].copy_(state[SECOND])
-            steps = float(state["step"])
+        for view, moments in ((firsts[name], (FIRST, MOMENTUM)), (seconds[name], (SECOND,))):
+            found = next((state[each] for each in moments if each in state), None) if state else None
+            view.zero_() if found is None else view.copy_(found)
+        if state and MOMENTUM not in state:
+            steps = max(steps, float(state["step"]))
     out[0] = steps
 
 
@@ -56,6 +55,8 @@ def restore(optimizers: Sequence[torch.optim.Optimizer], model: nn.Module, layou
     for name, weight, optimizer in _owned(optimizers, model):
         first = firsts[name].to(weight.device, copy=True)
         if isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW):
+            if not seconds[name].any():
+                continue  # it had no gradient
             second, step = (each.to(weight.device, copy=True) for each in (seconds[name], vector[0]))
             optimizer.state[weight] = {"step": step, FIRST: first, SECOND: second}
         else:

@@ -125,7 +125,8 @@ class Manifest(Spec):
             )
         if self.model.name == "custom" and self.method.name == "ddp":
             raise ValueError(
-                "ddp steps by AdamW on what all agree on, and a script steps by its own optimizer: use diloco"
+                "ddp steps by AdamW on what all agree on, and a script steps by its own optimizer: use diloco, with "
+                "inner_steps = 1, outer_lr = 1.0 and outer_momentum = 0.0 for an exchange after each step"
             )
         if self.model.is_complete and (self.method.strides or 0) > self.model.layers:
             raise ValueError(f"method.strides is {self.method.strides}, but the model has {self.model.layers} layers")

@@ -38,6 +38,7 @@ SUITING: Mapping[str, Mapping[str, Any]] = {  # in place of the defaults below
     "gossip": {"outer_lr": 1.0, "outer_momentum": 0.0},
 }
 REPLICAS = ("noloco", "gossip")  # methods whose members have parameters of their own: nothing is agreed
+STRAYING = ("diloco-eager", "streaming-diloco")  # methods whose workers' weights differ though a state is agreed
 FIXED: Mapping[str, tuple[str, ...]] = {
     "ddp": ("inner_steps", "outer_lr", "outer_momentum"),
     "sparseloco": ("outer_momentum",),
@@ -54,6 +55,7 @@ OWN: Mapping[str, tuple[str, ...]] = {  # settings, and the only methods that ha
     "typical_change": ("co2",),
     "error_decay": ("sparseloco",),
 }
+LABORATORY = ("mixing_steps", "neighbours")  # of gossip in the laboratory: its graphs have any degree
 
 
 class MethodSpec(Spec):
@@ -85,6 +87,11 @@ class MethodSpec(Spec):
     def _fill_in(cls, table: Any) -> Any:
         if not isinstance(table, dict) or not isinstance(name := table.get("name", "diloco"), str):
             return table
+        if given := [key for key in LABORATORY if key in table]:
+            raise ValueError(
+                f"`{given[0]}` is for the laboratory: in a run a round is one exchange of two; leave it out, and for "
+                "more mixing make `inner_steps` smaller"
+            )
         filled = {**SUITING.get(name, {}), **table}
         steps = filled.get("inner_steps", INNER_STEPS)
         if name in REPLICAS and filled.get("delay") is None and isinstance(steps, int):
@@ -138,6 +145,11 @@ class MethodSpec(Spec):
     def has_replicas(self) -> bool:
         """Whether each member has parameters of its own."""
         return self.name in REPLICAS
+
+    @property
+    def has_own_weights(self) -> bool:
+        """Whether the weights to train on differ from worker to worker though all agree on a state."""
+        return self.name in STRAYING
 
     @property
     def fragments(self) -> int:

@@ -21,7 +21,8 @@ from shoal.node.tensors import TensorGroup, check_size, expand, layer_of, total
 MAX_CONFIG = 24 << 10  # characters: a manifest has 64 KiB in all
 MAX_NESTING = 7
 MAX_REPEATS = 1024  # of what a config counts: a stranger's must not keep a machine building for ever
-COUNTS = ("layer", "expert", "block", "depth")  # in keys whose numbers are how often something is built
+LAYERS, EXPERTS = ("layer", "block", "depth"), ("expert",)  # in keys whose numbers are how often something is built
+SIZES = ("size", "dim", "width", "length", "capacity")  # in keys that say how large one such thing is
 MAX_BUILT = 1 << 15  # experts of all layers
 MAX_INTEGER = 1 << 31
 MAX_LISTED = 1 << 20  # of integers in lists, which tend to count something for each layer
@@ -186,7 +187,7 @@ def _check_values(values: Sequence[tuple[str, Any, bool]]) -> None:
         _check(key, value)
         if isinstance(value, int) and abs(value) > (limit := MAX_LISTED if is_listed else MAX_INTEGER):
             raise ValueError(f"`{key}` is {value}, and at most {limit:,} here")
-    built = _most(values, "layer", "block", "depth") * _most(values, "expert")
+    built = _most(values, LAYERS) * _most(values, EXPERTS)
     if built > MAX_BUILT:
         raise ValueError(f"the config's layers have {built:,} experts together, and at most {MAX_BUILT:,} here")
 
@@ -196,14 +197,18 @@ def _check(key: str, value: Any) -> None:
         raise ValueError(f"`{key}` is not for configs of runs: it may name code, other numbers than fp32, or tables")
     if key == "model_type" and value in COMPILES:
         raise ValueError(f"models of type {value} compile code: they are not for runs")
-    if isinstance(value, int) and any(word in key for word in COUNTS) and value > MAX_REPEATS:
+    if isinstance(value, int) and _counts(key, LAYERS + EXPERTS) and value > MAX_REPEATS:
         raise ValueError(f"`{key}` is {value}, and at most {MAX_REPEATS} here")
 
 
-def _most(values: Sequence[tuple[str, Any, bool]], *words: str) -> int:
-    """The largest number whose key has one of the words, and is not about sizes; 1 if there is none."""
-    named = ((key, each) for key, each, _ in values if any(word in key for word in words) and "size" not in key)
-    return max((int(each) for _, each in named if isinstance(each, int)), default=1)
+def _most(values: Sequence[tuple[str, Any, bool]], words: Sequence[str]) -> int:
+    """The largest number of what the words name; 1 if there is none."""
+    return max((each for key, each, _ in values if _counts(key, words) and isinstance(each, int)), default=1)
+
+
+def _counts(key: str, words: Sequence[str]) -> bool:
+    """Whether a number of this key is how many there are of what the words name, and not how large one is."""
+    return any(word in key for word in words) and not any(size in key for size in SIZES)
 
 
 def _kind(table: Any) -> str | None:

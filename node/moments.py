@@ -6,7 +6,8 @@ The moments are the inner optimizer's; d numbers are in the order of the model's
 that the method keeps (methods/method.py), as the last contribution leaves them if it is counted: should it not be, who
 goes on from here has lost what it held.
 
-Of weights that Muon steps, the first moments are its momentum, and the second 0.
+Of weights that Muon steps, the first moments are its momentum, and the second 0. Of weights that had no gradient yet
+both are 0.
 
 `steps` is the count of AdamW's steps. It is 0 while the rest is being written and where there is nothing yet, so a
 worker that dies while it writes leaves nothing that could be taken for moments; and as it only ever grows, a reader

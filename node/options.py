@@ -148,6 +148,7 @@ class UpOptions:
     resume: Path | None = None  # the --out of an earlier play, whose peers and manifest these are
     checkpoint_every: int = UP_CHECKPOINT_EVERY
     devices: tuple[str, ...] = (AUTO,)  # dealt to the peers in turn
+    weights: tuple[Path, ...] = ()  # folders with the frozen weights of runs of adapters
 
     def __post_init__(self) -> None:
         _require(
@@ -162,6 +163,8 @@ class UpOptions:
             check_device(device)
         for path in self.data:
             _require(path.exists(), f"--data {path} does not exist")
+        for folder in self.weights:
+            _require(folder.is_dir(), f"--weights {folder} is not a folder")
         if self.manifest is not None:
             _require(self.manifest.is_file(), f"--manifest {self.manifest} is not a file")
         if self.out is not None:

@@ -39,6 +39,10 @@ NODE_BASE = 410 * MIB  # a daemon in a run of no parameters: Python, torch, libp
 WORKER_BASE = 360 * MIB  # a worker with torch, and the text
 VERSIONS = 2  # of the agreed state; a worker is shown the means of as many rounds, if of any
 DATA_COPIES = 3  # of a run's text, while a worker reads it: one by one, joined, and as numbers
+TOKEN = 4  # bytes of one in memory; how many bytes of text it stands for, the manifest does not say: one at least
+TOKEN_COPIES = 2  # of a run's text as tokens: text by text, and joined
+TOKENIZING = 128 * MIB  # its library, while it encodes a few texts: of 4.5 MB of sources, measured beyond the rest,
+# 42 MB with a BPE of 4,096 tokens and 117 MB with one for each byte
 LAYER_WIDTHS = 12 + 5 * 4  # of a library's layer, as if it were ours with an MLP four times as wide; not measured
 KEPT_ROUNDS = 1  # whose bytes a daemon keeps, for those who catch up
 
@@ -102,7 +106,7 @@ def requirements(manifest: Manifest, members: int) -> Requirements:
     sent = int(bytes_per_parameter(manifest, members) * count)
     return Requirements(
         NODE_BASE + int(count * (vectors.node * FLOAT + KEPT_ROUNDS * mean)),
-        WORKER_BASE + held + activations(manifest) + DATA_COPIES * manifest.data.size,
+        WORKER_BASE + held + activations(manifest) + text(manifest),
         vectors.agreed * count * FLOAT,
         sent,
         sent,
@@ -146,6 +150,12 @@ def parameters(spec: AnyModel) -> int:
     attention = 2 * spec.dim * spec.dim + 2 * spec.dim * kv
     layer = attention + 3 * spec.dim * spec.hidden + 2 * spec.dim
     return spec.vocab * spec.dim * (1 if spec.tied else 2) + spec.layers * layer + spec.dim
+
+
+def text(manifest: Manifest) -> int:
+    """What reading the run's data takes; with a tokenizer, at most, if no text among them is much larger than 1 MiB."""
+    data = manifest.data
+    return DATA_COPIES * data.size + (TOKENIZING + TOKEN_COPIES * TOKEN * data.size if data.tokenizer else 0)
 
 
 def activations(manifest: Manifest) -> int:

@@ -244,8 +244,11 @@ class Run(ABC):
         last = self.manifest.rounds.last
         return last is not None and self.outer.committed.current.round >= last
 
-    async def save(self, path: Path) -> Snapshot:
-        """Write the committed state to a file; a checkpoint that is under way comes first."""
+    async def save(self, path: Path, own: bool = False) -> Snapshot:
+        """Write the committed state to a file; a checkpoint that is under way comes first.
+
+        `own`: what this node's worker has in its place, if that is another; LocalError if it is not there.
+        """
         async with self._busy:
             lease = self.outer.committed.lease()
         await self.saving.written()

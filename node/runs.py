@@ -22,14 +22,14 @@ from shoal.node.checkpoint.lineage import going_on
 from shoal.node.dataset.supply import GIB, Supply
 from shoal.node.description import describe
 from shoal.node.faults import FaultTrigger
-from shoal.node.founding import check_begins, check_is_new, check_tokens, found
+from shoal.node.founding import check_begins, check_is_new, check_tokens, forget_founded, found
 from shoal.node.home import Home
 from shoal.node.introduction import Introduction, Providers, find_manifest, link_to, nobody, wanted
 from shoal.node.malloc import sweep
-from shoal.node.manifest import Manifest, check_manifest, parse_manifest, sign_manifest
+from shoal.node.manifest import Manifest, parse_manifest, sign_manifest
 from shoal.node.options import NodeSettings
-from shoal.node.reloading import Kept, forget_rest, load_checkpoint, load_checkpoint_again, load_kept
-from shoal.node.remembered import Joined, PeerCache, forget_run, recall_run, remember_run, remembered_runs
+from shoal.node.reloading import Kept, forget_rest, load_checkpoint, load_checkpoint_again, load_kept, recall
+from shoal.node.remembered import Joined, PeerCache, forget_run, remember_run, remembered_runs
 from shoal.node.requirements import check_fits
 from shoal.node.run_view import is_resting
 from shoal.node.service import Answer, find_run
@@ -93,7 +93,7 @@ class Runs:
             return True
         for run in remembered_runs(self._home):
             with suppress(ShoalError):
-                found = self._recall(run, ())[0]
+                found = recall(self._home, self._identity, run)[0]
                 if found.author == self._identity.peer and found.manifest.is_named(wanted):
                     return True
         return False
@@ -112,7 +112,7 @@ class Runs:
                 if run not in self.restoring or self.paused:
                     continue  # it was left meanwhile, or is to wait
                 try:
-                    found, joined = self._recall(run, seeds)
+                    found, joined = recall(self._home, self._identity, run, seeds)
                     kept = await load_kept(self._home.run_folder(run), found.manifest)
                     await self._enter(found, joined.trains, await load_checkpoint_again(joined.checkpoint), kept)
                     log.info("in run %s again", run)
@@ -133,17 +133,17 @@ class Runs:
     async def create(self, manifest_toml: str, train: bool, checkpoint: str = "") -> Answer:
         """Found a run, and be its first member; from the folder of a checkpoint it goes on there."""
         manifest, loaded = await self.data.named(parse_manifest(manifest_toml)), await load_checkpoint(checkpoint)
-        if loaded is None and not manifest.model.is_complete:
-            check_is_new(manifest, self.has_founded(manifest))
-            manifest, loaded = await found(manifest, self._settings.trainer.folders, self._home, self._identity.peer)
-        await check_tokens(manifest, self.data)
-        manifest = going_on(manifest, loaded)
-        check_begins(manifest)
-        async with self._entering:
-            check_is_new(manifest, self.has(manifest.run_id.hex()))
-            await forget_rest(self._home.run_folder(manifest.run_id.hex()))
-            signature = sign_manifest(manifest, self._identity.signer(manifest.run_id))
-            return await self._enter(Introduction(manifest, self._identity.peer, signature, {}), train, loaded)
+        if loaded is not None or manifest.model.is_complete:
+            await check_tokens(manifest, self.data)
+            return await self._create(going_on(manifest, loaded), train, loaded)
+        check_is_new(manifest, self.has_founded(manifest))
+        weights, me = self._settings.trainer.folders, self._identity.peer
+        manifest, loaded = await found(manifest, self.data, weights, self._home, me)
+        try:
+            return await self._create(manifest, train, loaded)
+        except BaseException:
+            forget_founded(self._home, manifest)
+            raise
 
     async def preview(self, link: str) -> Answer:
         """What joining a run would mean, from its link or id; nothing is joined, and nothing kept."""
@@ -217,6 +217,14 @@ class Runs:
 
     # -- inside ---------------------------------------------------------------------------------------------
 
+    async def _create(self, manifest: Manifest, train: bool, checkpoint: Checkpoint | None) -> Answer:
+        check_begins(manifest)
+        async with self._entering:
+            check_is_new(manifest, self.has(manifest.run_id.hex()))
+            await forget_rest(self._home.run_folder(manifest.run_id.hex()))
+            signature = sign_manifest(manifest, self._identity.signer(manifest.run_id))
+            return await self._enter(Introduction(manifest, self._identity.peer, signature, {}), train, checkpoint)
+
     async def _find(self, link: str) -> Introduction:
         """The introduction to a run that we are not in."""
         run, addresses = wanted(link)
@@ -230,13 +238,6 @@ class Runs:
     def _check_is_new(self, run: str) -> None:
         if self.has(run):
             raise LocalError(f"this node is in the run {run} already")
-
-    def _recall(self, run: str, seeds: Sequence[PeerId]) -> tuple[Introduction, Joined]:
-        """What we had been told of a run, and how we were in it."""
-        joined, run_id = recall_run(self._home, run), RunId(bytes.fromhex(run))
-        signer = self._identity.signer(run_id)
-        manifest = check_manifest(joined.manifest, run_id, joined.author, joined.signature, signer)
-        return Introduction(manifest, joined.author, joined.signature, dict.fromkeys(seeds, ())), joined
 
     async def _enter(
         self,

@@ -154,8 +154,11 @@ class NodeService(Protocol):
         """Say good-bye to the members and stop its worker: {run, name}."""
         ...
 
-    async def save_state(self, run: str, path: str) -> Answer:
-        """Write state.safetensors, as this peer holds it, to an absolute path: {round, root}."""
+    async def save_state(self, run: str, path: str, own: bool = False) -> Answer:
+        """Write state.safetensors, as this peer holds it, to an absolute path: {round, root}.
+
+        `own`: the weights of its worker, where they differ from the agreed ones, after the run's last round.
+        """
         ...
 
     async def stop(self) -> None:

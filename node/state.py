@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from shoal.node.methods.fragments import Fragment
+from shoal.node.methods.method import PARAMETERS
 from shoal.node.state_shape import StateShape
 from shoal.protocol.errors import LocalError, RemoteError
 from shoal.protocol.ids import Digest, content_hash, short
@@ -88,6 +89,12 @@ class CommittedState:
         self._changed: Ranges = self._whole  # from the previous version to the current one
         self._leases: list[Lease] = []
         self._lock = threading.Lock()  # leases are taken while a thread applies
+
+    @classmethod
+    def of_weights(cls, shape: StateShape, weights: Tensor, round: int) -> CommittedState:
+        """One of weights alone, (d,), after a round; all else is 0."""
+        nothing = torch.zeros_like(weights)
+        return cls(shape, {name: weights if name == PARAMETERS else nothing for name in shape.vectors}, round)
 
     def apply(self, mean: Iterable[Tensor], rule: Rule, fragment: Fragment | None = None) -> Snapshot:
         """What `rule` makes of the mean of the next round, which comes in pieces: that round's version is now current.

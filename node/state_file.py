@@ -11,12 +11,14 @@ import json
 import os
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from shoal.node.disk import force
 from shoal.node.methods.method import PARAMETERS
+from shoal.node.shm import FloatArray
 from shoal.node.state import CommittedState, Snapshot
 from shoal.node.state_shape import FORMAT, StateShape
 from shoal.protocol.errors import LocalError
@@ -44,6 +46,13 @@ def save_state(snapshot: Snapshot, path: Path) -> None:
         raise LocalError(f"cannot write {path}: {error}") from error
     finally:
         fresh.unlink(missing_ok=True)
+
+
+def save_weights(shape: StateShape, weights: FloatArray, round: int, path: Path) -> Snapshot:
+    """Write `weights`, (d,), as a state after `round` of which all else is 0; what was written."""
+    made = CommittedState.of_weights(shape, torch.from_numpy(weights), round).current
+    save_state(made, path)
+    return made
 
 
 def load_state(path: Path, shape: StateShape) -> CommittedState:

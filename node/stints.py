@@ -70,6 +70,8 @@ class Stints:
         if order.hand_in:
             self._hand_in(order)
         else:
+            if order.shows:
+                self._stored.read(self._contribution)
             self._send(Trained(order.order, order.round))
 
     def _hand_in(self, order: Train) -> None:

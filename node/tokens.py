@@ -6,8 +6,7 @@ the hub is named by a commit. It is read by the library `tokenizers`, from JSON:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from shoal.node.data_spec import HUB, DataSpec
 from shoal.node.models import extra
 from shoal.protocol.errors import LocalError
 
-AT_ONCE = 1000  # texts
+AT_ONCE = 1 << 18  # characters of texts that are encoded together: meanwhile the library holds some 130 bytes a token
 TOKENIZER_FILE = "tokenizer.json"
 
 
@@ -48,8 +47,7 @@ class Tokenizer:
     def encode(self, texts: Iterable[str]) -> Tensor:
         """All texts one after the other, each with its end: int32, (tokens,)."""
         parts: list[np.ndarray[Any, np.dtype[np.int32]]] = [np.empty(0, np.int32)]
-        rest = iter(texts)
-        while several := list(islice(rest, AT_ONCE)):
+        for several in _batches(texts):
             encoded = self._tokens.encode_batch(several, add_special_tokens=False)
             parts += [np.array([*each.ids, *self._end], np.int32) for each in encoded]
         tensor: Tensor = torch.from_numpy(np.concatenate(parts))
@@ -58,6 +56,19 @@ class Tokenizer:
     def decode(self, tokens: Sequence[int]) -> str:
         """What they stand for."""
         return str(self._tokens.decode(list(tokens)))
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    """So many texts that they have `AT_ONCE` characters, or one that has more."""
+    several, size = list[str](), 0
+    for text in texts:
+        several.append(text)
+        size += len(text)
+        if size >= AT_ONCE:
+            yield several
+            several, size = [], 0
+    if several:
+        yield several
 
 
 def from_hub(spec: DataSpec) -> bytes:

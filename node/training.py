@@ -20,13 +20,16 @@ import numpy as np
 
 from shoal.node.agenda import MOST_LANDINGS, Agenda, Stint
 from shoal.node.logs import warn
+from shoal.node.methods.method import has_own_weights
 from shoal.node.outer import Outcome, OuterState, numbers
 from shoal.node.shm import FloatArray
 from shoal.node.state import Snapshot
 from shoal.node.worker_messages import Contribution, Finished, Landing, Progress, Train
 from shoal.node.worker_process import WorkerSettings
 from shoal.node.workers import Worker
+from shoal.protocol.errors import LocalError
 
+SHOWN_WITHIN = 60.0  # seconds: a worker that is started anew loads for long
 NO_SCRIPT = "this run is trained by a script of yours, which is not there: start it (docs/scripts.md)"
 
 log = logging.getLogger("shoal.run")
@@ -57,7 +60,8 @@ class Training:
         self.last_loss: float | None = None  # mean over the steps of the last contribution
         self.trouble = "" if settings.program else NO_SCRIPT  # why nobody trains, until a worker makes a step
         self._outer = outer
-        self._agenda = Agenda(outer.timetable, last)
+        self._agenda = Agenda(outer.timetable, last, has_own_weights(outer.method) and bool(settings.program))
+        self._shown = asyncio.Event()  # the worker's own weights, of after the last round, are in its contribution
         self._lane = self._samples = 0
         self._outcomes: dict[int, Outcome] = {}  # of committed rounds that the worker may not know yet
         self._submit = submit
@@ -90,6 +94,7 @@ class Training:
         self._lane, self._samples = lane, samples
         self.progress = None  # of a round of the same number, too: its steps are of no use now
         self._outcomes.clear()
+        self._shown.clear()
         self._worker.forget()
         self._start(self._agenda.begin(base))
         self._finish_after(base)
@@ -137,6 +142,17 @@ class Training:
         """A copy of the inner optimizer's state as of the last hand-in; None if there is none."""
         return None if self._worker.is_over else await asyncio.to_thread(self._worker.copied_moments)
 
+    async def weights(self) -> FloatArray:
+        """A copy of the worker's own weights (d,), as it would go on from the last round; LocalError without any."""
+        try:
+            async with asyncio.timeout(SHOWN_WITHIN):
+                await self._shown.wait()
+        except TimeoutError:
+            raise LocalError(f"the worker has not shown its weights within {SHOWN_WITHIN:.0f} s; see its log") from None
+        if self._worker.is_over:
+            raise LocalError("the worker has ended, and its weights with it")
+        return await asyncio.to_thread(self._worker.contribution.copy)
+
     def _start(self, stint: Stint | None) -> None:
         if stint is None:
             return
@@ -159,6 +175,7 @@ class Training:
                 is_fresh=stint.is_fresh,
                 landings=landings,
                 samples=self._samples,
+                shows=stint.shows,
             )
             await self._worker.train(order, self._agreed(snapshot), self._outer.answers.get(snapshot.round))
 
@@ -180,6 +197,9 @@ class Training:
         return Landing(round, True, round == version, outcome.members, outcome.missed)
 
     def _on_trained(self) -> None:
+        if self._agenda.running is not None and self._agenda.running.shows:
+            self._shown.set()
+            self._spawn(self._worker.unload())
         self._start(self._agenda.done())
 
     def _on_lost(self, reason: str) -> None:

@@ -11,7 +11,8 @@
 Rules:
 - `agreed` and `answer` (worker_vectors.py) are the daemon's to write and the worker's to read, when Train arrives. What
   was read is good if `loaded` names the order after that; else the daemon has begun to write for the next one.
-- `contribution` is the worker's from a Train that asks for one to Contribution, then the daemon's until the next such.
+- `contribution` is the worker's from a Train that asks for one, or to be shown the weights, to its answer, then the
+  daemon's until the next such.
 - `moments` (moments.py) is the same, but what the daemon or an earlier worker left there is the worker's to begin with:
   it is written at each hand-in, is kept in checkpoints, and survives the worker. Whoever has no use for it leaves it.
 - What a worker trains on is its own, and goes on from order to order: `landings` say what to make of the rounds that
@@ -30,7 +31,7 @@ from shoal.node.trainer.options import TrainerOptions
 from shoal.node.worker_vectors import Sizes
 from shoal.protocol.wire import Message, message, value
 
-WORKER_PROTOCOL = 4
+WORKER_PROTOCOL = 5
 MAX_FRAME = 256 << 10  # a Welcome carries a manifest of at most 64 KiB
 
 
@@ -94,6 +95,7 @@ class Train(Message):
     is_fresh: bool = False  # begin with the weights of `agreed`
     landings: tuple[Landing, ...] = ()  # those that the worker knows already are to be passed over
     samples: int = 0  # tokens behind the state of the newest round, of all members
+    shows: bool = False  # leave the weights that came of it in `contribution`; nothing is handed in then
 
 
 @message(204)

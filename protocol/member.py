@@ -20,15 +20,14 @@ from shoal.protocol.donor import Store, state_root
 from shoal.protocol.effects import Effect, Tell, Timer
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.history import History
-from shoal.protocol.ids import NO_DIGEST, Digest, PeerId
+from shoal.protocol.ids import Digest, PeerId
 from shoal.protocol.members import PeerDown, PeerLeft, PeerUp, StatusChanged
-from shoal.protocol.membership import Membership
-from shoal.protocol.messages import membership as gossip
 from shoal.protocol.messages import transfer as sync
 from shoal.protocol.messages.rounds import ROUND_MESSAGES, Commit, VoteRecord
 from shoal.protocol.messages.status import RunStatus
 from shoal.protocol.milestones import Behind, Committed
 from shoal.protocol.parting import Parted, Parting
+from shoal.protocol.presence import MEMBERSHIP_MESSAGES, Presence
 from shoal.protocol.reducer import Contribute, Reducer
 from shoal.protocol.rest import Rest
 from shoal.protocol.roster import Base, Offer, Policy
@@ -39,7 +38,6 @@ from shoal.protocol.wire import Message
 
 PART = 0  # a run is one chain of rounds; which numbers a round of fragments is about, the method says
 
-MEMBERSHIP_MESSAGES = gossip.Ping | gossip.PingFor | gossip.Ack | gossip.AckFor | gossip.Gossip | gossip.Summary
 TRANSFER_MESSAGES = sync.GetChain | sync.Chain | sync.GetState | sync.StateIs | sync.GetStateChunk | sync.StateChunk
 
 
@@ -57,7 +55,7 @@ class RunFacts:
     holds_origin: bool = True  # whether that state is here; else it is downloaded
 
 
-class Member:
+class Member(Presence):
     """A `Machine` for one run on one peer."""
 
     def __init__(
@@ -75,27 +73,13 @@ class Member:
         trains: bool = True,
     ) -> None:
         """`disk` and `rest` are what an earlier life of ours has left; with `rest`, `store` holds its state."""
-        self.me = me
+        self._stateless = not facts.holds_origin and rest is None
+        super().__init__(me, addresses, None if self._stateless else facts.origin, signer, rng, trains=trains)
         self._origin = facts.origin
         self._policy = facts.policy
-        self._stateless = not facts.holds_origin and rest is None
         self._store = store
-        self._status = RunStatus(
-            round=0 if self._stateless else facts.origin.round,
-            history=NO_DIGEST if self._stateless else facts.origin.history,
-            root=NO_DIGEST if self._stateless else facts.origin.root,
-            phase="syncing",
-            step=0,
-            samples=0,
-            loss=None,
-            trains=trains,
-            up=0,
-            down=0,
-            reachability="unknown",
-        )
         record = disk.get(f"vote-{PART}")
         restored = record if isinstance(record, VoteRecord) else None
-        self.membership = Membership(me, addresses, self._status, signer, rng)
         self.history = History(self._origin, signer)
         for certificate in rest.chain if rest is not None else ():
             self.history.append(certificate)
@@ -122,23 +106,6 @@ class Member:
     def opened(self, now: float, base: Base) -> list[Effect]:
         """The state that we were told of is installed."""
         return self._digest(now, self.rounds.open(now, base))
-
-    def report(
-        self,
-        now: float,
-        *,
-        step: int,
-        samples: int,
-        loss: float | None,
-        reachability: str,
-        line: tuple[int, int],
-    ) -> list[Effect]:
-        """How the training goes, whether others can dial us, and our line's rates up and down; gossiped."""
-        up, down = line
-        self._status = dataclasses.replace(
-            self._status, step=step, samples=samples, loss=loss, up=up, down=down, reachability=reachability
-        )
-        return self._digest(now, [])
 
     def leave(self, now: float) -> list[Effect]:
         """Sign off at once. Send what this returns; the machine is silent from now on."""
@@ -181,20 +148,7 @@ class Member:
         else:
             self.rounds.left(now, to, message, sent)
 
-    def link_lost(self, now: float, peer: PeerId) -> list[Effect]:
-        """The connection with `peer` was closed."""
-        return self._digest(now, self.membership.link_lost(now, peer))
-
-    def link_up(self, now: float, peer: PeerId) -> list[Effect]:
-        """There is a connection with `peer`."""
-        return self._digest(now, self.membership.link_up(now, peer))
-
     # -- read side ------------------------------------------------------------------------------------------
-
-    @property
-    def status(self) -> RunStatus:
-        """Our own status, as the others see it."""
-        return self._status
 
     @property
     def phase(self) -> str:

@@ -4,7 +4,8 @@ Rules: each gets the other's bytes whole or not at all, and once; a partner that
 sent is dropped; bytes that cannot be used name their sender. Who has everything says so (TOOK), and waits for the same
 word: until then its own chunks may still be on their way, over a slow line. If that word does not come, because the
 partner is gone, what it has sent counts all the same: applying may be one-sided, and `is_mutual` says so. Lost messages
-are asked for again, ever more rarely, and only if they are not on their way.
+are asked for again, ever more rarely, and only if they are not on their way. A partner may send or read slowly, but not
+for ever: an exchange is over, as if it were lost, after as long as such usually take for each payload, and some more.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from shoal.protocol.silence import Stall
 from shoal.protocol.wanted import Wanted
 from shoal.protocol.wire import Payload
 
+SLOWEST = 60.0  # seconds that an exchange may take for each payload: the most, and before any has shown what is usual,
+LEAST = 4.0  # and what every partner is given
 EPOCH = (0, 0)  # chunks do not change hands between two
 REPEATS = 4  # times that the partner gets our vector again, if it asks for it, in all
 
@@ -60,6 +63,11 @@ class Pairing:
     chunks: int
 
 
+def usual_length() -> Estimate:
+    """Learns how long exchanges take for each payload, out or in; seconds."""
+    return Estimate(initial=SLOWEST, floor=LEAST, ceiling=SLOWEST)
+
+
 def number_of(message: PAIR_MESSAGES) -> int:
     """The number of the pairing that a message is about."""
     return message.number if isinstance(message, Took) else message.attempt
@@ -76,13 +84,17 @@ class PairExchange:
         check: Callable[[int, Payload], None],
         outbox: Outbox,
         pace: Estimate,
+        length: Estimate,
     ) -> None:
+        """`pace`: how long a live partner is silent; `length`: `usual_length`. Both learn from this exchange."""
         self.pairing = pairing
         self._contribution = contribution
         self._check = check  # PayloadError for bytes that cannot be used
         self._outbox = outbox
         self._headway = Headway({pairing.partner: 2 * pairing.chunks}, now, pace)
         self._stall = Stall(now)
+        self._length, self._pace = length, pace
+        self._began, self._sent_before = now, outbox.sent_count
         self._payloads: dict[int, Payload] = {}
         self._repeats = REPEATS * pairing.chunks
         self._has_taken = False  # our partner, everything
@@ -114,7 +126,7 @@ class PairExchange:
             case Took():
                 self._headway.hear(now, sender, progress=not self._has_taken)
                 self._has_taken = True
-                return self._finish_if_done()
+                return self._finish_if_done(now)
         return self._take(now, message)
 
     def lose(self) -> list[Effect]:
@@ -135,6 +147,9 @@ class PairExchange:
             return []
         if self._is_hopeless(now):
             return self.lose()
+        if now - self._began >= STUCK * self._pace.deadline() + 2 * pairing.chunks * self._length.deadline():
+            self._learn(now)
+            return self.lose()
         if not self._headway.is_due(now, pairing.partner):
             return []
         missing = tuple(index for index in range(pairing.chunks) if index not in self._payloads)
@@ -143,13 +158,20 @@ class PairExchange:
     # -- inside ---------------------------------------------------------------------------------------------
 
     def _is_hopeless(self, now: float) -> bool:
-        """It is silent, or owes us bytes and has stopped; or nothing moves, with nothing of ours left to send."""
+        """It is silent, or owes us bytes and has stopped; or nothing moves."""
         partner, outbox = self.pairing.partner, self._outbox
         if self._headway.is_given_up(now, partner, owes_bytes=not self.has_all):
             return True
-        moved = (outbox.moved, len(self._payloads))
-        stands = self._stall.is_long(now, moved, STUCK * self._headway.longest_patience())
-        return stands and not outbox.holds(partner, self.pairing.round)
+        patience, length = self._headway.longest_patience(), self._length.deadline()
+        if outbox.holds(partner, self.pairing.round):  # a payload of ours may need that long to leave
+            patience = max(patience, length)
+        return self._stall.is_long(now, (outbox.moved, len(self._payloads)), STUCK * patience)
+
+    def _learn(self, now: float) -> None:
+        """From the payloads that have moved; so after one that was too slow the next is given more."""
+        moved = self._outbox.sent_count - self._sent_before + len(self._payloads)
+        if moved:
+            self._length.observe(min(SLOWEST, (now - self._began) / moved))
 
     def _take(self, now: float, message: Contribution) -> list[Effect]:
         pairing, sender = self.pairing, self.pairing.partner
@@ -165,7 +187,7 @@ class PairExchange:
         if self.is_over or len(self._payloads) < pairing.chunks:
             return []
         self.has_all = True
-        return [self._took(), *self._finish_if_done()]
+        return [self._took(), *self._finish_if_done(now)]
 
     def _check_payload(self, message: Contribution) -> None:
         try:
@@ -201,8 +223,11 @@ class PairExchange:
     def _took(self) -> Send:
         return Send(self.pairing.partner, Took(self.pairing.round, self.pairing.number))
 
-    def _finish_if_done(self) -> list[Effect]:
-        return self._finish() if self.has_all and self._has_taken and not self.is_over else []
+    def _finish_if_done(self, now: float) -> list[Effect]:
+        if not self.has_all or not self._has_taken or self.is_over:
+            return []
+        self._learn(now)
+        return self._finish()
 
     def _finish(self) -> list[Effect]:
         self.is_over = True

@@ -231,8 +231,8 @@ class FakeService:
         self.calls.append(("leave", find_run(run, {RUN: "stdlib"})))
         return {"run": RUN, "name": "stdlib"}
 
-    async def save_state(self, run: str, path: str) -> Answer:
-        self.calls.append(("save", run, path))
+    async def save_state(self, run: str, path: str, own: bool = False) -> Answer:
+        self.calls.append(("save", run, path, *(["own"] if own else [])))
         return {"round": 3, "root": "cd" * 32}
 
     async def stop(self) -> None:

@@ -114,7 +114,7 @@ class FakeNode:
         self.say(f"{self.name}.member", str(self.joined_at))
         return {"run": "ab" * 32, "name": "fake"}
 
-    async def save_state(self, run: str, path: str) -> dict[str, Any]:
+    async def save_state(self, run: str, path: str, own: bool = False) -> dict[str, Any]:
         shutil.copy(os.environ["FAKE_STATE"], path)
         if self.flaw == "disagree":
             Path(path).write_bytes(Path(path).read_bytes() + b" ")

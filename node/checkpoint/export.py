@@ -31,5 +31,6 @@ def export(checkpoint: Path, out: Path) -> None:
             force(path)
         fresh.rename(out)
     except OSError as error:
-        shutil.rmtree(fresh, ignore_errors=True)
         raise LocalError(f"cannot write {out}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)  # it has another name now, if all went well

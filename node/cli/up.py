@@ -46,6 +46,14 @@ def up(
             help="Text to train on: a file or folder; may be repeated.",
         ),
     ] = None,
+    weights: Annotated[
+        list[Path] | None,
+        typer.Option(
+            envvar="SHOAL_UP_WEIGHTS",
+            metavar="FOLDER",
+            help="Base weights for a run of LoRA adapters: a folder of safetensors; may be repeated.",
+        ),
+    ] = None,
     manifest: Annotated[
         Path | None,
         typer.Option(envvar="SHOAL_UP_MANIFEST", help="A run manifest; without it, the built-in one."),
@@ -97,6 +105,7 @@ def up(
         resume=resume.absolute() if resume is not None else None,
         checkpoint_every=checkpoint_every,
         devices=tuple(device or [AUTO]),
+        weights=tuple(weights or ()),
     )
     from shoal.node.up import main
 

@@ -2,6 +2,9 @@
 
 A setting has the type of its default: a whole number, a number or a name. Defaults are where to start; none was tuned.
 Those of DiLoCo's kind are DiLoCo's, which is much where answers come late: there a lower `lr` was better.
+
+Runs make the same classes of a manifest (methods/registry.py). Not by one function: here are settings that no run has
+(`neighbours`), schedules end with the training and not with a last round, and results so far are kept by these names.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ steps while the exchange is under way, and what was trained in them is put on to
   the mean if no neighbour counts it either. If nobody is left, the round is a no-op and training goes on from theta.
 - One-sided: where one has heard of a pair and the other has not, the mean over all moves by that one difference.
 - Join: with the weights of any member, or the mean of some. Who dies takes its replica along; it is not in the merge.
+  A worker that dies alone takes along what it has trained since the last mixture, and the next one begins with that.
 """
 
 from __future__ import annotations

@@ -166,6 +166,11 @@ class Method(Protocol):
         """The weights to go on with where an answer is due and none is there; so many members take part now."""
 
 
+def has_own_weights(method: Method) -> bool:
+    """Whether weights to train on differ from worker to worker though all agree on a state."""
+    return method.merges_weights and not method.exchange.is_of_replicas
+
+
 def applied(method: Method, part: int, agreed: Vectors, answer: Answer) -> Vectors:
     """The next agreed vectors, whole, (d,) each, after an answer to `part`."""
     fragment = method.fragment(part)

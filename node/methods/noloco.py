@@ -26,6 +26,8 @@ is put on top of the new phi (late.py): theta <- phi_i + (theta_i - theta_i at t
   the replica trains on from theta. The next Delta is that of both rounds.
 - One-sided: if only one of two has applied, the mean is off by half of what the other missed; later pulls spread it.
 - Join: with a copy of any member's slow weights and momentum. Who dies takes its replica along; no other waits.
+- A worker that dies alone takes along what it has trained since the last answer, over all rounds without one. The next
+  one begins with phi.
 """
 
 from __future__ import annotations

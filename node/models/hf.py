@@ -30,6 +30,8 @@ from shoal.protocol.errors import LocalError
 
 MAX_BUFFERS = 1 << 30  # bytes: no manifest names them, and a config may ask for any
 BYTES = 256  # without a tokenizer, tokens are bytes
+PROBE = 8  # tokens, which every context holds, to see what a model looks at
+SEEN = 1e-4  # of the largest logit: what is more than roundings
 
 
 class HfModel(TrainedModel):
@@ -127,9 +129,9 @@ class HfKind:
 
             write_adapter_config(spec, folder)
             return
-        network: Any = skeleton(spec)
-        network.config.architectures = [type(network).__name__]
-        table = network.config.to_dict() | {"dtype": "float32"}
+        config = _config(spec)  # as its author has it: of the network's, training has no use for a cache
+        config.architectures = [type(skeleton(spec)).__name__]
+        table = config.to_dict() | {"dtype": "float32"}
         (folder / "config.json").write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
 
 
@@ -196,22 +198,50 @@ def network_from(spec: HfSpec, folder: Path) -> nn.Module:
     if lacking:
         raise LocalError(f"{folder} does not hold the run's {sorted(lacking)[0]}")
     network.train()
-    return cast(nn.Module, network)
+    return _in_training(network)
+
+
+def check_is_causal(model: HfModel) -> None:
+    """LocalError if a token's logits depend on the tokens after it: then a loss says nothing, as with BERT.
+
+    Many such models have a class for causal use, which is causal only if the config says so (`is_decoder`).
+    """
+    device, was_training = next(model.parameters()).device, model.training
+    tokens = torch.arange(PROBE, 2 * PROBE, device=device)[None].repeat(2, 1)
+    tokens[1, -1] += PROBE
+    model.eval()
+    with torch.inference_mode(), quietly(), _named("cannot compute with the run's model"):
+        one, other = model(tokens)[:, :-1].float()
+    model.train(was_training)
+    if (one - other).abs().max() > SEEN * one.abs().max():
+        raise LocalError(
+            f"the config's model, of type {model.network.config.model_type}, looks at tokens that come later: runs "
+            "train causal language models, which predict each token from those before it. Where such a type can be "
+            "causal, its config says is_decoder = true"
+        )
 
 
 def _from_config(spec: HfSpec) -> nn.Module:
-    automatic = extra.transformers().AutoModelForCausalLM
+    library, config = extra.transformers(), _config(spec)
+    if type(config) not in library.MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise LocalError(
+            f"transformers {library.__version__} has no causal language model of type {config.model_type}: runs train "
+            "models that predict each token from those before it, such as llama or gpt2"
+        )
     with quietly(), _named("cannot build a causal model of the run's config"):
-        network: nn.Module = automatic.from_config(_config(spec), dtype=torch.float32)
-    return network
+        network: nn.Module = library.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    return _in_training(network)
+
+
+def _in_training(network: Any) -> nn.Module:
+    network.config.use_cache = False
+    return cast(nn.Module, network)
 
 
 def _config(spec: HfSpec) -> Any:
     table = spec.table
     with quietly(), _named("does not understand the run's config"):
-        config = extra.transformers().AutoConfig.for_model(table.pop("model_type"), **table)
-        config.use_cache = False
-    return config
+        return extra.transformers().AutoConfig.for_model(table.pop("model_type"), **table)
 
 
 def _layers(network: nn.Module) -> Iterator[nn.Module]:

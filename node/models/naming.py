@@ -7,7 +7,8 @@ root, and downloaded by all others like those of a run that goes on from a check
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -22,7 +23,7 @@ from shoal.node.layout import Layout
 from shoal.node.manifest import MAX_MANIFEST, Manifest
 from shoal.node.methods.registry import method_of, shape_of
 from shoal.node.model_spec import HfSpec
-from shoal.node.models.hf import HfModel, check_sizes, fresh
+from shoal.node.models.hf import HfModel, check_is_causal, check_sizes, fresh
 from shoal.node.models.lora import LoraModel
 from shoal.node.run_facts import first_base
 from shoal.node.state import CommittedState
@@ -33,14 +34,23 @@ from shoal.protocol.ids import PeerId
 ORIGIN = "origin"  # the folder within a run's
 
 
-def found(manifest: Manifest, weights: Sequence[Path], home: Home, me: PeerId) -> tuple[Manifest, Checkpoint]:
+def found(
+    manifest: Manifest,
+    weights: Sequence[Path],
+    home: Home,
+    me: PeerId,
+    check: Callable[[Manifest], None] = lambda whole: None,
+) -> tuple[Manifest, Checkpoint]:
     """The whole manifest of a run that begins with fresh weights, and the checkpoint of these, on disk.
 
-    `weights` are folders with frozen weights. LocalError if the model cannot be built here.
+    `weights` are folders with frozen weights; `check` looks at the whole manifest before anything is written.
+    LocalError if the model cannot be built here, and nothing is left of it.
     """
     assert isinstance(manifest.model, HfSpec)
     model = fresh(manifest.model, manifest.seed, weights)
     whole = with_model(manifest, complete(manifest.model, model))
+    check_is_causal(model)
+    check(whole)
     layout = Layout.of(model)
     agreed, _ = method_of(whole, layout).begin(layout.read(model))
     state = CommittedState(shape_of(whole, layout), agreed)
@@ -51,7 +61,11 @@ def found(manifest: Manifest, weights: Sequence[Path], home: Home, me: PeerId) -
     if len(manifest.canonical()) > MAX_MANIFEST:
         raise LocalError(f"the manifest with all of the model's tensors is larger than {MAX_MANIFEST >> 10} KiB")
     folder = home.run_folder(manifest.run_id.hex()) / ORIGIN
-    return manifest, load(write_checkpoint(folder, about, state.current, None))
+    try:
+        return manifest, load(write_checkpoint(folder, about, state.current, None))
+    except BaseException:
+        shutil.rmtree(folder.parent, ignore_errors=True)
+        raise
 
 
 def complete(spec: HfSpec, model: HfModel) -> HfSpec:

@@ -142,8 +142,8 @@ class Run:
         return scheduler
 
     def report(self, loss: float | Tensor) -> None:
-        """Say what the loss is, for those who look at the run; nothing depends on it."""
-        self._wrapped.loss = float(loss if isinstance(loss, float) else loss.detach())
+        """Say what the loss of a step's forward pass is, best before the step; nothing depends on it (losses.py)."""
+        self._wrapped.report(float(loss if isinstance(loss, float) else loss.detach()))
 
     @property
     def progress(self) -> Progress:

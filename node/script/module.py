@@ -33,6 +33,8 @@ class OwnModule:
         _check(weights, optimizer)
         self.device = next(iter(weights.values())).device
         self.layout = Layout.of(self.module)
+        self._were_trained = [(*named, named[1].requires_grad) for named in self.module.named_parameters()]
+        self._were_stepped = _stepped(optimizer)
 
     def spec(self) -> CustomSpec:
         """What a manifest says of it."""
@@ -47,6 +49,21 @@ class OwnModule:
         if spec.frozen != self.frozen():
             raise LocalError(
                 "the module's frozen parameters are not those of the run's founder: load the same weights before"
+            )
+
+    def check_unchanged(self) -> None:
+        """LocalError if something else is trained now than what the run is about."""
+        for name, weight, was_trained in self._were_trained:
+            if weight.requires_grad != was_trained:
+                what = "frozen" if was_trained else "trained"
+                raise LocalError(
+                    f"{name} is {what} since `wrap`: a run trains the same parameters to its end, so set requires_grad "
+                    "before `wrap`, and found another run for another choice"
+                )
+        if _stepped(self.optimizer) != self._were_stepped:
+            raise LocalError(
+                "the optimizer's parameters are others than at `wrap`: a run trains the same ones to its end, so call "
+                "add_param_group before `wrap`"
             )
 
     def frozen(self) -> str:
@@ -82,7 +99,7 @@ class OwnModule:
         inner_state.restore([self.optimizer], self.module, self.layout, vector)
         for group in self.optimizer.param_groups:
             if not group.get("capturable") and not group.get("fused"):
-                for weight in group["params"]:
+                for weight in filter(self.optimizer.state.get, group["params"]):
                     self.optimizer.state[weight]["step"] = self.optimizer.state[weight]["step"].cpu()
 
     @property
@@ -95,7 +112,7 @@ class OwnModule:
 def _check(weights: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
     if not weights:
         raise LocalError("the module has no parameters that are trained")
-    stepped = set(chain.from_iterable(group["params"] for group in optimizer.param_groups))
+    stepped = _stepped(optimizer)
     for name, weight in weights.items():
         if weight not in stepped:
             raise LocalError(f"{name} is in no group of the optimizer: add it, or freeze it by requires_grad_(False)")
@@ -103,3 +120,7 @@ def _check(weights: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer) -
             raise LocalError(f"{name} is {weight.dtype}: keep the weights in fp32, and compute under torch.autocast")
     if stepped - set(weights.values()):
         raise LocalError("the optimizer steps parameters that are not the module's: one module has one optimizer")
+
+
+def _stepped(optimizer: torch.optim.Optimizer) -> set[nn.Parameter]:
+    return set(chain.from_iterable(group["params"] for group in optimizer.param_groups))

@@ -7,7 +7,6 @@ in, the script waits as long as its method waits, and what has come of it is in 
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from shoal.node.inner import InnerRound
 from shoal.node.methods.method import Method
 from shoal.node.methods.timetable import Timetable
 from shoal.node.replica import Replica
+from shoal.node.script.losses import Losses
 from shoal.node.script.module import OwnModule
 from shoal.node.script.told import Told, listen
 from shoal.node.stints import Stints
@@ -44,7 +44,7 @@ class Session:
     """One wrapped optimizer. `look` is called while it waits, and raises what makes waiting useless."""
 
     def __init__(self, link: WorkerLink, own: OwnModule, method: Method, batch: int, look: Callable[[], None]) -> None:
-        self.loss = math.nan  # the latest that the script has told
+        self._losses = Losses()
         self._link, self._own, self._batch, self._look = link, own, batch, look
         self._timetable = Timetable(method)
         own.has_private = bool(method.keeps)
@@ -69,6 +69,10 @@ class Session:
         self._link.send(Ready(device_name(self._own.device)))
         threading.Thread(target=listen, args=(self._link, self._told), name="shoal", daemon=True).start()
         self._next(0)
+
+    def report(self, loss: float) -> None:
+        """The script tells its loss (losses.py)."""
+        self._losses.tell(loss)
 
     def close(self) -> None:
         """Take no part any more: the optimizer is an ordinary one again."""
@@ -101,9 +105,10 @@ class Session:
             self._load_end()  # steps after the end change nothing
             return
         self._told.check()
+        self._own.check_unchanged()
         self._made += 1
         self._own.steps += 1
-        self._stints.add(InnerRound(1, self._batch, self.loss))
+        self._losses.stepped()
         self._report(order)
         if self._made == order.steps or self._told.is_due(order):
             self._end(order)
@@ -127,6 +132,7 @@ class Session:
     def _end(self, order: Train) -> None:
         if self._made:
             self._working.__exit__(None, None, None)
+            self._stints.add(InnerRound(self._made, self._made * self._batch, self._losses.take_mean()))
         try:
             self._stints.end(order)
         except ArithmeticError as error:
@@ -140,7 +146,7 @@ class Session:
 
     def _report(self, order: Train) -> None:
         now, samples = time.monotonic(), self._made * self._batch
-        step, loss = order.first + self._made, self.loss if math.isfinite(self.loss) else None
+        step, loss = order.first + self._made, self._losses.known
         speed, memory = samples / max(now - self._began, 1e-9), device_bytes(self._own.device)
         share = self._utilisation.share(now)
         self._link.send(Report(order.order, order.round, step, loss, samples, speed, memory, share))

@@ -46,16 +46,19 @@ class Told(Orders):
 
         `look` is called every few seconds meanwhile.
         """
-        with self._changed:
-            while True:
-                if self.finished is not None:
-                    return self.finished
-                if self._newest is not None and self._newest.order > done:
-                    return self._newest
-                if self._lost:
+        while True:
+            with self._changed:
+                if self._changed.wait_for(lambda: self._is_there(done), LOOK):
+                    if self.finished is not None:
+                        return self.finished
+                    if self._newest is not None and self._newest.order > done:
+                        return self._newest
                     raise TransportError(self._lost)
-                if not self._changed.wait(LOOK):
-                    look()
+            look()  # without the lock: it asks the node, and what the node tells meanwhile must be noted
+
+    def _is_there(self, done: int) -> bool:
+        """Whether there is something to do, or nothing any more."""
+        return bool(self.finished or self._lost or (self._newest is not None and self._newest.order > done))
 
     def check(self) -> None:
         """TransportError if the node is gone."""

@@ -1,20 +1,20 @@
 """The program of a short-lived one-thread process that computes with torch, so that `shoal up` itself need not.
 
-    python -m shoal.node.up.job RESULT.json corpus PATH...
+    python -m shoal.node.up.job RESULT.json corpus COLUMN PATH...
     python -m shoal.node.up.job RESULT.json validate MANIFEST STATE|initial DEVICE PATH...
     python -m shoal.node.up.job RESULT.json merge MANIFEST FILE STATE...
     python -m shoal.node.up.job RESULT.json verify CHECKPOINT...
     python -m shoal.node.up.job RESULT.json baseline MANIFEST MEMBERS ROUNDS NUMBER PATH...
 
-PATH... is the text of --data, if any. The answer is the result file, written whole; the exit status says whether it is
-there, and what went wrong is on stderr.
+PATH... is the text of --data, if any. Before all else there may be --weights=FOLDER, several times. The answer is the
+result file, written whole; the exit status says whether it is there, and what went wrong is on stderr.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ import torch
 
 from shoal.node import baseline
 from shoal.node.checkpoint.read import load
-from shoal.node.corpus import files_corpus, load_corpus
+from shoal.node.corpus import load_corpus, read_files, texts_corpus
 from shoal.node.device import choose_device
 from shoal.node.evaluate import validation_loss
 from shoal.node.generate import END_OF_TEXT, generate
@@ -31,17 +31,18 @@ from shoal.node.manifest import load_manifest
 from shoal.node.methods.method import PARAMETERS
 from shoal.node.methods.registry import shape_of
 from shoal.node.models.registry import build, layout_of
-from shoal.node.state import CommittedState
-from shoal.node.state_file import load_state, save_state
+from shoal.node.state_file import load_state, save_weights
+from shoal.node.trainer.options import TrainerOptions
+from shoal.node.up.jobs import WEIGHTS
 from shoal.protocol.errors import LocalError
 
 INITIAL = "initial"  # instead of a state file: the model as the manifest's seed makes it
 SAMPLE_BYTES = 400
 
 
-def corpus(*data: str) -> dict[str, Any]:
-    """What the text of --data is, for the manifest and for the person."""
-    found = files_corpus([Path(path) for path in data])
+def corpus(column: str, *data: str) -> dict[str, Any]:
+    """What the text of --data is, for the manifest and for the person; `column` is that of tables, or empty."""
+    found = texts_corpus(*read_files([Path(path) for path in data], column))
     return {
         "digest": found.digest.hex(),
         "files": found.files,
@@ -51,10 +52,10 @@ def corpus(*data: str) -> dict[str, Any]:
     }
 
 
-def validate(manifest_file: str, state: str, device: str, *data: str) -> dict[str, Any]:
+def validate(manifest_file: str, state: str, device: str, *data: str, weights: Sequence[Path] = ()) -> dict[str, Any]:
     """The validation loss of a state, how many parameters it has, and a text that a trained one writes."""
     manifest = load_manifest(Path(manifest_file))
-    model = build(manifest)
+    model = build(manifest, weights)
     layout = Layout.of(model)
     if state != INITIAL:
         layout.load(load_state(Path(state), shape_of(manifest, layout)).current.vectors[PARAMETERS], model)
@@ -78,8 +79,7 @@ def merge(manifest_file: str, file: str, *states: str) -> dict[str, Any]:
         weights += held.vectors[PARAMETERS]
         newest = max(newest, held.round)
     weights /= len(states)
-    vectors = {name: weights if name == PARAMETERS else torch.zeros_like(weights) for name in shape.vectors}
-    save_state(CommittedState(shape, vectors, newest).current, Path(file))
+    save_weights(shape, weights.numpy(), newest, Path(file))
     return {"file": file, "replicas": len(states)}
 
 
@@ -94,12 +94,14 @@ def verify(*checkpoints: str) -> dict[str, Any]:
     return {"damaged": damaged}
 
 
-def train_baseline(manifest_file: str, members: str, rounds: str, number: str, *data: str) -> dict[str, Any]:
+def train_baseline(
+    manifest_file: str, members: str, rounds: str, number: str, *data: str, weights: Sequence[Path] = ()
+) -> dict[str, Any]:
     """The validation loss of one of the reference trainings, and its training loss over its tokens."""
     manifest = load_manifest(Path(manifest_file))
     paths = [Path(path) for path in data]
     training = baseline.trainings(manifest, int(members), int(rounds), paths)[int(number)]
-    result = baseline.run(training)
+    result = baseline.run(training, TrainerOptions(weights=tuple(map(str, weights))))
     return {"loss": result.loss, "curve": result.curve}
 
 
@@ -110,14 +112,16 @@ TASKS: dict[str, Callable[..., dict[str, Any]]] = {
     "verify": verify,
     "baseline": train_baseline,
 }
+BUILDING = ("validate", "baseline")  # tasks that build a model
 
 
 def main(argv: list[str]) -> int:
     """Do the task and write its result."""
-    result, task, *arguments = argv
+    weights = [Path(each.removeprefix(WEIGHTS)) for each in argv if each.startswith(WEIGHTS)]
+    result, task, *arguments = [each for each in argv if not each.startswith(WEIGHTS)]
     torch.set_num_threads(1)
     try:
-        answer = TASKS[task](*arguments)
+        answer = TASKS[task](*arguments, **({"weights": weights} if task in BUILDING else {}))
     except LocalError as error:
         print(error, file=sys.stderr)
         return 1

@@ -80,7 +80,7 @@ async def _run(options: UpOptions, out: Path) -> int:
 
 
 async def _play(options: UpOptions, out: Path, swarm: Swarm, children: Children) -> Finding:
-    jobs = Jobs(children, out)
+    jobs = Jobs(children, out, options.weights)
     plan = await _settle(options, out, jobs, swarm)
     await play(plan, swarm, children)
     ends = await save_states(plan, swarm)
@@ -91,15 +91,16 @@ async def _play(options: UpOptions, out: Path, swarm: Swarm, children: Children)
 async def _settle(options: UpOptions, out: Path, jobs: Jobs, swarm: Swarm) -> Plan:
     """The plan, with the text of --data read once for its digest."""
     digest = ""
+    resumed = await _resume(options.resume, jobs, swarm) if options.resume is not None else None
     if options.data:
-        corpus = await jobs.run("corpus", "corpus", *(path.absolute() for path in options.data))
+        read = (resumed.about.decoded_manifest() if resumed else chosen_manifest(options)).data
+        corpus = await jobs.run("corpus", "corpus", read.column, *(path.absolute() for path in options.data))
         digest = corpus["digest"]
         text = (
             f"{corpus['files']} text files, {corpus['train']:,} bytes to train on and {corpus['validation']:,} to "
             f"validate with; {corpus['skipped']} files that are not text were skipped"
         )
         swarm.note("data", text, **corpus)
-    resumed = await _resume(options.resume, jobs, swarm) if options.resume is not None else None
     manifest = resumed_manifest(options, resumed, digest) if resumed else chosen_manifest(options, digest)
     plan = make_plan(options, out, manifest, resumed)
     plan.manifest_file.write_text(to_toml(plan.manifest), encoding="utf-8")

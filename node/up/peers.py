@@ -18,6 +18,7 @@ from shoal.node.faults import FAULT_VARIABLE, MARK, Fault
 from shoal.node.home import Home
 from shoal.node.launch import foreground_argv
 from shoal.node.options import NodeSettings, default_threads
+from shoal.node.trainer.options import TrainerOptions
 from shoal.node.up.plan import Plan
 from shoal.node.up.processes import Child, Children
 from shoal.protocol.errors import LocalError, ShoalError, TransportError
@@ -37,6 +38,7 @@ class LocalPeer:
         self.folder = out / "peers" / name
         self.log = out / "logs" / f"{name}.log"
         self.state_file = self.folder / "state.safetensors"
+        self.own_file = self.folder / "own.safetensors"  # its worker's weights, where they differ from that
         self.home = Home(self.folder / "home")
         self.id = ""
         self.status: Answer = {}
@@ -76,6 +78,7 @@ class LocalPeer:
             data=plan.data,
             share_data=False,  # all have it
             checkpoint_every=plan.checkpoint_every,
+            trainer=TrainerOptions(weights=tuple(map(str, plan.weights))),
         )
         plan.give_key(self.name, self.home)
         environ = {"SHOAL_HOME": str(self.home.root), FAULT_VARIABLE: str(fault or "")}

@@ -23,6 +23,7 @@ from shoal.protocol.identity import Identity
 from shoal.protocol.ids import digest
 
 RUNS = Path("runs")  # where results go when --out names no place
+READING = {"tokenizer", "end_of_text", "column"}  # of a manifest's data: how text is read, whosever it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class Plan:
     checkpoint_every: int = UP_CHECKPOINT_EVERY
     resumed: Resumption | None = None
     devices: tuple[str, ...] = (AUTO,)
+    weights: tuple[Path, ...] = ()
 
     @property
     def to_commit(self) -> int:
@@ -104,7 +106,8 @@ def chosen_manifest(options: UpOptions, corpus: str = "") -> Manifest:
         raise UsageError(f"--manifest {options.manifest} is about text of your own: name it with --data")
     fixed = {"last": options.rounds, "start_members": options.peers, "pace": "steps"}
     rounds = base.rounds.model_copy(update=fixed)
-    data = DataSpec(name="files", digest=corpus) if options.data else base.data
+    own = DataSpec(name="files", digest=corpus).model_copy(update=base.data.model_dump(include=READING))
+    data = own if options.data else base.data
     manifest = base.model_copy(update={"seed": options.seed, "rounds": rounds, "data": data})
     left = options.peers - (1 if options.kill_at else 0)
     if manifest.rounds.min_members > left:
@@ -131,7 +134,9 @@ def make_plan(options: UpOptions, out: Path, manifest: Manifest, resumed: Resump
     names = resumed.peers if resumed else tuple(f"peer-{number}" for number in range(1, options.peers + 1))
     data = tuple(path.absolute() for path in options.data)
     faults = (options.kill_at, options.join_at)
-    return Plan(out, manifest, names, options.rounds, *faults, data, options.checkpoint_every, resumed, options.devices)
+    weights = tuple(folder.absolute() for folder in options.weights)
+    every, devices = options.checkpoint_every, options.devices
+    return Plan(out, manifest, names, options.rounds, *faults, data, every, resumed, devices, weights)
 
 
 def prepare_folder(out: Path | None) -> Path:

@@ -1,4 +1,7 @@
-"""How a run of replicas ends: each peer's weights are measured, and their plain mean, which is the run's result.
+"""How replicas end: each peer's weights are measured, and their plain mean.
+
+In a run of replicas that mean is the result. Where a state is agreed, and workers' weights differ from it all the same
+(diloco-eager, streaming-diloco), the state is, and is told beside them.
 
 Few exchanges suffice while training goes on if all replicas are merged once at its end (arXiv 2507.06542): single
 replicas are worse than their mean, and how far they are apart says how well the exchanges have held them together.
@@ -12,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from shoal.node.up.jobs import Jobs
-from shoal.node.up.peers import LocalPeer
 from shoal.node.up.plan import Plan
 from shoal.protocol.errors import LocalError
 
@@ -26,6 +28,7 @@ class Replicas:
     each: tuple[float, ...]  # of the replicas
     merged: float  # of their mean
     file: str = MERGED  # where that is
+    agreed: float | None = None  # of the state that all agree on, if they do
 
     @property
     def mean(self) -> float:
@@ -39,28 +42,30 @@ class Replicas:
 
     def as_json(self) -> dict[str, Any]:
         """The object of `--json`."""
-        return {"each": list(self.each), "mean": self.mean, "spread": self.spread, "merged": self.merged}
+        return {"each": list(self.each), "mean": self.mean, "spread": self.spread, "merged": self.merged} | (
+            {} if self.agreed is None else {"agreed": self.agreed}
+        )
 
     def __str__(self) -> str:
         """For the person who watched."""
         return (
             f"{len(self.each)} replicas: validation loss {self.mean:.3f} on average, {self.spread:.3f} from the best "
-            f"to the worst; their mean, {self.file}, has {self.merged:.3f}."
+            f"to the worst; their mean, {self.file}, has {self.merged:.3f}"
+            + ("." if self.agreed is None else f", the state that all agree on {self.agreed:.3f}.")
         )
 
 
-async def measure(plan: Plan, jobs: Jobs, device: str, peers: Sequence[LocalPeer]) -> tuple[Replicas, dict[str, Any]]:
-    """What the replicas of these peers are worth, and their mean, which is written to the folder of the play.
+async def measure(plan: Plan, jobs: Jobs, device: str, files: Sequence[Path]) -> tuple[dict[str, Any], Replicas]:
+    """What the replicas in these files are worth, and their mean, which is written to the folder of the play.
 
-    All have been saved in this play. The other answer is that of `validate` for the mean. LocalError if there is none.
+    Each lies in the folder of its peer. The other answer is that of `validate` for the mean. LocalError for no files.
     """
-    if not peers:
+    if not files:
         raise LocalError("no peer is left at the end, so there is no replica to measure; see the logs")
-    files = [peer.state_file for peer in peers]
     merged = await jobs.run("merge", "merge", plan.manifest_file, plan.out / MERGED, *files)
     each = [await _loss(plan, jobs, device, f"validate-{file.parent.name}", file) for file in files]
-    final = await jobs.run("validate-final", "validate", plan.manifest_file, merged["file"], device, *plan.data)
-    return Replicas(tuple(each), final["loss"]), final
+    mean = await jobs.run("validate-merged", "validate", plan.manifest_file, merged["file"], device, *plan.data)
+    return mean, Replicas(tuple(each), mean["loss"])
 
 
 async def _loss(plan: Plan, jobs: Jobs, device: str, name: str, file: Path) -> float:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from shoal.node.faults import Fault
 from shoal.node.present import is_terminal
+from shoal.node.toml import dump
 from shoal.node.up.peers import LocalPeer
 from shoal.node.up.plan import Plan, to_toml
 from shoal.node.up.processes import Children
@@ -59,6 +60,9 @@ class _Stage:
         await self._start(others, founder.addresses[0])
         own = plan.checkpoint_of(founder.name)
         swarm.run = (await founder.ask(lambda client: client.create_run(to_toml(plan.manifest), True, own)))["run"]
+        if not plan.manifest.model.is_complete:  # what is measured later is of the tensors that the founder has named
+            whole = await founder.ask(lambda client: client.run_details(swarm.run))
+            plan.manifest_file.write_text(dump(whole["manifest"]), encoding="utf-8")
         swarm.note("created", f"{founder.name} created the run {swarm.run[:8]}", run=swarm.run)
         await asyncio.gather(*map(self._join, others))
         first = plan.manifest.first_round

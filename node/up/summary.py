@@ -27,7 +27,7 @@ def _resumption(finding: Finding) -> list[str]:
 
 def _rounds(finding: Finding) -> str:
     rounds = finding.ledger.rounds()
-    if finding.replicas is not None:
+    if not finding.is_agreed:
         return (
             f"{finding.ledger.exchanges()} exchanges in {len(rounds)} rounds; a member sent "
             f"{finding.ledger.bytes_per_parameter_per_round(finding.parameters):.1f} bytes per parameter and exchange."
@@ -44,7 +44,7 @@ def _rounds(finding: Finding) -> str:
 def _death(finding: Finding, victim: PeerEnd) -> str:
     fatal = next((each for each in finding.ledger.rounds() if each.round == finding.plan.kill_at), None)
     said = f"{victim.peer} was killed with SIGKILL in the all-reduce of round {finding.plan.kill_at}"
-    if finding.replicas is not None:
+    if not finding.is_agreed:
         return f"{victim.peer} was killed with SIGKILL in round {finding.plan.kill_at}; the others went on."
     if fatal is None:
         return f"{said}; that round did not commit."
@@ -55,7 +55,7 @@ def _death(finding: Finding, victim: PeerEnd) -> str:
 
 
 def _arrival(newcomer: PeerEnd, finding: Finding) -> str:
-    got = "downloaded the state from the others" if finding.replicas is None else "copied the replica of another"
+    got = "downloaded the state from the others" if finding.is_agreed else "copied the replica of another"
     said = f"{newcomer.peer} came at round {finding.plan.join_at} and {got}"
     if newcomer.first_round is None:
         return f"{said}, but took part in no round."
@@ -68,11 +68,11 @@ def _devices(finding: Finding) -> list[str]:
 
 
 def _agreement(finding: Finding) -> list[str]:
-    if finding.replicas is not None:
-        return [str(finding.replicas)]
-    if len({peer.file_hash for peer in finding.live}) > 1:
-        return []
-    return [f"All {len(finding.live)} live peers hold the same state, bit for bit: {finding.live[0].digest[:16]}."]
+    replicas = [str(finding.replicas)] if finding.replicas is not None else []
+    if not finding.is_agreed or len({peer.file_hash for peer in finding.live}) > 1:
+        return replicas
+    state = f"All {len(finding.live)} live peers hold the same state, bit for bit: {finding.live[0].digest[:16]}."
+    return [state, *replicas]
 
 
 def _learning(finding: Finding) -> list[str]:

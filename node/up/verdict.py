@@ -2,8 +2,8 @@
 
 Pure: it is given what was seen, and decides. The play went well only if all live peers hold the same state to the
 bit (the files that they wrote, not what they say of themselves) and the validation loss fell as far as the manifest
-demands; and if the death that was planned really happened in the middle of the all-reduce. Replicas need not be equal:
-of such a run the loss is that of their mean.
+demands; and if the death that was planned really happened in the middle of the all-reduce. In a run of
+replicas nobody agrees: there the loss is that of their mean.
 """
 
 from __future__ import annotations
@@ -47,7 +47,12 @@ class Finding:
     final_loss: float
     references: References | None = None
     sample: str = ""  # what the model writes at the end
-    replicas: Replicas | None = None  # of methods that have such; then `final_loss` is that of their mean
+    replicas: Replicas | None = None  # of methods whose workers' weights differ
+
+    @property
+    def is_agreed(self) -> bool:
+        """Whether there is a state that all hold; else `final_loss` is that of the mean of the replicas."""
+        return self.replicas is None or self.replicas.agreed is not None
 
     @property
     def live(self) -> list[PeerEnd]:
@@ -69,7 +74,7 @@ def problems(finding: Finding) -> list[str]:
     """Everything that is not as it must be; nothing if the play went well."""
     found = []
     plan = finding.plan
-    if finding.replicas is None:
+    if finding.is_agreed:
         found += _disagreements(finding)
     if not finding.ratio <= plan.manifest.goal.loss_ratio:  # so that NaN is a problem
         found.append(

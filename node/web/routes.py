@@ -108,8 +108,9 @@ class Routes:
         return web.json_response(await self._service.leave_run(request.match_info["run"]))
 
     async def _save_state(self, request: web.Request) -> web.Response:
-        body = await read_body(request, {"path": str})
-        return web.json_response(await self._service.save_state(request.match_info["run"], body["path"]))
+        body = await read_body(request, {"path": str}, {"own": bool})
+        run, own = request.match_info["run"], body.get("own", False)
+        return web.json_response(await self._service.save_state(run, body["path"], own))
 
     async def _stop(self, request: web.Request) -> web.Response:
         await read_body(request, {})

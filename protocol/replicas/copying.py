@@ -8,8 +8,9 @@
 
 Rules: nobody certifies a replica but its donor: all of it comes from one, and is of the run's layout; nobody is asked
 whose round is far from where most stand. Every chunk is checked by hash, and for numbers with which nobody could go on,
-as a donor may sign anything; who sends a wrong one is named, and another is asked. A silent donor is replaced after a
-while, longer each time: perhaps all links are slow.
+as a donor may sign anything; who sends a wrong one is named, and another is asked. A silent donor is reminded once, as
+words may be lost, and replaced after a while, longer each time: perhaps all links are slow. Whose answer was of no use
+is left alone for as long, others first.
 """
 
 from __future__ import annotations
@@ -73,6 +74,8 @@ class Copying:
         self._patience = PATIENCE
         self._least = 0
         self._tries = 0
+        self._was_reminded = False  # our donor, since it last brought something
+        self._aside: dict[PeerId, float] = {}  # until when those whose answers were of no use are not asked
         self._token = 0
         self._liars: deque[PeerId] = deque(maxlen=MAX_LIARS)
         self._leases_watched = False
@@ -93,6 +96,7 @@ class Copying:
         if self.active:
             return []
         self.active, self._least, self._patience = True, least, PATIENCE
+        self._aside.clear()
         self._token += 1
         return [*self._ask_somebody(now), self._wake("look")]
 
@@ -120,7 +124,8 @@ class Copying:
             return []
         is_gone = self._source is None or not self._view.is_alive(self._source)
         if is_gone or now - self._heard_at > self._patience:
-            return [*self._ask_another(now), self._wake("look")]
+            asked = self._ask_another(now) if is_gone or self._was_reminded else self._remind(now)
+            return [*asked, self._wake("look")]
         return [self._wake("look")]
 
     def receive(self, now: float, sender: PeerId, message: COPY_MESSAGES) -> list[Effect]:
@@ -155,8 +160,9 @@ class Copying:
         return most is None or abs(round - most) <= self._facts.window
 
     def _ask_somebody(self, now: float) -> list[Effect]:
-        donors = self._donors()
-        self._copy, self._heard_at = None, now
+        self._aside = {peer: until for peer, until in self._aside.items() if until > now}
+        donors = [peer for peer in self._donors() if peer not in self._aside]
+        self._copy, self._heard_at, self._was_reminded = None, now, False
         self._source = donors[self._tries % len(donors)] if donors else None
         self._tries += 1
         return [Send(self._source, GetReplica(self._least))] if self._source is not None else []
@@ -166,6 +172,19 @@ class Copying:
         if self._source is not None:
             self._patience = min(MOST_PATIENCE, 2 * self._patience)
         return self._ask_somebody(now)
+
+    def _remind(self, now: float) -> list[Effect]:
+        """What our donor owes us may have been lost; what it is about to send it does not send twice."""
+        source, copy = self._source, self._copy
+        if source is None or copy is None:
+            return self._ask_another(now)
+        self._heard_at, self._was_reminded = now, True
+        return [Send(source, GetStateChunk(PART, copy.offer.round, index)) for index in copy.asked]
+
+    def _do_without(self, now: float, peer: PeerId) -> list[Effect]:
+        """What `peer` gives us is of no use now: others first, and it not at once, if there are none."""
+        self._aside[peer] = now + self._patience
+        return self._ask_another(now)
 
     def _receive_offer(self, now: float, sender: PeerId, offer: ReplicaIs) -> list[Effect]:
         if offer.peer != sender:
@@ -177,7 +196,7 @@ class Copying:
         if offer.round > facts.limit:
             return self._accuse(now, sender, f"offers a replica of round {offer.round}, beyond the last, {facts.limit}")
         if offer.round < self._least or not self._is_near(offer.round):
-            return self._ask_another(now)
+            return self._do_without(now, sender)
         self._heard_at, self._copy = now, Copy(offer)
         return self._ask_chunks(sender, self._copy)
 
@@ -185,7 +204,7 @@ class Copying:
         if message.round != copy.offer.round or message.index not in copy.asked:
             return []
         if not message.payload:
-            return self._ask_another(now)
+            return self._do_without(now, sender)
         if content_hash(message.payload) != copy.offer.chunks[message.index]:
             return self._accuse(now, sender, f"sent a wrong chunk {message.index} of its replica")
         try:
@@ -194,7 +213,7 @@ class Copying:
             return self._accuse(now, sender, f"has signed a bad chunk {message.index} of a replica: {error.reason}")
         del copy.asked[message.index]
         copy.payloads[message.index] = message.payload
-        self._heard_at = now
+        self._heard_at, self._was_reminded = now, False
         return self._ask_chunks(sender, copy)
 
     def _ask_chunks(self, donor: PeerId, copy: Copy) -> list[Effect]:
@@ -205,7 +224,7 @@ class Copying:
     def _accuse(self, now: float, peer: PeerId, reason: str) -> list[Effect]:
         if peer not in self._liars:
             self._liars.append(peer)
-        return [Tell(Blamed(peer, reason)), *self._ask_somebody(now)]
+        return [Tell(Blamed(peer, reason)), *self._do_without(now, peer)]
 
     # -- inside: donor --------------------------------------------------------------------------------------
 

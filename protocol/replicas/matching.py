@@ -10,6 +10,8 @@ Rules:
 - Excluded for the round is who declines, dies, is lost in the middle of an exchange, or does not come in time: after
   twice our learned patience for each round that it is behind; after once it is urged to hand in. So a peer is tried
   at most once in a round.
+- We hand in early for nobody but whom the draw gives us, and not before it has waited for as long as we would
+  (`forbearance`): whoever says that it is urgent, to anybody and at once, hurries nobody.
 - Who is asked and waits itself says so (LATER), and is waited for longer: it may be left with nobody but us.
 - With nobody left there is no exchange in this round.
 Whoever waits for us is no heavier than whom we wait for, so nobody waits in a circle (meeting.py).
@@ -24,7 +26,7 @@ from dataclasses import dataclass
 from shoal.protocol.effects import Effect, Send
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.replicas import Decline, Later, Meet, Refusal
-from shoal.protocol.replicas.context import Means, standing
+from shoal.protocol.replicas.context import Means, near, standing
 from shoal.protocol.replicas.events import Lapse
 from shoal.protocol.replicas.meeting import Draw
 from shoal.protocol.wire import MAX_INT
@@ -83,18 +85,24 @@ class Matching:
 
     @property
     def is_untroubled(self) -> bool:
-        """Whether nobody has been tried in vain: how long we wait then says how far apart peers are ready."""
-        return not self._excluded
+        """Whether nobody was tried in vain, nor urged: how long we wait then says how far apart peers are ready."""
+        asked = self.asked
+        suitor = self._suitors.get(asked.peer) if asked is not None else None
+        return not (self._excluded or self._was_urgent or (suitor is not None and suitor.is_urgent))
 
     def suitor(self, peer: PeerId) -> Suitor | None:
         """Its MEET, if it has asked us."""
         return self._suitors.get(peer)
 
     def is_urged(self, now: float) -> bool:
-        """Whether somebody live has waited for us for too long."""
-        view, slack = self._means.view, self._means.facts.policy.slack
-        suitors = [each for peer, each in self._suitors.items() if each.is_urgent and view.is_alive(peer)]
-        return any(now - each.since >= slack for each in suitors)
+        """Whether whom we should meet has waited for us for too long."""
+        if not any(each.is_urgent for each in self._suitors.values()):
+            return False
+        drawn = self._draw.partner(self._near(standing(self._means.view, self._means.facts)))
+        suitor = self._suitors.get(drawn) if drawn is not None else None
+        if drawn is None or suitor is None or not suitor.is_urgent:
+            return False
+        return now - suitor.since >= self._means.forbearance(self._base, drawn)
 
     def hear(self, now: float, sender: PeerId, number: int, is_urgent: bool) -> list[Effect]:
         """A MEET of this round; afterwards `asked` may be its sender, and is our partner then."""
@@ -167,7 +175,7 @@ class Matching:
     # -- inside ---------------------------------------------------------------------------------------------
 
     def _near(self, here: Mapping[PeerId, int]) -> list[PeerId]:
-        return [peer for peer, round in here.items() if abs(self._base - round) <= self._means.facts.window]
+        return near(here, self._base, self._means.facts.window)
 
     def _drawn(self) -> PeerId | None:
         """Whom to ask, but for those who ask us."""
@@ -175,10 +183,10 @@ class Matching:
         free = [p for p, round in here.items() if 0 <= self._base - round <= window and p not in self._excluded]
         if not self._has_drawn:
             self._has_drawn = True
-            near = self._near(here)
-            drawn = self._draw.partner(near)
+            others = self._near(here)
+            drawn = self._draw.partner(others)
             if drawn is None:
-                self.reason = Lapse.BYE if near else Lapse.ALONE
+                self.reason = Lapse.BYE if others else Lapse.ALONE
             if drawn is None or drawn in free:
                 return drawn
         return self._draw.partner(free) or max(free, key=self._weight_of, default=None)

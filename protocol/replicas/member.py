@@ -16,27 +16,28 @@ from shoal.protocol.donor import Store
 from shoal.protocol.effects import Effect, Tell, Timer
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.estimate import Estimate
-from shoal.protocol.ids import NO_DIGEST, Digest, PeerId
-from shoal.protocol.member import MEMBERSHIP_MESSAGES
+from shoal.protocol.ids import Digest, PeerId
 from shoal.protocol.members import PeerDown, PeerLeft, PeerUp, StatusChanged
-from shoal.protocol.membership import Membership
 from shoal.protocol.messages.status import RunStatus
 from shoal.protocol.messages.transfer import StateChunk
 from shoal.protocol.outbox import Outbox
+from shoal.protocol.pair import usual_length
 from shoal.protocol.parting import Parted, Parting
+from shoal.protocol.presence import MEMBERSHIP_MESSAGES, Presence
 from shoal.protocol.reducer import Contribute
 from shoal.protocol.replicas.context import Means, pack, standing
 from shoal.protocol.replicas.copying import COPY_MESSAGES, Copying
 from shoal.protocol.replicas.facts import ReplicaFacts
 from shoal.protocol.replicas.round import PART
 from shoal.protocol.replicas.rounds import REPLICA_MESSAGES, ReplicaRounds
+from shoal.protocol.roster import Base
 from shoal.protocol.signing import Signer
 from shoal.protocol.wire import Message
 
 LINGER = 3.0  # seconds that who stops in the middle of an exchange waits for its end
 
 
-class ReplicaMember:
+class ReplicaMember(Presence):
     """A `Machine` for one run of replicas on one peer."""
 
     def __init__(
@@ -54,17 +55,17 @@ class ReplicaMember:
 
         Who goes on from a replica of its own gives facts with its round and root.
         """
-        self.me = me
+        base = Base(facts.round, facts.history, facts.root, ()) if facts.holds_origin else None
+        super().__init__(me, addresses, base, signer, rng, trains=trains)
         self._facts = facts
         self._trains = trains
         self._base = facts.round if facts.holds_origin else None  # after which round our replica stands
         self._root = facts.root
-        self._status = self._first_status()
-        self.membership = Membership(me, addresses, self._status, signer, rng)
         spread = Estimate(initial=10.0, floor=2.0, ceiling=600.0)
         pace = Estimate(initial=4.0, floor=2.0, ceiling=10.0)
         self._outbox = Outbox()
-        self._rounds = ReplicaRounds(Means(me, facts, self.membership, self._outbox, rng, spread, pace))
+        means = Means(me, facts, self.membership, self._outbox, rng, spread, pace, usual_length())
+        self._rounds = ReplicaRounds(means)
         self.copying = Copying(me, facts, self.membership, store, signer)
         self._is_installing = self._has_left = False
         self._ready: tuple[int, Contribute] | None = None  # the last contribution, and the round that it builds on
@@ -99,23 +100,6 @@ class ReplicaMember:
         """The replica that we were told of is installed."""
         self._base, self._root, self._is_installing = round, root, False
         return self._digest(now, self._open(now, may_leap=True))
-
-    def report(
-        self,
-        now: float,
-        *,
-        step: int,
-        samples: int,
-        loss: float | None,
-        reachability: str,
-        line: tuple[int, int],
-    ) -> list[Effect]:
-        """How the training goes, whether others can dial us, and our line's rates up and down; gossiped."""
-        up, down = line
-        self._status = dataclasses.replace(
-            self._status, step=step, samples=samples, loss=loss, up=up, down=down, reachability=reachability
-        )
-        return self._digest(now, [])
 
     def leave(self, now: float) -> list[Effect]:
         """Sign off at once. Send what this returns; the machine is silent from now on."""
@@ -164,20 +148,7 @@ class ReplicaMember:
         else:
             self._outbox.dropped(to, message)
 
-    def link_lost(self, now: float, peer: PeerId) -> list[Effect]:
-        """The connection with `peer` was closed."""
-        return self._digest(now, self.membership.link_lost(now, peer))
-
-    def link_up(self, now: float, peer: PeerId) -> list[Effect]:
-        """There is a connection with `peer`."""
-        return self._digest(now, self.membership.link_up(now, peer))
-
     # -- read side ------------------------------------------------------------------------------------------
-
-    @property
-    def status(self) -> RunStatus:
-        """Our own status, as the others see it."""
-        return self._status
 
     @property
     def base(self) -> int | None:
@@ -274,19 +245,3 @@ class ReplicaMember:
         if self._base is None:
             return status
         return dataclasses.replace(status, round=self._base, history=self._facts.history, root=self._root)
-
-    def _first_status(self) -> RunStatus:
-        has_replica = self._base is not None
-        return RunStatus(
-            round=self._base or 0,
-            history=self._facts.history if has_replica else NO_DIGEST,
-            root=self._root if has_replica else NO_DIGEST,
-            phase="syncing",
-            step=0,
-            samples=0,
-            loss=None,
-            trains=self._trains,
-            up=0,
-            down=0,
-            reachability="unknown",
-        )

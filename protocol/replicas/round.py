@@ -190,7 +190,7 @@ class ReplicaRound:
     def _engage(self, now: float, suitor: Suitor) -> list[Effect]:
         asked = self._matching.asked
         assert asked is not None
-        if self._matching.is_untroubled:
+        if self._matching.is_untroubled and not self._was_called:
             self._means.spread.observe(abs(asked.since - suitor.since))
         return self._begin(now, asked.peer, pairing_number(asked.number, suitor.number))
 
@@ -198,7 +198,9 @@ class ReplicaRound:
         means = self._means
         assert self._contribution is not None
         pairing = Pairing(partner, self.number, PART, number, means.facts.chunks)
-        exchange = PairExchange(now, pairing, self._contribution, means.facts.check, means.outbox, means.pace)
+        exchange = PairExchange(
+            now, pairing, self._contribution, means.facts.check, means.outbox, means.pace, means.length
+        )
         self._exchange = exchange
         dismissed = self._matching.dismiss(partner)
         return [Tell(Met(self.number, partner)), *dismissed, *exchange.start(now)]

@@ -3,8 +3,9 @@
     open(round) ──► ReplicaRound ──► Exchanged or Lapsed ──► the application applies it ──► applied ──► next round
 
 Rules: a MEET for a later round waits until we are there, and hurries us; to one of an earlier round we say that it is
-past. When most of the others, and whom we should meet, stand two rounds or more beyond us, the rounds between lapse.
-Whoever still asks for the word that its bytes are here, gets it also in later rounds.
+past; who by its own status is nobody's partner (it does not train, or holds no replica of this run) is refused. When
+most of the others, and whom we should meet, stand two rounds or more beyond us, the rounds between lapse. Whoever still
+asks for the word that its bytes are here, gets it also in later rounds.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from shoal.protocol.messages.replicas import Decline, Later, Meet, Refusal, Took
 from shoal.protocol.messages.rounds import Want
 from shoal.protocol.pair import PAIR_MESSAGES, Exchanged, Pairing, number_of
 from shoal.protocol.reducer import Contribute
-from shoal.protocol.replicas.context import Means, pack, standing
+from shoal.protocol.replicas.context import Means, near, pack, standing, stands
 from shoal.protocol.replicas.events import Lapse, Lapsed
+from shoal.protocol.replicas.meeting import Draw
 from shoal.protocol.replicas.round import ReplicaRound
 
 TICK = 0.5  # seconds
@@ -46,6 +48,7 @@ class ReplicaRounds:
         self._round: ReplicaRound | None = None
         self._applying: int | None = None  # the round whose outcome the application is about to take
         self._early: dict[PeerId, Early] = {}
+        self._drawn: dict[int, PeerId | None] = {}  # whom we should meet in later rounds
         self._done: deque[Pairing] = deque(maxlen=KEPT)
         self._token = 0
         self._may_leap = False  # over any number of rounds, as we have just copied a replica
@@ -96,6 +99,7 @@ class ReplicaRounds:
         self._means.outbox.open()
         self._round, self._applying, self._may_leap = ReplicaRound(self._means, base), None, may_leap
         self._token += 1
+        self._drawn.clear()
         return [self._wake(), *self._take_early(now, self._round), *self._leap()]
 
     def submit(self, now: float, contribution: Contribute) -> list[Effect]:
@@ -117,6 +121,7 @@ class ReplicaRounds:
     def peer_down(self, now: float, peer: PeerId) -> list[Effect]:
         """Membership has given `peer` up."""
         self._early.pop(peer, None)
+        self._drawn.clear()
         if self._round is None or self._applying is not None:
             return []
         return self._digest(self._round.peer_down(now, peer))
@@ -131,11 +136,14 @@ class ReplicaRounds:
 
     def receive(self, now: float, sender: PeerId, message: REPLICA_MESSAGES) -> list[Effect]:
         """Any message of the rounds of replicas; from those whom membership does not know they are ignored."""
-        round = self._round
-        if not self._means.view.is_alive(sender):
+        round, view = self._round, self._means.view
+        if not view.is_alive(sender):
             return []
+        is_refused = round is None or not stands(view.status(sender), self._means.facts)
+        if is_refused and isinstance(message, Meet):
+            return [Send(sender, Decline(message.round, Refusal.ABSENT))]
         if round is None:
-            return [Send(sender, Decline(message.round, Refusal.ABSENT))] if isinstance(message, Meet) else []
+            return []
         if message.round > round.number:
             return self._on_early(now, sender, message, round.number)
         if message.round < round.number or (self._applying is not None and sender != round.partner):
@@ -150,11 +158,26 @@ class ReplicaRounds:
             return []
         if self._applying is not None:
             return [self._wake()]
-        slack = self._means.facts.policy.slack
-        is_urged = any(each.is_urgent and now - each.since >= slack for each in self._early.values())
-        return [self._wake(), *self._digest(self._round.tick(now, is_urged)), *self._leap()]
+        return [self._wake(), *self._digest(self._round.tick(now, self._is_urged(now))), *self._leap()]
 
     # -- inside ---------------------------------------------------------------------------------------------
+
+    def _is_urged(self, now: float) -> bool:
+        """Whether whom we should meet in a later round has waited for us for too long."""
+        means, base = self._means, self.base
+        if base is None:
+            return False
+        urgent = [(peer, each) for peer, each in self._early.items() if each.is_urgent]
+        ours = [(peer, each) for peer, each in urgent if self._drawn_in(each.round) == peer]
+        return any(now - each.since >= means.forbearance(base, peer) for peer, each in ours)
+
+    def _drawn_in(self, round: int) -> PeerId | None:
+        """Whom we should meet in a later round, as it seems now; drawn once in each of ours, as that is work."""
+        if round not in self._drawn:
+            means = self._means
+            others = near(standing(means.view, means.facts), round - 1, means.facts.window)
+            self._drawn[round] = Draw(means.facts.seed, round, means.me).partner(others)
+        return self._drawn[round]
 
     def _take_early(self, now: float, round: ReplicaRound) -> list[Effect]:
         """The MEETs for this round are heard; whoever sent one has waited from now on only, as we could not come."""

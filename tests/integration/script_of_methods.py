@@ -1,4 +1,6 @@
-"""A user's script that trains one run after the other, by each method: python script_of_methods.py FOLDER PLACE.
+"""A user's script that trains one run after the other, by each method:
+
+    python script_of_methods.py FOLDER PLACE METHOD...
 
 The script of place 0 founds the runs, and leaves their links in the folder; that of place 1 joins them.
 """
@@ -23,6 +25,7 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "diloco-eager": {"inner_steps": 5},
     "co2": {"inner_steps": 5},
 }
+REPLICAS: Mapping[str, Mapping[str, Any]] = {"noloco": {"inner_steps": 6}, "gossip": {"inner_steps": 6}}
 
 
 class Net(nn.Module):
@@ -51,7 +54,8 @@ def train(folder: Path, place: int, method: str) -> str:
         run = join(link.read_text())
     else:
         rounds = {"last": LAST, "pace": "steps"}
-        run = create(method, method={"name": method, "batch": 4, **METHODS[method]}, rounds=rounds)
+        settings = {"name": method, "batch": 4, **{**METHODS, **REPLICAS}[method]}
+        run = create(method, method=settings, rounds=rounds)
     torch.manual_seed(place)
     model = Net()
     groups: list[dict[str, Any]]
@@ -61,6 +65,7 @@ def train(folder: Path, place: int, method: str) -> str:
     assert run.wrap(optimizer, model) is optimizer
     scheduler = run.follow(torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99))
     if not place:
+        torch.save(model.state_dict(), folder / f"{method}-first.pt")
         fresh = folder / f".{method}"
         fresh.write_text(run.link)
         fresh.rename(link)
@@ -78,4 +83,4 @@ def train(folder: Path, place: int, method: str) -> str:
 
 if __name__ == "__main__":
     own, number = Path(sys.argv[1]), int(sys.argv[2])
-    (own / f"said-{number}").write_text("\n".join(train(own, number, each) for each in METHODS))
+    (own / f"said-{number}").write_text("\n".join(train(own, number, each) for each in sys.argv[3:]))

@@ -115,6 +115,7 @@ def convergence(*words: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=600).stdout
 
 
+@pytest.mark.slow
 def test_every_method_is_trained_beside_alone_and_joined_and_once_only(tmp_path: Path) -> None:
     words = ["--tiny", "--steps", "4", "--seeds", "1", "--jobs", "1", "--out", str(tmp_path)]
     said = convergence(*words)

@@ -31,8 +31,9 @@ chunk_bytes = 65536
 scatter = "{scatter}"
 gather = "{gather}"
 """
-SAME = (pytest.param(name, name, marks=pytest.mark.slow) for name in CODECS)
-PAIRS = [("fp16", "uint8"), ("fp4", "bf16"), ("topk", "fp16"), *SAME]
+FAST = ("fp4", "uint8")
+MORE = [("fp16", "uint8"), ("fp4", "bf16"), ("topk", "fp16"), *((name, name) for name in CODECS)]
+PAIRS = [FAST, *(pytest.param(*pair, marks=pytest.mark.slow) for pair in MORE)]
 
 
 @pytest.fixture

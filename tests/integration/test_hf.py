@@ -65,7 +65,7 @@ def test_two_daemons_train_a_model_of_transformers(children: Children, tmp_path:
     assert sum(each.numel() for each in opened.parameters()) == tensors.size
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_two_daemons_train_adapters_on_a_base_that_each_has(children: Children, tmp_path: Path) -> None:
     peft = needs("peft")
     base = base_folder(tmp_path / "base")

@@ -9,11 +9,12 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from shoal.node.client import Answer
 from shoal.node.exits import Exit
 from shoal.node.manifest import parse_manifest
 from shoal.node.up.processes import Children
@@ -64,26 +65,28 @@ def test_a_run_from_its_creation_to_a_restart(children: Children, tmp_path: Path
     for node in (second, third):
         until(lambda node=node: node.client.peers(), "a connection", words)  # type: ignore[misc]
         node.client.join_run(run[:12], True)
-    until(lambda: members_of_last(first, run) == 3, "a round with all three", words)
-    check_records(first, run)
-    check_peers(second, run)
-    check_timeline(second, run)
+    for node in (first, second):  # one is through with a round before the other
+        until(lambda node=node: full_round(node, run), "a round of all three that both others trained for", words)  # type: ignore[misc]
+    assert full_round(first, run)["bytes"] > 0
+    assert first.client.status()["runs"][0]["trains"] is False
+    check_peers(second, run, words)
+    check_timeline(second, run, words)
 
     third.client.leave_run(run)
     assert third.client.runs() == []
-    left_at = first.round()
-    until(lambda: first.round() >= left_at + 2, "rounds without the one that left", words)
+    left_at = newest(first, run)
+    until(lambda: newest(first, run) >= left_at + 2, "rounds without the one that left", words)
     assert members_of_last(first, run) == 2
 
     kept = second.home.run_folder(run) / "rounds.jsonl"
-    until(kept.exists, "a timeline on disk", words)
+    until(lambda: kept.exists() and b"\n" in kept.read_bytes(), "a timeline on disk", words)
     os.kill(second.pid, signal.SIGKILL)
     until(lambda: not second.is_running, "the death", words)
-    last = json.loads(kept.read_text().splitlines()[-1])
+    last = json.loads(kept.read_bytes().split(b"\n")[-2])  # after the last whole line there may be half a one
     second.start(children)  # and is told nothing
     until(second.row, "the run", words)
     assert second.client.timeline(run, last["round"]).items() >= last.items()
-    before = first.round()
+    before = newest(first, run)
     until(lambda: second.round() >= before + 1, "the restarted member to catch up and commit", words)
     assert_same_state(first, second, run, words)
     until(lambda: standing(first) == standing(second) and standing(first)[1] > 0, "the same count of samples", words)
@@ -99,37 +102,53 @@ def members_of_last(node: RealNode, run: str) -> int:
     return int(records[-1]["members"]) if records else 0
 
 
-def check_records(node: RealNode, run: str) -> None:
-    """The member of weight 0 is a member, but contributes nothing."""
-    last = next(record for record in reversed(node.client.rounds(run)) if record["members"] == 3)
-    assert last["contributors"] == 2
-    assert last["bytes"] > 0
-    assert node.row()["trains"] is False
+def newest(node: RealNode, run: str) -> int:
+    """The last committed round."""
+    return int(node.client.rounds(run)[-1]["round"])
 
 
-def check_peers(node: RealNode, run: str) -> None:
+def full_round(node: RealNode, run: str) -> Answer:
+    """The last record of a round with three members, of which the one of weight 0 contributes nothing.
+
+    Empty if there is none yet: a member that has just come may have nothing to contribute either.
+    """
+    records = [each for each in node.client.rounds(run) if (each["members"], each["contributors"]) == (3, 2)]
+    return records[-1] if records else {}
+
+
+def check_peers(node: RealNode, run: str, words: Callable[[], str]) -> None:
+    until(lambda: {row["run"] for row in node.client.peers()} == {run}, "nobody but members", words)
     rows = node.client.peers()
-    assert {row["run"] for row in rows} == {run}
     assert {row["path"] for row in rows} <= {"direct", None}
     assert all(set(row) >= {"peer", "run", "round", "path", "rtt_ms"} for row in rows)
 
 
-def check_timeline(node: RealNode, run: str) -> None:
+def check_timeline(node: RealNode, run: str, words: Callable[[], str]) -> None:
     """What it tells of a round fits what a round is, for programs and for people."""
-    last = next(record for record in reversed(node.client.rounds(run)) if record["members"] == 3)
+    last = full_round(node, run)
     shown = node.client.timeline(run, last["round"])
     assert (shown["size"], shown["attempt"]) == (3, last["attempt"])
     assert shown["began"] <= 0 <= shown["committed"] <= shown["ended"]
-    assert shown["ended"] == pytest.approx(last["seconds"], abs=0.1)
+    assert shown["ended"] == pytest.approx(last["seconds"], abs=0.5)  # read in different turns of a busy event loop
     assert shown["owners"].keys() <= set(shown["members"])
-    came = [flow for flow in shown["traffic"] if (flow["way"], flow["kind"]) == ("received", "final")]
+    means = [flow for flow in shown["traffic"] if flow["kind"] in ("final", "fetched")]  # what comes late is fetched
+    came = [flow for flow in means if flow["way"] == "received"]
     assert sum(flow["count"] for flow in came) + shown["owners"].get(shown["peer"], 0) >= shown["chunks"] > 1
     assert all(0 <= flow["first"] <= flow["last"] <= shown["committed"] and flow["bytes"] for flow in came)
-    command = [sys.executable, "-m", "shoal.node", "logs", "--round", str(last["round"])]
+    until(lambda: "\nMost of it was " in printed_round(node, run), "the words for a round", words)
+
+
+def printed_round(node: RealNode, run: str) -> str:
+    """The command's words for the newest round; empty if that is not kept any more when the command asks at last."""
+    number = str(newest(node, run))
+    command = [sys.executable, "-m", "shoal.node", "logs", "--round", number]
     environ = os.environ | {"SHOAL_HOME": str(node.home.root)}
-    printed = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
-    assert printed.startswith(f"round {last['round']} of tiny, ")
-    assert "\nMost of it was " in printed
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    if done.returncode:
+        assert "nothing is known of round" in done.stderr
+        return ""
+    assert done.stdout.startswith(f"round {number} of tiny, ")
+    return done.stdout
 
 
 def assert_same_state(one: RealNode, other: RealNode, run: str, words: object) -> None:

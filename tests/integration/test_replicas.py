@@ -56,7 +56,7 @@ def children() -> Iterator[Children]:
         yield started
 
 
-@pytest.mark.parametrize("name", ["noloco", "gossip"])
+@pytest.mark.parametrize("name", ["noloco", pytest.param("gossip", marks=pytest.mark.slow)])
 def test_two_exchange_in_each_round(children: Children, tmp_path: Path, name: str) -> None:
     text = write_text(tmp_path)
     toml = MANIFEST.format(name=name, chunk=CHUNK, last=f"last = {LAST}")
@@ -79,7 +79,7 @@ def test_two_exchange_in_each_round(children: Children, tmp_path: Path, name: st
     check_nearness(parse_manifest(toml), nodes, run)
 
 
-@pytest.mark.parametrize("name", ["noloco", "gossip"])
+@pytest.mark.parametrize("name", ["noloco", pytest.param("gossip", marks=pytest.mark.slow)])
 def test_a_run_of_replicas_outlives_a_death_and_a_newcomer_copies_one(
     children: Children, tmp_path: Path, name: str
 ) -> None:

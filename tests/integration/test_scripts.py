@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from shoal.node.up.processes import Children
 from tests.integration.nodes import RealNode, until
-from tests.integration.script_of_methods import METHODS
+from tests.integration.script_of_methods import LAST, METHODS, REPLICAS
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
@@ -69,6 +69,19 @@ def weights(path: Path) -> dict[str, torch.Tensor]:
     return loaded
 
 
+def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    """The Euclidean one, over all tensors."""
+    return float(sum((one[name] - other[name]).square().sum() for name in one)) ** 0.5
+
+
+def train_by(methods: Iterable[str], nodes: tuple[RealNode, RealNode], scripts: list[Script], folder: Path) -> None:
+    """One process on each node trains one run after the other, and ends well."""
+    program = str(Path(__file__).parent / "script_of_methods.py")
+    scripts += [Script(node, program, str(folder), str(place), *methods) for place, node in enumerate(nodes)]
+    for script in scripts:
+        script.end()
+
+
 def run_both(scripts: list[Script], nodes: tuple[RealNode, RealNode], ours: list[str], theirs: list[str]) -> None:
     """The founder's script and, once it has said its link in place of LINK, the other's; both end well."""
     scripts.append(Script(nodes[0], *ours))
@@ -104,20 +117,36 @@ def test_two_machines_train_digits(nodes: tuple[RealNode, RealNode], scripts: li
     assert float(re.findall(r"([\d.]+)% of", scripts[0].words())[0]) > 60
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_every_method_but_ddp_trains_a_module(
     nodes: tuple[RealNode, RealNode], scripts: list[Script], tmp_path: Path
 ) -> None:
     """One process on each node trains one run after the other: by each method both end on the same bits."""
-    program = str(Path(__file__).parent / "script_of_methods.py")
-    scripts += [Script(node, program, str(tmp_path), str(place)) for place, node in enumerate(nodes)]
-    for script in scripts:
-        script.end()
+    train_by(METHODS, nodes, scripts, tmp_path)
     for method in METHODS:
         ours, theirs = (weights(tmp_path / f"{method}-{place}.pt") for place in range(2))
         assert all(torch.equal(ours[name], theirs[name]) for name in ours), method
     said = {place: (tmp_path / f"said-{place}").read_text().split() for place in range(2)}
     assert said[0] == said[1], "both follow the run's progress, and end with the same rate"
+
+
+@pytest.mark.long
+def test_replicas_of_a_module_are_exchanged(
+    nodes: tuple[RealNode, RealNode], scripts: list[Script], tmp_path: Path
+) -> None:
+    """Each script ends with its own replica, which is the one that its node holds, and near to the other's."""
+    train_by(REPLICAS, nodes, scripts, tmp_path)
+    ids = {row["name"]: row["run"] for row in nodes[0].client.status()["runs"]}
+    for method in REPLICAS:
+        ends = [weights(tmp_path / f"{method}-{place}.pt") for place in range(2)]
+        first = weights(tmp_path / f"{method}-first.pt")
+        for node, end in zip(nodes, ends, strict=True):
+            met = [row for row in node.client.rounds(ids[method]) if row["partner"] is not None]
+            assert len(met) >= LAST - 1, "one may begin before the other is there"
+            node.saved_state(ids[method])
+            held = load_file(node.folder / "state.safetensors")
+            assert all(torch.equal(held[name], end[name]) for name in end if name != "scale"), method
+        assert distance(*ends) < 0.7 * min(distance(end, first) for end in ends), method
 
 
 @pytest.mark.long

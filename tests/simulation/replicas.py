@@ -83,14 +83,18 @@ class Oracle:
         self.lapses: Counter[Lapse] = Counter()
         self.copies: list[tuple[PeerId, ReplicaReceived]] = []
 
-    def told(self, peer: PeerId, life: int, standing: int, event: Exchanged | Lapsed) -> None:
-        """`peer`, whose replica is that of round `standing`, is told how a round ends."""
+    def told(self, peer: PeerId, life: int, standing: int, event: Exchanged | Lapsed, reach: int | None) -> None:
+        """`peer`, whose replica is that of round `standing`, is told how a round ends.
+
+        `reach`: how many rounds it may pass over; None: any number, as what it holds is a fresh copy.
+        """
         key = (peer, life, event.round)
         if key in self.exchanged or key in self.lapsed:
             raise Violation("At most once", f"{peer} is told of round {event.round} twice")
         if isinstance(event, Lapsed):
             if event.round <= standing or (event.round > standing + 1 and event.reason is not Lapse.BEHIND):
                 raise Violation("Fencing", f"{peer} at round {standing} is told that round {event.round} lapses")
+            self._check_leap(peer, standing, event, reach)
             self.lapsed[key] = event.reason
             self.lapses[event.reason] += 1
             return
@@ -99,6 +103,14 @@ class Oracle:
         if [bytes(each) for each in event.payloads] not in self.submitted[event.partner, event.round]:
             raise Violation("Whole or nothing", f"{event.partner} never contributed this to round {event.round}")
         self.exchanged[key] = event
+
+    def _check_leap(self, peer: PeerId, standing: int, event: Lapsed, reach: int | None) -> None:
+        if event.reason is not Lapse.BEHIND:
+            return
+        if reach is not None and event.round - standing > reach:
+            raise Violation("Fencing", f"{peer} at round {standing} leaps to {event.round}, and should have copied")
+        if event.round > max(round for _, round in self.replicas):
+            raise Violation("Fencing", f"{peer} leaps to round {event.round}, on which nobody has stood")
 
     def partners(self, round: int) -> dict[PeerId, PeerId]:
         """Who was told of an exchange in `round`, and with whom; of several lives, the last."""
@@ -147,6 +159,7 @@ class Replica(Node):
         self._training_for = -1
         self._token = 0
         self._outcome: Exchanged | Lapsed | None = None
+        self._is_fresh = False  # whether our replica is a copy, with which no round has ended yet
         self.has_parted = False
         self.blamed: list[Blamed] = []
         self.waits: list[str] = []
@@ -194,7 +207,8 @@ class Replica(Node):
     def on_event(self, now: float, event: Event) -> list[Effect]:
         match event:
             case Exchanged() | Lapsed():
-                self._oracle.told(self.me, self.life, self.standing, event)
+                reach = None if self._is_fresh else self.shape.window
+                self._oracle.told(self.me, self.life, self.standing, event, reach)
                 self._outcome = event
                 return [Wake(self._rng.uniform(0.0, 0.05), Timer("app", "apply", 0))]
             case ReplicaReceived():
@@ -241,7 +255,7 @@ class Replica(Node):
         return self._train_if_open(self.member.submit(now, payloads.__getitem__))
 
     def _apply(self, now: float) -> list[Effect]:
-        outcome, self._outcome = self._outcome, None
+        outcome, self._outcome, self._is_fresh = self._outcome, None, False
         if outcome is None:
             return []
         if isinstance(outcome, Exchanged):
@@ -260,7 +274,7 @@ class Replica(Node):
             raise Violation("Whole or nothing", f"{self.me} copied what {event.donor} never was at {event.round}")
         self.state, self.standing = [bytes(each) for each in event.payloads], event.round
         self.store.put(event.round, list(self.state))
-        self._training_for, self._outcome = -1, None
+        self._training_for, self._outcome, self._is_fresh = -1, None, True
         self._token += 1
         self._holds(event.round)
         return [Wake(self._rng.uniform(0.0, 0.2), Timer("app", "install", 0))]

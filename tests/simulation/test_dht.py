@@ -56,7 +56,7 @@ def under_attack(size: int, seed: int, gets: int, copies: Sequence[int], seconds
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("size", [2000, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [500, *(pytest.param(size, marks=pytest.mark.slow) for size in (2000, 10_000))])
 def test_records_are_found_while_half_of_the_nodes_are_replaced(size: int, capsys: CAPSYS) -> None:
     outcome = honest_hour(size, seed=1, gets=600, capsys=capsys)
     assert outcome.asks.total() >= 550
@@ -69,8 +69,8 @@ def test_records_are_found_while_half_of_the_nodes_are_replaced(size: int, capsy
 @pytest.mark.parametrize(
     ("size", "copies", "seconds"),
     [
-        (700, [0], SHORT),
         (700, [0, 1, 2], SHORT),
+        pytest.param(700, [0], SHORT, marks=pytest.mark.slow),
         pytest.param(700, [1], SHORT, marks=pytest.mark.slow),
         pytest.param(700, [2], SHORT, marks=pytest.mark.slow),
         pytest.param(2000, [0], HOUR, marks=pytest.mark.slow),

@@ -10,7 +10,7 @@ from shoal.protocol.effects import Effect, Event, Timer, Wake
 from shoal.protocol.estimate import Estimate
 from shoal.protocol.ids import PeerId
 from shoal.protocol.outbox import Outbox
-from shoal.protocol.pair import PAIR_MESSAGES, Exchanged, PairExchange, Pairing, PartnerLost
+from shoal.protocol.pair import PAIR_MESSAGES, Exchanged, PairExchange, Pairing, PartnerLost, usual_length
 from shoal.protocol.wire import Message
 from tests.simulation.links import Link
 from tests.simulation.node import Node
@@ -28,7 +28,7 @@ class PairNode(Node):
         pairing, pace = Pairing(partner, 1, 0, 1, CHUNKS), Estimate(initial=1.0, floor=1.0, ceiling=4.0)
         self.outbox = Outbox()
         self.exchange = PairExchange(
-            now, pairing, lambda chunk: f"{me} {chunk}".encode(), lambda *_: None, self.outbox, pace
+            now, pairing, lambda chunk: f"{me} {chunk}".encode(), lambda *_: None, self.outbox, pace, usual_length()
         )
         self.told: list[Event] = []
 

@@ -14,10 +14,11 @@ import pytest
 from shoal.protocol.certificate import genesis
 from shoal.protocol.effects import Effect, Event, Timer, Wake
 from shoal.protocol.ids import Digest, PeerId, content_hash
-from shoal.protocol.member import MEMBERSHIP_MESSAGES, part_of
+from shoal.protocol.member import part_of
 from shoal.protocol.members import PeerDown, PeerUp
 from shoal.protocol.membership import Membership
 from shoal.protocol.milestones import Committed
+from shoal.protocol.presence import MEMBERSHIP_MESSAGES
 from shoal.protocol.roster import Base, Offer, Policy
 from shoal.protocol.rounds import Rounds
 from shoal.protocol.wire import Message

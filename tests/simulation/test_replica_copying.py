@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -10,7 +11,7 @@ import pytest
 from shoal.protocol.effects import Effect, Send
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.replicas import GetReplica
-from shoal.protocol.messages.transfer import StateChunk
+from shoal.protocol.messages.transfer import GetStateChunk, StateChunk
 from shoal.protocol.replicas.events import Exchanged, Lapse
 from shoal.protocol.wire import MAX_INT
 from tests.simulation.links import WAN
@@ -20,6 +21,7 @@ from tests.simulation.world import World
 
 NAMES = peers_named(5)
 LATE = NAMES[4]
+Serve = Callable[[float, PeerId, GetStateChunk], list[Effect]]
 
 
 def swarm(seed: int, window: int = 8) -> tuple[World[Replica], Oracle]:
@@ -89,6 +91,59 @@ def _lie(node: Replica) -> None:
     """From now on every chunk of the replica that `node` serves is wrong."""
     store = node.store
     store.chunk = lambda round, index: b"a lie"  # type: ignore[method-assign]
+
+
+def asked_of(world: World[Replica]) -> list[tuple[float, PeerId]]:
+    """When and whom anybody asks for its replica, from now on."""
+    asked: list[tuple[float, PeerId]] = []
+
+    def tap(peer: PeerId, effect: Effect) -> None:
+        if isinstance(effect, Send) and isinstance(effect.message, GetReplica):
+            asked.append((world.now, effect.to))
+
+    world.taps.append(tap)
+    return asked
+
+
+@pytest.mark.parametrize("lies", [False, True])
+def test_a_donor_of_no_use_is_left_alone_for_a_while_and_others_come_first(lies: bool) -> None:
+    """Nobody has what it offers when chunks are asked for, or all sign replicas of another run's layout."""
+    world, oracle = swarm(8)
+    asked = asked_of(world)
+    for name in NAMES[:4]:
+        store = world.node(name).store
+        if lies:
+            store.describe = lambda round: (b"another layout", ())  # type: ignore[method-assign]
+        else:
+            store.chunk = lambda round, index: b""  # type: ignore[method-assign]
+    world.start(LATE)
+    world.run(60.0)
+    assert not oracle.copies
+    assert {peer for _, peer in asked[:4]} == set(NAMES[:4])
+    pauses = [b - a for a, who in asked for b, other in asked if who == other and a < b]
+    assert min(pauses) > 2.9
+    assert 5 <= len(asked) <= 16
+
+
+def test_chunks_that_are_lost_are_asked_for_again_and_the_copy_goes_on() -> None:
+    world, oracle = swarm(9)
+    asked, lost = asked_of(world), list[int]()
+    donors = [world.node(name) for name in NAMES[:4]]
+    for donor in donors:
+        serve = partial(_lose_first, lost, donor.member.copying.donor.serve)
+        donor.member.copying.donor.serve = serve  # type: ignore[method-assign]
+    world.start(LATE)
+    world.run_until(lambda: bool(oracle.copies), within=30.0)
+    assert len(lost) == 1
+    assert len(asked) == 1
+
+
+def _lose_first(lost: list[int], serve: Serve, now: float, sender: PeerId, message: GetStateChunk) -> list[Effect]:
+    """The first chunk that anybody is to send is lost."""
+    if lost:
+        return serve(now, sender, message)
+    lost.append(message.index)
+    return []
 
 
 def test_a_donor_that_has_signed_what_nobody_can_go_on_with_is_named_too() -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
+import msgpack
 import pytest
 
+from shoal.protocol.donor import Donor
 from shoal.protocol.effects import Effect, Send, Tell
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.rounds import Contribution
-from shoal.protocol.pair import PairExchange
+from shoal.protocol.pair import EPOCH, PAIR_MESSAGES, PairExchange
+from shoal.protocol.replicas import round as one_round
 from shoal.protocol.replicas import rounds
+from shoal.protocol.replicas.member import ReplicaMember
 from shoal.protocol.replicas.rounds import REPLICA_MESSAGES, ReplicaRounds
 from tests.simulation.links import WAN
 from tests.simulation.promises import Violation
@@ -19,6 +24,7 @@ from tests.simulation.replicas import Replica, Shape, build
 from tests.simulation.swarm import peers_named
 from tests.simulation.test_replica_faults import run_seed
 from tests.simulation.test_replicas import all_at
+from tests.simulation.uplink import PAYLOAD
 from tests.simulation.world import Step
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -61,6 +67,58 @@ def it_is_told_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PairExchange, "_finish", finish)
 
 
+def numbers_are_not_compared(patch: pytest.MonkeyPatch) -> None:
+    """A chunk counts in whatever pairing of its round it arrives."""
+    sound = PairExchange.receive
+
+    def receive(self: PairExchange, now: float, sender: PeerId, message: PAIR_MESSAGES) -> list[Effect]:
+        if isinstance(message, Contribution) and message.round == self.pairing.round:
+            message = replace(message, attempt=self.pairing.number)
+        return sound(self, now, sender, message)
+
+    patch.setattr(PairExchange, "receive", receive)
+
+
+def numbers_are_not_drawn(patch: pytest.MonkeyPatch) -> None:
+    """Every pairing has the same number, in whatever life of whom."""
+    patch.setattr(one_round, "pairing_number", lambda one, other: 0)
+
+
+def leaps_have_no_bound(patch: pytest.MonkeyPatch) -> None:
+    """Who is far behind goes on with its own replica."""
+    open, catch_up = ReplicaRounds.open, ReplicaMember._catch_up
+
+    def open_far(self: ReplicaRounds, now: float, base: int, *, may_leap: bool = False) -> list[Effect]:
+        return open(self, now, base, may_leap=True)
+
+    def copy_if_none(self: ReplicaMember, now: float) -> list[Effect]:
+        return catch_up(self, now) if self._base is None else []
+
+    patch.setattr(ReplicaRounds, "open", open_far)
+    patch.setattr(ReplicaMember, "_catch_up", copy_if_none)
+
+
+def leaps_go_further_than_most(patch: pytest.MonkeyPatch) -> None:
+    """Who is behind is ahead afterwards."""
+    sound = ReplicaRounds.lead
+
+    def lead(self: ReplicaRounds) -> int:
+        found = sound(self)
+        return found + 3 if found >= 2 else found
+
+    patch.setattr(ReplicaRounds, "lead", lead)
+
+
+def leases_pin_nothing(patch: pytest.MonkeyPatch) -> None:
+    """The donor goes on, and what is copied is gone."""
+    patch.setattr(Donor, "_pin", lambda self: None)
+
+
+def leases_never_end(patch: pytest.MonkeyPatch) -> None:
+    """What was copied once is kept for ever."""
+    patch.setattr(Donor, "expire", lambda self, now: None)
+
+
 def replayed(sender: PeerId, message: Contribution) -> Step[Replica]:
     """What the network does when it brings a message once more."""
     return lambda node, now: node.receive(now, sender, message)
@@ -91,6 +149,59 @@ def late_mail() -> None:
     assert not old, "they came"
 
 
+def mail_of_another_life() -> None:
+    """Two; into each exchange comes a chunk that the partner made for the same round in another life."""
+    names = peers_named(2)
+    world, _ = build(1, 2, WAN)
+    rounds = set()
+
+    def watch(peer: PeerId) -> None:
+        node = world.node(names[0])
+        one = node.member._rounds._round
+        exchange = one._exchange if one is not None else None
+        if exchange is None or exchange.is_over or exchange.has_all or exchange.pairing.round in rounds:
+            return
+        missing = next(chunk for chunk in range(exchange.pairing.chunks) if chunk not in exchange._payloads)
+        round = exchange.pairing.round
+        rounds.add(round)
+        payload = bytes(msgpack.packb([names[1], 7, round, missing, 0.5]))
+        world.command(names[0], replayed(names[1], Contribution(round, 0, 0, missing, EPOCH, payload)))
+
+    world.watchers.append(watch)
+    world.run_until(lambda: all(node.standing >= 6 for node in world.nodes()), within=100.0)
+    assert len(rounds) >= 6, "they came"
+
+
+def absence(pause: float) -> None:
+    """Of four, one is away for so long; then it is among the others again, soon."""
+    names = peers_named(4)
+    world, _ = build(2, 4, WAN, Shape(start_members=4))
+    world.run_until(lambda: all_at(world, 4), within=60.0)
+    world.pause(names[2])
+    world.run(pause)
+    world.resume(names[2])
+    world.run(20.0)
+    newest = max(node.standing for node in world.nodes())
+    if world.node(names[2]).standing < newest - 2:
+        raise Violation("Nobody is stuck", f"one that was away for {pause} s is not back after 20 s")
+
+
+def slow_copy() -> None:
+    """A newcomer copies over a relay so slow that its donor is rounds further before the last chunk is asked for."""
+    names = peers_named(5)
+    world, oracle = build(5, 4, WAN, Shape(start_members=4, joiners=(names[4],)), newcomers=1)
+    for name in names[:4]:
+        world.network.set_detour(name, names[4], PAYLOAD / 6.0)
+    world.run_until(lambda: all_at(world, 2), within=100.0)
+    world.start(names[4])
+    world.run(100.0)
+    if not oracle.copies:
+        raise Violation("Nobody is stuck", "a newcomer has no replica after 100 s")
+    world.run(60.0)
+    if any(world.node(name).store.pinned for name in names[:4]):
+        raise Violation("Bounded", "a version is kept for a newcomer that has long had it")
+
+
 def misfortune() -> None:
     """Deaths in the middle of exchanges, among others."""
     for seed in range(12):
@@ -101,6 +212,12 @@ BROKEN = [
     (stale_rounds_count, late_mail, "Whole or nothing"),
     (half_a_vector_counts, misfortune, "Whole or nothing"),
     (it_is_told_again, late_mail, "At most once"),
+    (numbers_are_not_compared, mail_of_another_life, "Whole or nothing"),
+    (numbers_are_not_drawn, mail_of_another_life, "Whole or nothing"),
+    (leaps_have_no_bound, partial(absence, 60.0), "Fencing"),
+    (leaps_go_further_than_most, partial(absence, 10.0), "Fencing"),
+    (leases_pin_nothing, slow_copy, "Nobody is stuck"),
+    (leases_never_end, slow_copy, "Bounded"),
 ]
 
 
@@ -114,8 +231,11 @@ def test_a_rule_that_is_taken_out_is_missed(
     assert caught.value.promise == promise
 
 
-def test_the_sound_rules_pass_where_the_broken_ones_are_caught() -> None:
-    late_mail()
+@pytest.mark.parametrize(
+    "scene", [late_mail, mail_of_another_life, partial(absence, 60.0), partial(absence, 10.0), slow_copy]
+)
+def test_the_sound_rules_pass_where_the_broken_ones_are_caught(scene: Callable[[], None]) -> None:
+    scene()
 
 
 def test_one_sided_applications_are_counted() -> None:
@@ -124,7 +244,7 @@ def test_one_sided_applications_are_counted() -> None:
     for is_sound in (True, False):
         with pytest.MonkeyPatch.context() as patch:
             if not is_sound:
-                patch.setattr(PairExchange, "_finish_if_done", lambda self: self._finish() if self.has_all else [])
+                patch.setattr(PairExchange, "_finish_if_done", lambda self, now: self._finish() if self.has_all else [])
             names = peers_named(2)
             slow = Shape(start_members=2, uplinks=((names[1], 1 << 19),))
             world, oracle = build(1, 2, shape=slow)

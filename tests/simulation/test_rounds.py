@@ -33,7 +33,7 @@ def in_processes(work: Callable[[int], R], seeds: Iterable[int]) -> list[R]:
         return list(pool.map(work, seeds, chunksize=5))
 
 
-@pytest.mark.parametrize("seeds", [range(100), pytest.param(range(300), marks=pytest.mark.slow)], ids=len)
+@pytest.mark.parametrize("seeds", [range(60), pytest.param(range(300), marks=pytest.mark.slow)], ids=len)
 def test_no_promise_is_broken_whatever_strikes(seeds: range, capsys: pytest.CaptureFixture[str]) -> None:
     reports = in_processes(campaign.report_on, seeds)
     failures = [report.failure for report in reports if report.failure]

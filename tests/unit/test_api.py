@@ -110,6 +110,7 @@ async def test_writes(call: Caller) -> None:
     assert (await call("GET", "/v1/runs/ffffffff/link"))[0] == 404
     assert (await call("POST", "/v1/runs/stdlib/leave", {}))[0] == 200
     assert (await call("POST", "/v1/runs/stdlib/save", {"path": "/x/state.safetensors"}))[1]["round"] == 3
+    assert (await call("POST", "/v1/runs/stdlib/save", {"path": "/x", "own": True}))[0] == 200
     assert (await call("POST", "/v1/stop", {}))[0] == 202
     assert call.service.calls == [
         ("create", "name='a'", False),
@@ -118,6 +119,7 @@ async def test_writes(call: Caller) -> None:
         ("join", LINK, False, "/round"),
         ("leave", RUN),
         ("save", "stdlib", "/x/state.safetensors"),
+        ("save", "stdlib", "/x", "own"),
         ("stop",),
     ]
 

@@ -49,6 +49,19 @@ def test_a_folder_that_exists_is_left_alone_and_a_damaged_checkpoint_is_not_expo
     assert not (tmp_path / "out").exists()
 
 
+def test_what_cannot_be_exported_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, 4)
+
+    def refuse(*_: object) -> None:
+        raise LocalError("only the script that made it can build it")
+
+    monkeypatch.setattr("shoal.node.models.llama.LlamaKind.write_config", refuse)
+    (tmp_path / "exports").mkdir()
+    with pytest.raises(LocalError, match="only the script"):
+        export(path, tmp_path / "exports" / "out")
+    assert list((tmp_path / "exports").iterdir()) == []
+
+
 def test_the_settings_are_those_of_the_model(tmp_path: Path) -> None:
     export(write(tmp_path, 4), tmp_path / "out")
     config = json.loads((tmp_path / "out/config.json").read_text())

@@ -14,7 +14,7 @@ from shoal.protocol.ids import NO_DIGEST, PeerId, digest
 from shoal.protocol.messages.replicas import Decline, Later, Meet, Refusal
 from shoal.protocol.messages.status import RunStatus
 from shoal.protocol.outbox import Outbox
-from shoal.protocol.pair import PAIR_MESSAGES
+from shoal.protocol.pair import PAIR_MESSAGES, usual_length
 from shoal.protocol.replicas.context import Means, pack, standing
 from shoal.protocol.replicas.events import Met
 from shoal.protocol.replicas.facts import ReplicaFacts
@@ -159,7 +159,7 @@ def search_in(seed: int) -> tuple[dict[PeerId, ReplicaRound], dict[PeerId, PeerI
     for me in members:
         seen = [peer for peer in members if peer != me and rng.random() < share]
         learned = Estimate(initial=10.0, floor=1.0, ceiling=60.0)
-        rounds[me] = ReplicaRound(Means(me, facts, Sight(seen), Outbox(), rng, learned, learned), 0)
+        rounds[me] = ReplicaRound(Means(me, facts, Sight(seen), Outbox(), rng, learned, learned, usual_length()), 0)
     met: dict[PeerId, PeerId] = {}
     mail: list[tuple[PeerId, Send]] = []
 

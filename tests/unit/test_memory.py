@@ -211,7 +211,7 @@ def test_who_lent_it_hears_when_it_is_free() -> None:
 
 def test_what_the_garbage_collector_finds_in_the_midst_of_lending_is_used_again() -> None:
     memory = Memory()
-    for _ in range(100):
+    for _ in range(20):
         circle: list[Any] = [memory.lend(MIB)]
         circle.append(circle)
         del circle

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from shoal.node.manifest import Manifest, decode_manifest, load_manifest, parse_manifest
 from shoal.node.method_spec import OWN, MethodName, MethodSpec
+from shoal.node.methods.method import has_own_weights
 from shoal.node.methods.registry import METHODS, method_of, timetable_of
 from shoal.node.models.registry import layout_of
 from shoal.protocol.errors import LocalError
@@ -47,7 +48,9 @@ def test_a_name_alone_is_a_run(name: str) -> None:
     assert found == SUITING[name]
     assert decode_manifest(manifest.canonical(), manifest.run_id) == manifest
     layout = layout_of(manifest.model)
-    assert timetable_of(manifest, layout).delay == method_of(manifest, layout).delay
+    method = method_of(manifest, layout)
+    assert timetable_of(manifest, layout).delay == method.delay
+    assert (spec.has_replicas, spec.has_own_weights) == (method.exchange.is_of_replicas, has_own_weights(method))
 
 
 def test_streaming_has_fragments_that_are_mixed_in_a_step_later() -> None:
@@ -120,6 +123,12 @@ def test_what_is_allowed_can_be_built_and_what_cannot_be_built_is_refused(
             timetable_of(manifest, layout_of(manifest.model))
     else:
         timetable_of(manifest, layout_of(manifest.model))
+
+
+@pytest.mark.parametrize("key", ["mixing_steps", "neighbours"])
+def test_what_only_the_laboratory_can_is_refused_in_words(key: str) -> None:
+    with pytest.raises(LocalError, match=f"`{key}` is for the laboratory: .* make `inner_steps` smaller"):
+        parsed("gossip", f"{key} = 1")
 
 
 def test_replicas_exchange_in_half_of_a_round_without_a_pause() -> None:

@@ -11,7 +11,7 @@ from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.replicas import Took
 from shoal.protocol.messages.rounds import Busy, Contribution, Want
 from shoal.protocol.outbox import Outbox
-from shoal.protocol.pair import EPOCH, PAIR_MESSAGES, Exchanged, PairExchange, Pairing, PartnerLost
+from shoal.protocol.pair import EPOCH, PAIR_MESSAGES, Exchanged, PairExchange, Pairing, PartnerLost, usual_length
 from shoal.protocol.wire import Payload
 from tests.unit.rounds_kit import A, B, C, refused
 
@@ -25,7 +25,7 @@ def _check(chunk: int, payload: Payload) -> None:
 
 def _core(partner: PeerId = B, outbox: Outbox | None = None) -> PairExchange:
     pairing, pace = Pairing(partner, 5, 0, 1, 3), Estimate(initial=1.0, floor=1.0, ceiling=1.0)
-    return PairExchange(0.0, pairing, lambda chunk: b"%02d" % chunk, _check, outbox or Outbox(), pace)
+    return PairExchange(0.0, pairing, lambda chunk: b"%02d" % chunk, _check, outbox or Outbox(), pace, usual_length())
 
 
 def _chunk(index: int, payload: bytes = b"ok", number: int = 1) -> Contribution:

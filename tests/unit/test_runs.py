@@ -251,11 +251,11 @@ async def test_a_pause_ends_all_runs_well_and_keeps_them_until_it_is_over(home: 
 async def test_who_pauses_while_it_enters_a_run_enters_it_later(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = made(home)
 
-    def recall(self: Runs, run: str, seeds: object) -> object:
-        self.paused = "paused"
+    def recall(*_: object) -> object:
+        runs.paused = "paused"
         raise LocalError("interrupted")
 
-    monkeypatch.setattr(Runs, "_recall", recall)
+    monkeypatch.setattr("shoal.node.runs.recall", recall)
     await runs.restore([])
     assert set(runs.restoring) == {FIRST, SECOND}
     assert runs.broken == {}

@@ -26,6 +26,7 @@ from shoal.node.training import Training
 from shoal.node.worker_messages import Contribution, Landing, Progress, Train
 from shoal.node.worker_process import WorkerSettings
 from shoal.node.worker_vectors import Sizes
+from shoal.protocol.errors import LocalError
 from tests.unit.state_kit import state_of
 
 SIZE = 8
@@ -51,6 +52,7 @@ class FakeWorker:
         self.handed_in: list[int] = []
         self.forgotten = 0
         self.unloaded = 0
+        self.is_over = False
 
     def forget(self) -> None:
         self.forgotten += 1
@@ -93,7 +95,7 @@ class Outer:
         return self.committed.lease()
 
 
-def bench_of(method: Method, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+def bench_of(method: Method, folder: Path, monkeypatch: pytest.MonkeyPatch, last: int | None = None) -> Bench:
     monkeypatch.setattr(training, "Worker", FakeWorker)
     settings = WorkerSettings(folder, folder / "worker.log", b"", Sizes(SIZE), 1)
     submitted: list[tuple[int, int, FloatArray | None]] = []
@@ -105,7 +107,7 @@ def bench_of(method: Method, folder: Path, monkeypatch: pytest.MonkeyPatch) -> B
     def submit(round: int, weight: int, vector: FloatArray | None) -> None:
         submitted.append((round, weight, vector))
 
-    made = Training(settings, Outer(method), submit, spawn, lambda: MEMBERS)  # type: ignore[arg-type]
+    made = Training(settings, Outer(method), submit, spawn, lambda: MEMBERS, None, last)  # type: ignore[arg-type]
     return Bench(made, made._worker, submitted, tasks)  # type: ignore[arg-type]
 
 
@@ -243,3 +245,36 @@ async def test_nor_does_it_grow_while_the_worker_is_away(bench: Bench) -> None:
     assert [each.round for each in landings] == list(range(1003 - len(landings), 1003))
     assert all(each.is_there for each in landings)
     assert len(bench.training._outcomes) <= 2 * len(landings)
+
+
+@pytest.mark.asyncio
+async def test_a_worker_with_weights_of_its_own_shows_them_after_the_last_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = bench_of(EagerDiLoCo(5, 0.7, 0.9), tmp_path, monkeypatch, last=3)
+    bench.training.begin(2, lane=2)
+    bench.worker.on_trained()
+    bench.worker.on_contribution(contribution(3))
+    asked = asyncio.create_task(bench.training.weights())
+    await bench.settle()
+    assert not any(order.shows for order in bench.worker.orders), "round 3 is not over"
+    bench.training.committed(3, lane=0)
+    await bench.settle()
+    assert (bench.worker.orders[-1].shows, bench.worker.orders[-1].steps) == (True, 0)
+    assert not asked.done()
+    bench.worker.contribution = np.arange(SIZE, dtype=np.float32)
+    bench.worker.on_trained()
+    await bench.settle()
+    assert (await asyncio.wait_for(asked, 10) == np.arange(SIZE)).all()
+    bench.worker.is_over = True
+    with pytest.raises(LocalError, match="has ended"):
+        await bench.training.weights()
+
+
+@pytest.mark.asyncio
+async def test_a_worker_that_shows_nothing_is_not_waited_for_for_ever(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "SHOWN_WITHIN", 0.01)
+    with pytest.raises(LocalError, match="has not shown its weights"):
+        await bench.training.weights()

@@ -47,6 +47,14 @@ def test_own_text_is_named_by_its_digest(tmp_path: Path) -> None:
     assert (manifest.data.name, manifest.data.digest) == ("files", "ab" * 32)
 
 
+def test_own_text_is_read_as_the_manifest_says(tmp_path: Path) -> None:
+    file = manifest_file(
+        tmp_path, '[data]\nname = "files"\ntokenizer = "t.json"\nend_of_text = "<end>"\ncolumn = "text"\n'
+    )
+    data = chosen_manifest(UpOptions(data=(tmp_path,), manifest=file), corpus="ab" * 32).data
+    assert (data.tokenizer, data.end_of_text, data.column, data.digest) == ("t.json", "<end>", "text", "ab" * 32)
+
+
 def test_a_manifest_reads_back_as_the_same_run() -> None:
     manifest = chosen_manifest(UpOptions(rounds=9))
     assert parse_manifest(to_toml(manifest)).run_id == manifest.run_id

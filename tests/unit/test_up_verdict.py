@@ -98,6 +98,17 @@ def test_replicas_need_not_be_equal_and_are_told_apart(good: Finding) -> None:
     assert as_json(finding)["replicas"] == {"each": [2.0, 2.5], "mean": 2.25, "spread": 0.5, "merged": 1.9}
 
 
+def test_replicas_beside_a_state_do_not_take_its_place(good: Finding) -> None:
+    finding = replace(good, replicas=Replicas((2.25, 2.5), 2.125, agreed=2.0))
+    words = "\n".join(in_words(finding))
+    assert "All 4 live peers hold the same state" in words
+    assert "their mean, merged.safetensors, has 2.125, the state that all agree on 2.000." in words
+    assert "12 of 12 rounds committed" in words
+    assert as_json(finding)["replicas"]["agreed"] == 2.0
+    odd = replace(good.peers[1], file_hash="00" * 32)
+    assert problems(replace(finding, peers=(good.peers[0], odd, *good.peers[2:]))), "the states must be equal still"
+
+
 @pytest.mark.parametrize("loss", [4.9, float("nan"), float("inf")])
 def test_learning_too_little_is_a_problem(good: Finding, loss: float) -> None:
     finding = replace(good, final_loss=loss)

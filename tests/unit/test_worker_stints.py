@@ -32,6 +32,15 @@ def test_a_stint_that_hands_in_nothing_says_so_and_leaves_what_is_the_daemons() 
     assert not bench.moments.any()
 
 
+def test_weights_are_shown_where_they_are_asked_for() -> None:
+    bench = delayed()
+    bench.order(train(1, steps=STEPS, is_fresh=True))
+    bench.order(train(2, 8, steps=0, hand_in=False, shows=True))
+    assert bench.sent[-1] == Trained(2, 8)
+    assert bench.contribution.tolist() == bench.trainer.read().tolist() != [0.0] * 3
+    assert bench.steps() == [1, 2, 3, 4]
+
+
 def test_what_both_stints_have_made_is_one_contribution() -> None:
     bench = delayed()
     bench.order(train(1, steps=3, hand_in=False, is_fresh=True))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from shoal.node.agenda import Agenda, Stint
-from shoal.node.methods.method import Answer, Method, Vectors, applied
+from shoal.node.methods.method import Answer, Method, Vectors, applied, has_own_weights
 from shoal.node.methods.timetable import Timetable
 from shoal.node.moments import moments_size
 from shoal.node.replica import Replica
@@ -53,6 +53,7 @@ class Peer:
     began: int = 0  # the base that it began with
     stint: Stint | None = None
     handed_in: dict[int, Tensor] = field(default_factory=dict)  # by round
+    shown: list[Tensor] = field(default_factory=list)  # weights of its own, at the end
 
 
 class Swarm:
@@ -86,7 +87,8 @@ class Swarm:
     def _peer(self, index: int) -> Peer:
         size = len(next(iter(self.agreed[0].values())))
         moments = torch.zeros(moments_size(size, len(self._method.keeps)))
-        return Peer(index, Agenda(self.timetable, self._last), Worker(self._method, moments, size), moments)
+        agenda = Agenda(self.timetable, self._last, has_own_weights(self._method))
+        return Peer(index, agenda, Worker(self._method, moments, size), moments)
 
     def _work(self, peer: Peer, missed: tuple[Range, ...]) -> None:
         stint, worker = peer.stint, peer.worker
@@ -108,6 +110,8 @@ class Swarm:
             worker.replica.keep()
             peer.moments[0] = stint.round
             peer.handed_in[stint.round] = payload.clone()
+        if stint.shows:
+            peer.shown.append(worker.model.read())
         peer.stint = peer.agenda.done()
 
     def _commit(self) -> None:

@@ -13,7 +13,7 @@ from shoal.node.methods.co2 import CO2
 from shoal.node.methods.delayed import DelayedDiLoCo
 from shoal.node.methods.diloco import DiLoCo
 from shoal.node.methods.eager import EagerDiLoCo
-from shoal.node.methods.method import PARAMETERS, Method
+from shoal.node.methods.method import PARAMETERS, Method, has_own_weights
 from shoal.node.methods.sparseloco import ERROR, SparseLoCo
 from shoal.node.methods.streaming import Streaming
 from shoal.node.methods.timetable import Timetable
@@ -59,6 +59,28 @@ def test_any_order_of_events_comes_to_the_bits_of_the_interface(name: str, seed:
         assert torch.equal(swarm.agreed[-1][vector], value), vector
     for peer in swarm.peers:
         assert peer.agenda.running is None
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if has_own_weights(method)])
+def test_what_is_shown_at_the_end_are_the_weights_that_each_would_go_on_with(name: str, seed: int) -> None:
+    print(f"seed {seed}")
+    swarm = Swarm(METHODS[name], theta(), PEERS, descent(), ROUNDS, seed)
+    swarm.run()
+    expected = mean_kit.Swarm(METHODS[name], theta(), PEERS, descent())
+    expected.run(swarm.timetable.launch(ROUNDS))
+    for peer, like in zip(swarm.peers, expected.peers, strict=True):
+        [shown] = peer.shown
+        assert torch.equal(shown, like.theta)
+    assert not torch.equal(expected.peers[0].theta, expected.peers[1].theta), "there was nothing to tell apart"
+
+
+def test_where_all_go_on_with_the_agreed_weights_nothing_is_shown() -> None:
+    own = {name for name, method in METHODS.items() if has_own_weights(method)}
+    assert own == {"eager", "streaming", "streaming, no delay", "streaming, no pause", "streaming, uneven"}
+    swarm = Swarm(METHODS["delayed"], theta(), PEERS, descent(), ROUNDS, seed=0)
+    swarm.run()
+    assert not any(peer.shown for peer in swarm.peers)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -133,6 +155,19 @@ def test_nothing_is_trained_after_the_last_round() -> None:
     one.done()
     assert one.done() is None
     assert one.committed(1) is None
+
+
+def test_weights_are_shown_once_and_only_when_the_last_contribution_is_no_longer_needed() -> None:
+    one = Agenda(Timetable(EagerDiLoCo(5, 1.0, 0.0)), 2, True)
+    one.begin(0)
+    one.done()
+    one.done()
+    assert one.committed(1) is None, "the second round is trained"
+    one.done()
+    assert one.done() is None, "the second round is not over"
+    assert one.committed(2) == Stint(3, 0, 0, False, (1,), shows=True)
+    assert one.done() is None
+    assert one.begin(2) == Stint(3, 0, 0, False, (), is_fresh=True, shows=True)
 
 
 def test_a_state_from_elsewhere_begins_anew() -> None:

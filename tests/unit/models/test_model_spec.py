@@ -72,6 +72,20 @@ def test_a_config_that_is_more_than_data_or_too_much_is_refused(config: object, 
         parse_manifest(dump({"name": "a", "model": {"name": "hf", "config": text}}))
 
 
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"num_hidden_layers": 24, "num_experts": 60, "shared_expert_intermediate_size": 5632},  # Qwen2-MoE's own
+        {"num_layers": 28, "n_routed_experts": 512, "expert_ffn_hidden_size": 2048},  # LongCat-Flash's
+        {"num_hidden_layers": 30, "vocab_size_per_layer_input": 262_144},  # Gemma 3n's
+        {"num_hidden_layers": 1024, "num_experts": 32, "expert_capacity": 4096, "layer_dim": 2048},
+    ],
+)
+def test_what_says_how_large_a_layer_or_an_expert_is_counts_none(sizes: dict[str, int]) -> None:
+    config = json.dumps({**TABLE, **sizes})
+    assert parse_manifest(dump({"name": "a", "model": {"name": "hf", "config": config}})).model.layers == 0
+
+
 def test_a_stranger_cannot_send_what_is_not_canonical() -> None:
     import hashlib
 
@@ -119,6 +133,15 @@ def test_its_size_is_known_without_building_it() -> None:
     assert needs.state == 2 * 4 * (256 * 16 + 2 * 256)
     frozen = manifest(tensors=TENSORS, vocab=256, lora=LoraSpec(targets=("q",)), frozen=10**9)
     assert requirements(frozen, 3).worker_memory - needs.worker_memory == 4 * 10**9
+
+
+def test_text_that_becomes_tokens_takes_more_memory() -> None:
+    size = 1 << 30
+    data = {"name": "files", "digest": "ab" * 32, "pieces": "cd" * 32, "size": size}
+    plain, none = (Manifest.model_validate({"name": "a", "data": each}) for each in (data, {"name": "files"}))
+    tokens = Manifest.model_validate({"name": "a", "data": {**data, "tokenizer": "tokenizer.json"}})
+    needed = [requirements(each, members=2).worker_memory for each in (none, plain, tokens)]
+    assert (needed[1] - needed[0], needed[2] - needed[1]) == (3 * size, 2 * 4 * size + (128 << 20))
 
 
 def test_fragments_need_layers() -> None:

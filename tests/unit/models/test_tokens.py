@@ -12,6 +12,7 @@ import torch
 
 from shoal.node import corpus as corpora
 from shoal.node import stream as streams
+from shoal.node import tokens
 from shoal.node.corpus import load_corpus, tokenizer_of
 from shoal.node.data_spec import DataSpec, StreamSpec
 from shoal.node.dataset.store import Store, measure
@@ -63,6 +64,16 @@ def test_texts_become_tokens_with_an_end_after_each(folder: Path) -> None:
     assert len(corpus.validation) > 13
     found = tokenizer_of(SPEC, [folder], 64)
     assert found.decode(corpus.train[:12].tolist()) in SENTENCES
+
+
+def test_texts_are_encoded_a_few_at_a_time_to_the_same_tokens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All at once, their encodings took some forty times the memory of the texts."""
+    whole = load_corpus(SPEC, [folder], vocab=64)
+    monkeypatch.setattr(tokens, "AT_ONCE", 200)
+    sizes = [len(each) for each in tokens._batches(SENTENCES)]
+    assert sum(sizes) == len(SENTENCES)
+    assert max(sizes) < 5
+    assert torch.equal(load_corpus(SPEC, [folder], vocab=64).train, whole.train)
 
 
 def test_the_tokenizer_is_part_of_what_the_manifest_names(folder: Path, tmp_path: Path) -> None:

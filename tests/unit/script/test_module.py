@@ -9,7 +9,10 @@ import torch
 from torch import nn
 
 from shoal.node.custom_spec import CustomSpec
+from shoal.node.layout import trained
 from shoal.node.manifest import Manifest, decode_manifest, parse_manifest
+from shoal.node.methods.method import PARAMETERS, Answer
+from shoal.node.methods.registry import method_of
 from shoal.node.moments import moments_size
 from shoal.node.requirements import requirements
 from shoal.node.script.founding import manifest_of
@@ -98,6 +101,30 @@ def test_adams_moments_outlive_the_script(kind: Callable[..., torch.optim.Optimi
     assert torch.equal(ours.read(), theirs.read())
 
 
+def test_a_weight_that_had_no_gradient_yet_costs_no_other_its_moments() -> None:
+    def forward(ours: OwnModule, *, is_whole: bool) -> None:
+        assert isinstance(ours.module, nn.Sequential)
+        ours.optimizer.zero_grad()
+        first, _, last = ours.module.children()
+        made = first(torch.ones(4, 2) * torch.arange(4)[:, None])
+        (last(made) if is_whole else made).square().sum().backward()
+        ours.optimizer.step()
+
+    ours = own(net())
+    kept = torch.ones(moments_size(ours.layout.size))
+    for _ in range(3):
+        forward(ours, is_whole=False)
+    ours.store(kept)
+    assert kept[0] == 3
+    theirs = own(net())
+    theirs.load(ours.read())
+    theirs.restore(kept)
+    for each in (ours, theirs):
+        forward(each, is_whole=True)
+        forward(each, is_whole=True)
+    assert torch.equal(ours.read(), theirs.read())
+
+
 def test_an_optimizer_that_brings_its_state_keeps_it() -> None:
     ours, theirs = own(net()), own(net())
     step(ours)
@@ -139,6 +166,26 @@ def test_a_manifest_holds_the_layout_and_reads_back_the_same() -> None:
 def test_a_run_that_cannot_be_is_refused(tables: dict[str, object], words: str) -> None:
     with pytest.raises(LocalError, match=words):
         manifest_of(own(nn.Linear(2, 2)), tables)
+
+
+def test_an_exchange_after_each_step_of_plain_sgd_is_data_parallel() -> None:
+    """What docs/scripts.md offers in the place of ddp, which is refused."""
+    method = {"name": "diloco", "inner_steps": 1, "outer_lr": 1.0, "outer_momentum": 0.0}
+    members = [own(net(), torch.optim.SGD) for _ in range(2)]
+    rule = method_of(manifest_of(members[0], {"name": "own", "method": method}), members[0].layout)
+    start, gradients, contributions = members[0].read(), [], []
+    agreed, private = rule.begin(start.clone())
+    for number, each in enumerate(members, 1):
+        each.optimizer.zero_grad()
+        each.module(number * torch.ones(4, 2) * torch.arange(4)[:, None]).square().sum().backward()
+        gradients.append(
+            each.layout.pack({name: weight.grad for name, weight in trained(each.module) if weight.grad is not None})
+        )
+        each.optimizer.step()
+        contributions.append(rule.contribute(0, each.read(), agreed, private).payload.clone())
+    theta = rule.apply(0, agreed, Answer(torch.stack(contributions).mean(0), 2))[PARAMETERS]
+    torch.testing.assert_close(theta, start - 0.1 * torch.stack(gradients).mean(0), rtol=1e-5, atol=1e-6)
+    assert not torch.equal(*gradients)
 
 
 def test_a_model_of_ones_own_comes_with_data_of_ones_own() -> None:

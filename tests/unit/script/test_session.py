@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 
 from shoal.node.methods.diloco import DiLoCo
+from shoal.node.script import told as told_of
 from shoal.node.script.api import Run
 from shoal.node.script.module import OwnModule
 from shoal.node.script.session import Progress, Session
@@ -56,7 +58,9 @@ class Bench:
 
     def __init__(self, rate: float = 1.0) -> None:
         self.model = nn.Linear(4, 1, bias=False)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=rate)
+        self.frozen = nn.Parameter(torch.ones(1), requires_grad=False)
+        self.model.scale = self.frozen
+        self.optimizer = torch.optim.SGD([self.model.weight], lr=rate)
         self.node = Node(4)
         self.node.vectors.agreed.array[:] = 5
         own: Any = OwnModule(self.model, self.optimizer)
@@ -111,7 +115,7 @@ def test_steps_make_a_round_which_is_handed_in_and_replaced_by_what_came_of_it(b
         return order(2, 2)
 
     bench.node.answer = answer
-    bench.session.loss = 2.5
+    bench.session.report(2.5)
     for _ in range(3):
         bench.step()
     assert [each.step for each in bench.node.sent if isinstance(each, Report)] == [1, 2, 3]
@@ -139,6 +143,38 @@ def test_a_newer_order_replaces_the_weights_after_a_step(bench: Bench) -> None:
     assert bench.session.progress == Progress(step=15, round=6, samples=600)
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda bench: bench.frozen.requires_grad_(True), "scale is trained since `wrap`"),
+        (lambda bench: bench.model.weight.requires_grad_(False), "weight is frozen since `wrap`"),
+        (lambda bench: bench.optimizer.add_param_group({"params": [bench.frozen]}), "call add_param_group before"),
+    ],
+)
+def test_what_is_trained_does_not_change_after_wrap(change: Callable[[Bench], object], words: str) -> None:
+    bench = Bench()
+    bench.node.tell(order(1, 1))
+    bench.session.start()
+    bench.step()
+    change(bench)
+    with pytest.raises(LocalError, match=words):
+        bench.optimizer.step()
+    assert not [each for each in bench.node.sent if isinstance(each, Contribution)]
+
+
+@pytest.mark.parametrize(("is_before", "means"), [(True, [2.0, 5.0]), (False, [1.5, 4.5])])
+def test_a_loss_is_that_of_the_step_that_it_was_computed_for(bench: Bench, is_before: bool, means: list[float]) -> None:
+    """Told after the step, that of a round's last step comes too late for its round, and is not the next one's."""
+    bench.node.answer = lambda made: order(made.order + 1, made.round + 1)
+    for loss in (1.0, 2.0, 3.0, 4.0, 5.0, 6.0):
+        if is_before:
+            bench.session.report(loss)
+        bench.step()
+        if not is_before:
+            bench.session.report(loss)
+    assert [each.loss for each in bench.node.sent if isinstance(each, Contribution)] == means
+
+
 def test_after_the_end_steps_change_nothing(bench: Bench) -> None:
     def answer(made: Contribution) -> Message:
         bench.node.vectors.agreed.array[:] = 8
@@ -158,6 +194,20 @@ def test_a_node_that_ends_is_named_at_the_next_step(bench: Bench) -> None:
     until(lambda: bench.session._told._lost)
     with pytest.raises(TransportError, match="has stopped, or has left this run: start it"):
         bench.step()
+
+
+def test_an_order_that_comes_while_a_script_looks_at_its_run_is_noted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To look is to ask the node over HTTP, which may take as long as the node is busy."""
+    monkeypatch.setattr(told_of, "LOOK", 0.01)
+    told, first = told_of.Told(), order(1, 1)
+
+    def look() -> None:
+        reader = threading.Thread(target=told.take, args=(first,), daemon=True)
+        reader.start()
+        reader.join(10)
+        assert not reader.is_alive(), "who reads the socket waits for the look"
+
+    assert told.next(0, look) is first
 
 
 def test_a_closed_session_leaves_an_ordinary_optimizer(bench: Bench) -> None:

@@ -1,0 +1,83 @@
+"""What an ensemble's loss on a text is, without writing a token: from what its experts say of the text's own tokens.
+
+A text is cut into windows side by side, as in evaluate.py, and each expert predicts every token but a window's first.
+With l_j(t) the expert's log-probability of the token that stands at t, a window's posterior at t follows from the prior
+and the sum of l_j before t, so that no expert is believed for what it says of the very token that is scored:
+
+    loss = - mean log sum_j exp(log p(j | x_<t) + l_j(t))
+
+One matrix of log-probabilities (tokens, experts) is all that posteriors, top-k and priors need: it is computed once for
+each expert and text, by `scores`, and everything else is arithmetic on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from shoal.node.evaluate import windows
+from shoal.node.experts.posterior import DECAY, cached_prior, posterior, sparse
+
+Model = Callable[[Tensor], Tensor]
+"""Logits (B, T, V) of what follows each of the tokens (B, T)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scores:
+    """log p_j of each token, (tokens, E) in float64, window after window; and how long each window is."""
+
+    of_tokens: Tensor
+    lengths: tuple[int, ...]
+
+    def per_window(self) -> tuple[Tensor, ...]:
+        """The same, (length, E) each."""
+        return torch.split(self.of_tokens, list(self.lengths))
+
+
+def scores(models: Sequence[Model], text: Tensor, context: int) -> Scores:
+    """What each model says of `text`, (n,) tokens, given at most `context` tokens before each."""
+    rows: list[Tensor] = []
+    lengths: list[int] = []
+    with torch.inference_mode():
+        for batch in windows(text, context):
+            tokens = batch.long()
+            rows.append(torch.stack([_of_targets(model, tokens) for model in models], dim=-1).flatten(0, 1))
+            lengths += [tokens.shape[1] - 1] * len(tokens)
+    return Scores(torch.cat(rows), tuple(lengths))
+
+
+def losses(each: Scores) -> list[float]:
+    """Every expert's own loss, in nats per token."""
+    return [-float(loss) for loss in each.of_tokens.mean(0)]
+
+
+def ensemble_loss(each: Scores, log_prior: Tensor, k: int | None = None) -> float:
+    """The mixture's loss, in nats per token, by the posterior or by its `k` most probable experts."""
+    total = 0.0
+    for window in each.per_window():
+        log_shares = posterior(log_prior, _before(window))
+        if k is not None:
+            log_shares = sparse(log_shares, k)
+        total -= float(torch.logsumexp(log_shares + window, dim=-1).sum())
+    return total / len(each.of_tokens)
+
+
+def prior_of(each: Scores, decay: float = DECAY) -> Tensor:
+    """The cached prior, log p(j), (E,), by the windows of a text that is not scored afterwards."""
+    found = each.per_window()
+    start = torch.zeros(each.of_tokens.shape[1], dtype=torch.float64)
+    return cached_prior((posterior(start, window.sum(0)) for window in found), len(start), decay)
+
+
+def _before(window: Tensor) -> Tensor:
+    """log p_j of all tokens of a window before each, (length, E)."""
+    return torch.cumsum(window, dim=0) - window
+
+
+def _of_targets(model: Model, tokens: Tensor) -> Tensor:
+    """log p of each token but the first of (B, T + 1): (B, T) in float64."""
+    logits = model(tokens[:, :-1]).double()
+    return torch.log_softmax(logits, dim=-1).gather(-1, tokens[:, 1:, None])[..., 0]
