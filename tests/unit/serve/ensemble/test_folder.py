@@ -20,9 +20,11 @@ from shoal.node.serve.ensemble.ensemble import Ensemble
 from shoal.node.serve.scorer import Piece
 from shoal.node.serve.served import Choices, Served
 from shoal.node.serve.source import open_source
+from shoal.node.serve.writing import write
 from shoal.protocol.errors import LocalError
 from tests.unit.serve.ensemble.kit import OTHER, SMALL, theta, write_experts, write_file
 from tests.unit.serve.ensemble.test_ensemble import TOKENS, rows_of
+from tests.unit.serve.kit import GREEDY
 
 TEXT = "the quick brown fox jumps over the lazy dog\n" * 9
 
@@ -207,6 +209,13 @@ def test_pcb_without_a_base_or_with_another_models_says_so(alike: Path, tmp_path
         opened(alike, mix="pcb", base=str(tmp_path / "other.safetensors"))
     with pytest.raises(LocalError, match="is not a safetensors file"):
         opened(alike, mix="pcb", base=str(tmp_path / "nowhere.safetensors"))
+
+
+def test_experts_that_are_equal_write_one_text_however_they_are_put_together(tmp_path: Path) -> None:
+    same = write_experts(tmp_path / "same", {"a": (1, SMALL), "b": (1, SMALL)})
+    mixes = ({}, {"mix": "top-1"}, {"mix": "average"}, {"mix": "pcb", "base": "1"})
+    texts = {"".join(write(opened(same, **mix), "Once upon", most=20, sampling=GREEDY)) for mix in mixes}
+    assert len(texts) == 1
 
 
 # -- looked at again ----------------------------------------------------------------------------------------
