@@ -73,7 +73,7 @@ class Ensemble:
         """See Scorer."""
         asks: list[Ask] = []
         for piece in pieces:
-            held = self._held.setdefault(piece.slot, Held(self._panel, Belief(self._panel.log_prior, self._panel.k)))
+            held = self._held.get(piece.slot) or self._begun(piece.slot)
             held.belief.read(piece.tokens)
             asks += [Ask(piece.slot, number, piece.tokens) for number in held.belief.experts]
         while asks:
@@ -113,12 +113,17 @@ class Ensemble:
         shares = {names[number]: round(share, 6) for number, share in held.belief.shares().items()}
         return {"experts": shares, "lost": [names[number] for number in held.belief.lost]}
 
+    def _begun(self, slot: int) -> Held:
+        panel = self._panel
+        self._held[slot] = held = Held(panel, Belief(panel.log_prior, panel.k))
+        return held
+
     def _asked(self, asks: Sequence[Ask]) -> list[Ask]:
         """Ask them; what is to be asked then, in the place of experts that have failed."""
         by_member: dict[Member, list[Ask]] = {}
         for ask in asks:
             by_member.setdefault(self._held[ask.slot].panel.members[ask.number], []).append(ask)
-        answers = self._calls.call([_call(member, each) for member, each in by_member.items()])
+        answers = self._calls.call([self._call(member, each) for member, each in by_member.items()])
         more: list[Ask] = []
         for (member, its), answer in zip(by_member.items(), answers, strict=True):
             failures = self._failures(its, answer)
@@ -126,6 +131,12 @@ class Ensemble:
             for ask, error in failures.items():
                 more += self._lost(ask, error)
         return more
+
+    def _call(self, member: Member, asks: Sequence[Ask]) -> Callable[[], Weighed]:
+        pieces = [Piece(ask.slot, ask.tokens) for ask in asks]
+        if all(len(self._held[ask.slot].panel.members) == 1 for ask in asks):  # there is nobody to weigh it against
+            return lambda: Weighed(member.expert.extend(pieces), np.zeros(len(pieces)))
+        return lambda: member.expert.weigh(pieces)
 
     def _failures(self, asks: Sequence[Ask], answer: Weighed | Exception) -> Mapping[Ask, Exception]:
         """Take in an expert's answer; what went wrong with which of the questions."""
@@ -144,11 +155,6 @@ class Ensemble:
         held.problem = _in_words(held.panel.members[ask.number], error)
         instead = held.belief.lose(ask.number)
         return [] if instead is None else [Ask(ask.slot, *instead)]
-
-
-def _call(member: Member, asks: Sequence[Ask]) -> Callable[[], Weighed]:
-    pieces = [Piece(ask.slot, ask.tokens) for ask in asks]
-    return lambda: member.expert.weigh(pieces)
 
 
 def _note(member: Member, failures: Mapping[Ask, Exception]) -> None:

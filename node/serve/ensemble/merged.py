@@ -12,6 +12,7 @@ from shoal.node.experts.merging import average, pcb
 from shoal.node.layout import Layout
 from shoal.node.model_spec import AnyModel
 from shoal.node.models.registry import kind_of
+from shoal.node.options import MAX_SEED
 from shoal.node.serve.ensemble.mix import PCB, Mix
 from shoal.node.serve.ensemble.table import Entry
 from shoal.node.serve.ensemble.weights import read_parameters
@@ -48,6 +49,8 @@ def read_base(text: str, model: AnyModel) -> Tensor:
             "seed of the family's manifest with --base"
         )
     if text.isdecimal():
+        if int(text) > MAX_SEED:
+            raise LocalError(f"--base {text} is no seed: the largest is {MAX_SEED}")
         built = kind_of(model).build(model, int(text))
         return Layout.of(built).read(built)
     path = Path(text)
