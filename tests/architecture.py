@@ -62,6 +62,7 @@ TRAINING = (
 TORCH_ALLOWED = (
     *("protocol/compression/", "protocol/reduction/", "node/methods/", "node/models/", "node/lab/", "node/script/"),
     *("node/experts/merging.py", "node/experts/posterior.py", "node/diffusion/"),
+    "node/serve/ensemble/",
     *(f"node/{name}.py" for name in TRAINING),
 )
 EXECUTING = {

@@ -8,11 +8,35 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from shoal.node.serve.served import Served
+    from shoal.node.serve.served import Choices, Served
 
 Source = Annotated[
     Path,
-    typer.Argument(metavar="SOURCE", help="A checkpoint's folder, or a model's that transformers opens."),
+    typer.Argument(metavar="SOURCE", help="Folder of a checkpoint, of experts, or of a model that transformers opens."),
+]
+Mix = Annotated[
+    str,
+    typer.Option(
+        envvar="SHOAL_SERVE_MIX",
+        metavar="full|top-K|average|pcb",
+        help="Of experts: ask all, or the K best; or merge them. Without it, all.",
+    ),
+]
+Prior = Annotated[
+    str,
+    typer.Option(
+        envvar="SHOAL_SERVE_PRIOR",
+        metavar="FILE",
+        help="A text by which experts are believed beforehand; never one that they are then measured by.",
+    ),
+]
+Base = Annotated[
+    str,
+    typer.Option(
+        envvar="SHOAL_SERVE_BASE",
+        metavar="FILE|SEED",
+        help="For --mix pcb: what the experts have begun with.",
+    ),
 ]
 Device = Annotated[str, typer.Option(envvar="SHOAL_SERVE_DEVICE", help="To compute on: auto, cpu, mps, cuda, cuda:1.")]
 Threads = Annotated[
@@ -49,14 +73,18 @@ def generate(
     device: Device = "auto",
     threads: Threads = 0,
     tokenizer: TokenizerFile = "",
+    mix: Mix = "",
+    prior: Prior = "",
+    base: Base = "",
 ) -> None:
     """Write text with a trained model."""
     import sys
 
     from shoal.node.serve.sampling import Sampling
+    from shoal.node.serve.served import Choices
     from shoal.node.serve.writing import write
 
-    served = _open(source, device, threads, tokenizer, slots=1)
+    served = _open(source, Choices(device, 1, tokenizer, threads, mix, prior, base))
     text = sys.stdin.read() if prompt == "-" else prompt
     sampling = Sampling(temperature, top_p, seed)
     for part in write(served, text, most=max_tokens, sampling=sampling, stops=tuple(stop or ())):
@@ -85,6 +113,9 @@ def serve(
     device: Device = "auto",
     threads: Threads = 0,
     tokenizer: TokenizerFile = "",
+    mix: Mix = "",
+    prior: Prior = "",
+    base: Base = "",
 ) -> None:
     """Serve a trained model by OpenAI's HTTP API, until Ctrl-C."""
     import asyncio
@@ -92,17 +123,17 @@ def serve(
 
     from shoal.node.serve.app import Listening
     from shoal.node.serve.app import serve as serve_until_told
+    from shoal.node.serve.served import Choices
 
-    served = _open(source, device, threads, tokenizer, slots)
+    served = _open(source, Choices(device, slots, tokenizer, threads, mix, prior, base))
     if name:
         served = replace(served, name=name)
     asyncio.run(serve_until_told(served, Listening(host, port, api_key, waiting)))
 
 
-def _open(source: Path, device: str, threads: int, tokenizer: str, slots: int) -> Served:
+def _open(source: Path, choices: Choices) -> Served:
     from shoal.node.options import check_device
-    from shoal.node.serve.served import Choices
     from shoal.node.serve.source import open_source
 
-    check_device(device)
-    return open_source(source, Choices(device, slots, tokenizer, threads))
+    check_device(choices.device)
+    return open_source(source, choices)

@@ -13,7 +13,7 @@ from shoal.node.serve.engine import Engine
 from shoal.node.serve.faults import fault_of
 from shoal.node.serve.planning import Plan
 from shoal.node.serve.sequence import Delta
-from shoal.node.serve.shapes import Choice, Shape, Table
+from shoal.node.serve.shapes import Choice, Shape, Table, headers
 from shoal.node.serve.ticket import Ticket
 from shoal.protocol.errors import ShoalError
 
@@ -34,7 +34,7 @@ async def answer(engine: Engine, plan: Plan, shape: Shape) -> web.Response:
                 choices[place].add(delta)
     finally:
         ticket.cancel()
-    return web.json_response(shape.whole(choices, plan.prompt_tokens))
+    return web.json_response(shape.whole(choices, plan.prompt_tokens), headers=headers(choices))
 
 
 async def stream(

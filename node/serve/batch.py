@@ -6,7 +6,7 @@ Rules:
 - Prompts take turns for the chunk, so a short one never waits for all of a long one.
 - Sequences join and leave between steps. Whose reader is gone is out before the next; whose reader has not made room
   is passed over, and keeps its slot, until it has.
-- A call that fails ends the sequences that were in it, and no others.
+- A call that fails ends the sequences that were in it, or those of them that it names, and no others.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from __future__ import annotations
 import heapq
 import logging
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from shoal.node.serve.scorer import LogProbs, Piece, Scorer
+from shoal.node.serve.scorer import LogProbs, Piece, Scorer, SomeFailed, Telling
 from shoal.node.serve.sequence import Composer, Delta, Job
 from shoal.node.serve.text import Codec
 from shoal.protocol.errors import LocalError, ShoalError
@@ -64,6 +65,7 @@ class Batch:
 
     def __init__(self, scorer: Scorer, codec: Codec, chunk: int = CHUNK) -> None:
         self._scorer, self._codec, self._chunk = scorer, codec, chunk
+        self._telling = scorer if isinstance(scorer, Telling) else None
         self._free = list(range(scorer.slots))  # a heap: low slots first, so that those in use lie together
         self._writing: dict[int, Writing] = {}
         self._prompts: deque[int] = deque()  # slots whose prompts are read, whose turn is next first
@@ -98,9 +100,14 @@ class Batch:
             return []
         try:
             scores = self._scorer.extend(pieces)
+        except SomeFailed as some:
+            lost = [self._lost(slot, error) for slot, error in some.failed.items()]
+            rows = [(piece, row) for piece, row in zip(pieces, some.rows, strict=True) if piece.slot not in some.failed]
+            return [*lost, *self._all_scored(rows)]
         except Exception as error:  # of the model's own code, out of memory: these requests are lost, the server is not
-            return self._failed(pieces, _in_words(error))
-        return [told for piece, row in zip(pieces, scores, strict=True) if (told := self._scored(piece, row))]
+            reason = _in_words(error)
+            return [self._lost(piece.slot, reason) for piece in pieces]
+        return self._all_scored(zip(pieces, scores, strict=True))
 
     def abandon(self, error: ShoalError) -> list[Told]:
         """End all of them."""
@@ -123,9 +130,13 @@ class Batch:
             slot = self._prompts[0]
             self._prompts.rotate(-1)
             if self._writing[slot].reader.has_room:
-                pieces.append(Piece(slot, self._writing[slot].unread[:left]))
+                unread = self._writing[slot].unread
+                pieces.append(Piece(slot, unread[:left], more=len(unread) > left))
                 left -= len(pieces[-1].tokens)
         return pieces
+
+    def _all_scored(self, scored: Iterable[tuple[Piece, LogProbs]]) -> list[Told]:
+        return [told for piece, row in scored if (told := self._scored(piece, row))]
 
     def _scored(self, piece: Piece, row: LogProbs) -> Told | None:
         """What follows from the scores after a piece."""
@@ -143,13 +154,14 @@ class Batch:
             return Told(writing.reader, _in_words(error))
         writing.unread = (token,)
         if delta.finish is not None:
+            if self._telling is not None:
+                delta = replace(delta, notes=self._telling.told(piece.slot))
             self._leave(piece.slot)
         return Told(writing.reader, delta)
 
-    def _failed(self, pieces: list[Piece], error: ShoalError) -> list[Told]:
-        told = [Told(self._writing[piece.slot].reader, error) for piece in pieces]
-        for piece in pieces:
-            self._leave(piece.slot)
+    def _lost(self, slot: int, error: ShoalError) -> Told:
+        told = Told(self._writing[slot].reader, error)
+        self._leave(slot)
         return told
 
     def _leave(self, slot: int) -> None:

@@ -69,6 +69,24 @@ def forward(model: Llama, cache: Cache, tokens: Tensor, slots: list[int], starts
 
     Slots are in rising order. Their keys and values are added to the cache, which has room for them.
     """
+    return _head(model, _states(model, cache, tokens, slots, starts)[:, -1])
+
+
+def forward_every(model: Llama, cache: Cache, tokens: Tensor, slots: list[int], starts: list[int]) -> Tensor:
+    """The same after each of `tokens`: (B, T, V)."""
+    return _head(model, _states(model, cache, tokens, slots, starts))
+
+
+def _head(model: Llama, states: Tensor) -> Tensor:
+    """Logits (..., V) of states (..., D)."""
+    decoder = model.model
+    weight = decoder.embed_tokens.weight if model.lm_head is None else model.lm_head.weight
+    logits: Tensor = F.linear(decoder.norm(states), weight)
+    return logits
+
+
+def _states(model: Llama, cache: Cache, tokens: Tensor, slots: list[int], starts: list[int]) -> Tensor:
+    """What the last layer makes of `tokens`, (B, T, D)."""
     decoder = model.model
     where = _where(model, tokens, slots, starts)
     x = decoder.embed_tokens(tokens)  # (B, T, D)
@@ -76,8 +94,7 @@ def forward(model: Llama, cache: Cache, tokens: Tensor, slots: list[int], starts
         assert isinstance(layer, Layer)
         x = x + _attend(layer.self_attn, layer.input_layernorm(x), where, keys, values)
         x = x + layer.mlp(layer.post_attention_layernorm(x))
-    weight = decoder.embed_tokens.weight if model.lm_head is None else model.lm_head.weight
-    return F.linear(decoder.norm(x[:, -1]), weight)  # (B, V)
+    return x
 
 
 def _where(model: Llama, tokens: Tensor, slots: list[int], starts: list[int]) -> Where:

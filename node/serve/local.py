@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from shoal.node.model import Llama
-from shoal.node.serve.decoder import Cache, forward
+from shoal.node.serve.decoder import Cache, forward, forward_every
+from shoal.node.serve.expert import Weighed
 from shoal.node.serve.scorer import LogProbs, Piece
 
 ROOM = 64  # tokens that the cache has room for at first; then twice as many, each time
 
 
 class LlamaScorer:
-    """See Scorer."""
+    """See Scorer, and Expert."""
 
     def __init__(self, model: Llama, *, vocab: int, limit: int, slots: int, version: str) -> None:
         self.vocab, self.limit, self.slots, self.version = vocab, limit, slots, version
@@ -30,17 +32,22 @@ class LlamaScorer:
     def extend(self, pieces: Sequence[Piece]) -> LogProbs:
         """See Scorer."""
         self._make_room(max(self._held[piece.slot] + len(piece.tokens) for piece in pieces))
-        return in_groups(pieces, self._call)
+        return in_groups(pieces, lambda group: self._call(group, forward))
+
+    def weigh(self, pieces: Sequence[Piece]) -> Weighed:
+        """See Expert."""
+        self._make_room(max(self._held[piece.slot] + len(piece.tokens) for piece in pieces))
+        return weighed(pieces, lambda group: self._call(group, forward_every))
 
     def end(self, slot: int) -> None:
         """See Scorer."""
         self._held[slot] = 0
 
-    def _call(self, pieces: Sequence[Piece]) -> Tensor:
-        """Log-probabilities (B, V) of pieces of one length."""
+    def _call(self, pieces: Sequence[Piece], way: Callable[..., Tensor]) -> Tensor:
+        """What `way`, one of the decoder's, gives for pieces of one length."""
         slots = [piece.slot for piece in pieces]
         tokens = torch.tensor([piece.tokens for piece in pieces], device=self._device)
-        logits = forward(self._model, self._cache, tokens, slots, [self._held[slot] for slot in slots])
+        logits = way(self._model, self._cache, tokens, slots, [self._held[slot] for slot in slots])
         for slot in slots:
             self._held[slot] += tokens.shape[1]
         return logits
@@ -55,7 +62,7 @@ class LlamaScorer:
 
 
 class PlainScorer:
-    """See Scorer: any model, which computes a sequence anew for each of its tokens. Right for all, and slow."""
+    """See Scorer, and Expert: any model; it computes a sequence anew for each piece. Right for all, and slow."""
 
     def __init__(
         self,
@@ -74,18 +81,23 @@ class PlainScorer:
 
     def extend(self, pieces: Sequence[Piece]) -> LogProbs:
         """See Scorer."""
-        return in_groups(pieces, self._call)
+        return in_groups(pieces, lambda group: self._call(group)[:, -1])
+
+    def weigh(self, pieces: Sequence[Piece]) -> Weighed:
+        """See Expert."""
+        return weighed(pieces, self._call)
 
     def end(self, slot: int) -> None:
         """See Scorer."""
         self._held.pop(slot, None)
 
     def _call(self, pieces: Sequence[Piece]) -> Tensor:
+        """Logits (B, T, V) of pieces of one length."""
         rows = []
         for piece in pieces:
             held = self._held.setdefault(piece.slot, [])
             held += piece.tokens
-            rows.append(self._model(torch.tensor([held], device=self._device))[0, -1])
+            rows.append(self._model(torch.tensor([held], device=self._device))[0, -len(piece.tokens) :])
         return torch.stack(rows)
 
 
@@ -102,6 +114,22 @@ def in_groups(pieces: Sequence[Piece], call: Callable[[Sequence[Piece]], Tensor]
         rows[torch.tensor(order)] = scores
     found: LogProbs = rows.numpy()
     return found
+
+
+def weighed(pieces: Sequence[Piece], call: Callable[[Sequence[Piece]], Tensor]) -> Weighed:
+    """The same, and what the pieces' tokens were worth, from logits (B, T, V). For single tokens it costs no more."""
+    numbers = {piece.slot: number for number, piece in enumerate(pieces)}
+    within = np.zeros(len(pieces))
+
+    def last(group: Sequence[Piece]) -> Tensor:
+        logits = call(group)
+        if len(group[0].tokens) > 1:  # then it is the only one
+            foreseen = torch.log_softmax(logits[0, :-1].float(), dim=-1)
+            tokens = torch.tensor(group[0].tokens[1:], device=logits.device)
+            within[numbers[group[0].slot]] = foreseen.gather(-1, tokens[:, None]).double().sum()
+        return logits[:, -1]
+
+    return Weighed(in_groups(pieces, last), within)
 
 
 def _groups(pieces: Sequence[Piece]) -> Iterator[list[int]]:

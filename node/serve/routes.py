@@ -16,6 +16,7 @@ from shoal.node.serve.engine import Engine
 from shoal.node.serve.faults import BadRequest, Fault
 from shoal.node.serve.planning import Plan, check_model, plan_chat, plan_completion
 from shoal.node.serve.requests import Asked, AskedKind, ChatAsked, CompletionAsked, read_asked
+from shoal.node.serve.scorer import Telling
 from shoal.node.serve.served import Served
 from shoal.node.serve.shapes import Shape
 
@@ -80,6 +81,8 @@ class Routes:
         served, load = self._served, self._engine.load()
         table = {"id": served.name, "object": "model", "created": served.created, "owned_by": "shoal"}
         about = {"source": served.sentence, "version": served.scorer.version, "context": served.scorer.limit}
+        if isinstance(served.scorer, Telling):
+            about |= served.scorer.about()
         return table | {"shoal": about | {"slots": load.slots, "busy": load.busy, "waiting": load.waiting}}
 
 

@@ -7,16 +7,19 @@ Rules for scorers:
 - Only the engine's thread calls, one call at a time; a call may block for as long as it takes.
 - A piece's answer is that of its whole sequence, whatever else is in the call, up to the rounding of sums.
 - What raises leaves no slot of that call usable: the engine ends them all, and goes on with the others. A ShoalError
-  says whose fault it was to whoever asked; anything else is a bug.
+  says whose fault it was to whoever asked; anything else is a bug. `SomeFailed` leaves slots usable that it does not
+  name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+
+from shoal.protocol.errors import ShoalError
 
 LogProbs = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -27,6 +30,16 @@ class Piece:
 
     slot: int
     tokens: tuple[int, ...]
+    more: bool = False  # whether the prompt goes on: then its row of scores is not looked at, and may hold anything
+
+
+class SomeFailed(Exception):
+    """Not all of a call's sequences can go on. `rows` are the scores of all its pieces, but mean nothing for those."""
+
+    def __init__(self, rows: LogProbs, failed: Mapping[int, ShoalError]) -> None:
+        """`failed` has what went wrong, by slots."""
+        super().__init__(f"{len(failed)} sequences cannot go on")
+        self.rows, self.failed = rows, failed
 
 
 class Scorer(Protocol):
@@ -61,4 +74,17 @@ class Scorer(Protocol):
 
     def end(self, slot: int) -> None:
         """Forget what the slot holds, if anything."""
+        ...
+
+
+@runtime_checkable
+class Telling(Protocol):
+    """A scorer that has more to tell than numbers, in what JSON can hold."""
+
+    def about(self) -> dict[str, Any]:
+        """What /v1/models says of it; called from any thread."""
+        ...
+
+    def told(self, slot: int) -> dict[str, Any]:
+        """How the sequence in a slot was scored; asked as it ends, by the engine's thread."""
         ...

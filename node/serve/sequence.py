@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from shoal.node.serve.sampling import Sampler, Sampling, most_probable
 from shoal.node.serve.scorer import LogProbs
@@ -45,6 +46,7 @@ class Delta:
     tokens: int  # so far
     facts: tuple[TokenFacts, ...] = ()
     finish: Finish | None = None
+    notes: Mapping[str, Any] = field(default_factory=dict)  # with the last one: what the scorer tells (Telling)
 
 
 class Composer:

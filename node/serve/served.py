@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from shoal.node.serve.chat import ChatFormat
@@ -20,6 +21,9 @@ class Choices:
     slots: int = SLOTS
     tokenizer: str = ""  # a file, or BYTE_TOKENS; empty: what the source says
     threads: int = 0  # of the CPU; 0: as many as a worker has
+    mix: str = ""  # of experts (ensemble/mix.py); empty: full
+    prior: str = ""  # a text's file, on which the experts' prior is estimated; empty: the source's
+    base: str = ""  # what the experts have begun with, where a merge needs that
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,3 +36,4 @@ class Served:
     chat: ChatFormat
     created: int  # seconds since 1970
     sentence: str  # what it is, for people
+    look_again: Callable[[], str] | None = None  # at the source, from a thread; says what there is now

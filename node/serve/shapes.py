@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.node.serve.sequence import Delta, TokenFacts
 
 Table = dict[str, Any]
+LOST = "X-Shoal-Experts-Lost"
 
 
 @dataclass(slots=True)
@@ -19,12 +20,13 @@ class Choice:
     facts: list[TokenFacts] = field(default_factory=list)
     tokens: int = 0
     finish: str | None = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
 
     def add(self, delta: Delta) -> None:
         """The next part."""
         self.text.append(delta.text)
         self.facts += delta.facts
-        self.tokens, self.finish = delta.tokens, delta.finish
+        self.tokens, self.finish, self.notes = delta.tokens, delta.finish, delta.notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +47,8 @@ class Shape:
             text = "".join(choice.text)
             said: Table = {"message": {"role": "assistant", "content": text, "refusal": None}} if self.is_chat else {}
             row = said or {"text": text}
-            rows.append(
-                {"index": index, **row, "logprobs": self._logprobs(choice.facts), "finish_reason": choice.finish}
-            )
+            ending = {"finish_reason": choice.finish, **_noted(choice.notes)}
+            rows.append({"index": index, **row, "logprobs": self._logprobs(choice.facts), **ending})
         return self._table("chat.completion", rows) | {"usage": usage(choices, prompt_tokens)}
 
     def opening(self, choices: int) -> list[Table]:
@@ -61,7 +62,8 @@ class Shape:
         """One part of a stream."""
         said = {"content": delta.text} if delta.text or delta.facts else {}
         row: Table = {"index": index, **({"delta": said} if self.is_chat else {"text": delta.text})}
-        return self._part(row | {"logprobs": self._logprobs(delta.facts), "finish_reason": delta.finish})
+        ending = {"finish_reason": delta.finish, **_noted(delta.notes)}
+        return self._part(row | {"logprobs": self._logprobs(delta.facts), **ending})
 
     def closing(self, choices: Sequence[Choice], prompt_tokens: int) -> Table:
         """What a stream ends with whose usage is told."""
@@ -92,6 +94,17 @@ def usage(choices: Sequence[Choice], prompt_tokens: int) -> Table:
     """How many tokens were read and written."""
     written = sum(choice.tokens for choice in choices)
     return {"prompt_tokens": prompt_tokens, "completion_tokens": written, "total_tokens": prompt_tokens + written}
+
+
+def headers(choices: Sequence[Choice]) -> dict[str, str]:
+    """What an answer says of its choices beside its body: experts that were lost on the way."""
+    lost = sorted({name for choice in choices for name in choice.notes.get("lost", ())})
+    return {LOST: ", ".join(lost)} if lost else {}
+
+
+def _noted(notes: Mapping[str, Any]) -> Table:
+    """What only we say of a choice: OpenAI's shape has no place for it, and its clients pass on what else there is."""
+    return {"shoal": dict(notes)} if notes else {}
 
 
 def _chat_fact(facts: TokenFacts) -> Table:

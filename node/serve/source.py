@@ -1,4 +1,4 @@
-"""From a folder to a model that can be asked: a run's checkpoint, or a folder that transformers opens."""
+"""From a folder to a model that can be asked: a run's checkpoint, experts, or a folder that transformers opens."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from shoal.node.models.kind import TrainedModel
 from shoal.node.models.registry import build
 from shoal.node.options import default_threads
 from shoal.node.serve.chat import PlainChat
+from shoal.node.serve.ensemble.source import open_ensemble
+from shoal.node.serve.ensemble.table import ENSEMBLE
 from shoal.node.serve.folder import open_folder
 from shoal.node.serve.library import library_scorer
 from shoal.node.serve.local import LlamaScorer
@@ -35,6 +37,10 @@ def open_source(path: Path, choices: Choices) -> Served:
     torch.set_num_threads(choices.threads or default_threads())
     if not path.is_dir():
         raise LocalError(f"{path} is not a folder: name a checkpoint's, or a model's that transformers opens")
+    if (path / ENSEMBLE).exists():
+        return open_ensemble(path, choices)
+    if choices.mix or choices.prior or choices.base:
+        raise LocalError(f"--mix, --prior and --base are for folders of experts, and {path} has no {ENSEMBLE}")
     if (path / ABOUT).exists() or path.name.startswith(PREFIX):
         return of_checkpoint(load(path), choices)
     if (path / ADAPTERS).exists():

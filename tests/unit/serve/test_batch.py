@@ -9,7 +9,7 @@ import pytest
 
 from shoal.node.serve.batch import Batch
 from shoal.node.serve.sampling import Sampling
-from shoal.node.serve.scorer import LogProbs, Piece
+from shoal.node.serve.scorer import LogProbs, Piece, SomeFailed
 from shoal.node.serve.text import Bytes
 from shoal.protocol.errors import LocalError, TransportError
 from tests.unit.serve.kit import Collecting, Script, counting, hand_out, job, run, saying
@@ -182,3 +182,53 @@ def test_facts_are_of_the_tokens_whose_text_has_gone_out() -> None:
     assert facts[0].logprob == 0.0
     assert [len(fact.top) for fact in facts] == [2, 2]
     assert facts[0].top[0] == ("\\xc5", 0.0)
+
+
+def test_a_prompt_in_parts_says_which_is_the_last() -> None:
+    scorer = Script(counting)
+    batch = batch_of(scorer, chunk=16)
+    batch.join(job("x" * 40, 3), Collecting())
+    run(batch)
+    pieces = [piece for call in scorer.calls for piece in call]
+    assert [(len(each.tokens), each.more) for each in pieces] == [
+        (16, True),
+        (16, True),
+        (8, False),
+        (1, False),
+        (1, False),
+    ]
+
+
+class Picky(Script):
+    """Cannot go on with one slot, and tells how many tokens each holds."""
+
+    def extend(self, pieces: Sequence[Piece]) -> LogProbs:
+        rows = super().extend(pieces)
+        if any(len(self.held[piece.slot]) == 6 and piece.slot == 1 for piece in pieces):
+            raise SomeFailed(rows, {1: TransportError("gone")})
+        return rows
+
+    def about(self) -> dict[str, object]:
+        return {}
+
+    def told(self, slot: int) -> dict[str, object]:
+        return {"held": len(self.held[slot])}
+
+
+def test_a_call_that_fails_for_some_ends_only_them() -> None:
+    scorer = Picky(counting)
+    batch, reader, lost = batch_of(scorer), Collecting(), Collecting()
+    batch.join(job("a", 9), reader)
+    batch.join(job("a", 9), lost)
+    run(batch)
+    assert (reader.text, reader.error) == ("bcdefghij", None)
+    assert lost.text == "bcdef"
+    assert isinstance(lost.error, TransportError)
+    assert (batch.free, scorer.held) == (4, {})
+
+
+def test_what_a_scorer_tells_goes_out_with_the_last_delta() -> None:
+    batch, reader = batch_of(Picky(counting)), Collecting()
+    batch.join(job("a", 4), reader)
+    run(batch)
+    assert [each.notes for each in reader.deltas] == [{}, {}, {}, {"held": 4}]

@@ -1,0 +1,57 @@
+"""Experts merged into one model (node/experts/merging.py), which costs what one of them costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from shoal.node.checkpoint.about import MODEL
+from shoal.node.experts.merging import average, pcb
+from shoal.node.layout import Layout
+from shoal.node.model_spec import AnyModel
+from shoal.node.models.registry import kind_of
+from shoal.node.options import MAX_SEED
+from shoal.node.serve.ensemble.mix import PCB, Mix
+from shoal.node.serve.ensemble.table import Entry
+from shoal.node.serve.ensemble.weights import read_parameters
+from shoal.protocol.errors import LocalError
+
+
+def one_model(entries: Sequence[Entry]) -> AnyModel:
+    """The model that all are of, with the shortest of their contexts; LocalError if they differ in anything else."""
+    first = entries[0]
+    context = min(each.model.context for each in entries)
+    models = [each.model.model_copy(update={"context": context}) for each in entries]
+    for each, model in zip(entries, models, strict=True):
+        if model != models[0]:
+            raise LocalError(
+                f"the experts {first.name} and {each.name} have different models, so they cannot be merged: "
+                f"mix them with --mix full or top-2"
+            )
+    return models[0]
+
+
+def merge(thetas: Sequence[Tensor], log_prior: Tensor, mix: Mix, base: Tensor | None) -> Tensor:
+    """The parameters of the one model; `base` is what the experts have begun with."""
+    if mix.name != PCB:
+        return average(thetas, log_prior.exp().tolist())
+    assert base is not None
+    return pcb(base, thetas)
+
+
+def read_base(text: str, model: AnyModel) -> Tensor:
+    """Of a safetensors file, a checkpoint's folder or a manifest's seed; LocalError unless it is of the model."""
+    if not text:
+        raise LocalError(
+            "--mix pcb needs what the experts have begun with: name a safetensors file, a checkpoint's folder or the "
+            "seed of the family's manifest with --base"
+        )
+    if text.isdecimal():
+        if int(text) > MAX_SEED:
+            raise LocalError(f"--base {text} is no seed: the largest is {MAX_SEED}")
+        built = kind_of(model).build(model, int(text))
+        return Layout.of(built).read(built)
+    path = Path(text)
+    return read_parameters(path / MODEL if path.is_dir() else path, model)

@@ -1,0 +1,65 @@
+"""Experts' parameters from their files, and scorers of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from shoal.node.device import choose_device
+from shoal.node.layout import Layout
+from shoal.node.model import Llama, skeleton
+from shoal.node.model_spec import AnyModel, HfSpec, ModelSpec
+from shoal.node.models.kind import TrainedModel
+from shoal.node.models.registry import kind_of, layout_of
+from shoal.node.serve.expert import Expert, Stepwise
+from shoal.node.serve.library import library_scorer
+from shoal.node.serve.local import LlamaScorer
+from shoal.node.serve.scorer import Scorer
+from shoal.node.serve.served import Choices
+from shoal.protocol.errors import LocalError
+
+UNUSED = 0  # a seed of weights that are overwritten
+
+
+def read_parameters(path: Path, model: AnyModel) -> Tensor:
+    """The flat vector in a safetensors file; LocalError unless its tensors are the model's, in fp32, and finite."""
+    try:
+        tensors = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise LocalError(f"{path} is not a safetensors file: {error}") from error
+    if any(tensor.dtype != torch.float32 for tensor in tensors.values()):
+        raise LocalError(f"{path} holds other numbers than fp32")
+    try:
+        vector = layout_of(model).pack(tensors)
+    except LocalError as error:
+        raise LocalError(f"{path} is not of the model that it should be of: {error}") from error
+    if not bool(torch.isfinite(vector).all()):
+        raise LocalError(f"{path} holds numbers that are not finite: its training has diverged")
+    return vector
+
+
+def expert_of(spec: AnyModel, parameters: Tensor, choices: Choices, version: str) -> Expert:
+    """A model on the device that was chosen; LocalError if no text can come of it."""
+    if not isinstance(spec, ModelSpec | HfSpec):
+        raise LocalError("an expert's model is a script's own, and only that script can build it and ask it")
+    if isinstance(spec, HfSpec) and spec.lora is not None:
+        raise LocalError("an expert is of adapters, whose base its file does not hold: it cannot be served")
+    model = _empty(spec)
+    Layout.of(model).load(parameters, model)
+    model = model.eval().to(choose_device(choices.device))
+    scorer: Scorer
+    if isinstance(model, Llama):
+        scorer = LlamaScorer(model, vocab=spec.vocab, limit=spec.context, slots=choices.slots, version=version)
+    else:
+        scorer = library_scorer(model.network, limit=spec.context, slots=choices.slots, version=version)
+    return scorer if isinstance(scorer, Expert) else Stepwise(scorer)
+
+
+def _empty(spec: ModelSpec | HfSpec) -> TrainedModel:
+    if isinstance(spec, ModelSpec):
+        return skeleton(spec).to_empty(device="cpu")
+    return kind_of(spec).build(spec, UNUSED)
