@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import sysconfig
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,6 +107,18 @@ def in_tokens(corpus: Corpus, tokenizer: Tokenizer) -> Corpus:
     return dataclasses.replace(corpus, train=train, validation=validation)
 
 
+def check_parts(spec: DataSpec, paths: Sequence[Path], parts: Mapping[str, tuple[str, ...]]) -> None:
+    """LocalError unless each of the parts, patterns by name, has a text of the data."""
+    if spec.name == "stdlib":
+        names = [name for name, _ in walk(Path(sysconfig.get_path("stdlib"))) if is_source(name)]
+    else:
+        names = [text.name for text in read_data(paths, spec.column)[0]]
+    for part, only in parts.items():
+        takes = spec.model_copy(update={"only": only}).takes
+        if not any(takes(name) for name in names if name != spec.tokenizer):
+            raise LocalError(f"the part {part} is empty: no text of the data is named like {', '.join(only)}")
+
+
 def texts_of(joined: Tensor) -> list[str]:
     """The texts that `join` has joined."""
     return [part.decode("utf-8", "replace") for part in joined.numpy().tobytes().split(END_OF_TEXT)[:-1]]
@@ -172,9 +184,7 @@ def part_of(texts: Sequence[Text], takes: Takes) -> list[Text]:
     return part
 
 
-def part_by_hash(
-    texts: Sequence[Text], takes: Takes, share: float, least: int = 0
-) -> tuple[list[bytes], list[bytes]]:
+def part_by_hash(texts: Sequence[Text], takes: Takes, share: float, least: int = 0) -> tuple[list[bytes], list[bytes]]:
     """What of a part is trained on, and what is held out: the texts that are held out of the whole.
 
     So no run about another part, or about all, trains on them. A part of which nothing, or all, would be held out has

@@ -1,15 +1,21 @@
-"""What a node kept of a run on disk, read again or forgotten; in threads, as reading it imports torch."""
+"""What a node kept of a run on disk, read again or forgotten; states in threads, as reading them imports torch."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from shoal.node.home import Home
+from shoal.node.introduction import Introduction
 from shoal.node.logs import warn
-from shoal.node.manifest import Manifest
+from shoal.node.manifest import Manifest, check_manifest
+from shoal.node.remembered import Joined, recall_run
 from shoal.protocol.errors import LocalError
+from shoal.protocol.identity import Identity
+from shoal.protocol.ids import PeerId, RunId
 
 if TYPE_CHECKING:
     from shoal.node.checkpoint.read import Checkpoint
@@ -18,6 +24,13 @@ if TYPE_CHECKING:
 Kept: TypeAlias = "Rested | Checkpoint | None"
 
 log = logging.getLogger("shoal.daemon")
+
+
+def recall(home: Home, identity: Identity, run: str, seeds: Sequence[PeerId] = ()) -> tuple[Introduction, Joined]:
+    """What we had been told of a run, and how we were in it; `seeds` were there last time."""
+    joined, run_id = recall_run(home, run), RunId(bytes.fromhex(run))
+    manifest = check_manifest(joined.manifest, run_id, joined.author, joined.signature, identity.signer(run_id))
+    return Introduction(manifest, joined.author, joined.signature, dict.fromkeys(seeds, ())), joined
 
 
 async def load_checkpoint(folder: str) -> Checkpoint | None:

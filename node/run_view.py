@@ -21,6 +21,7 @@ from shoal.protocol.replicas.member import ReplicaMember
 from shoal.protocol.traffic import Traffic
 
 if TYPE_CHECKING:
+    from shoal.node.experts.families import Families
     from shoal.node.run import Run
 
 LAST_ROUNDS = 10
@@ -43,7 +44,7 @@ ROW = (  # the keys of a run in `shoal status`
     ),
     *("device", "worker_memory", "device_memory", "micro_batch", "model_flops_utilization", "utilisation"),
     *("tokens_per_second", "failure", "waiting_for"),
-    *("bytes_sent", "bytes_received", "bulk", "warnings", "last", "checkpoint", "exchanges"),
+    *("bytes_sent", "bytes_received", "bulk", "warnings", "last", "checkpoint", "exchanges", "experts"),
 )
 
 
@@ -77,6 +78,7 @@ def row(run: Run, traffic: Traffic) -> Answer:
         "last": run.manifest.rounds.last,
         "checkpoint": run.saving.keeper.newest or None,
         "exchanges": run.meters.exchanges if run.manifest.method.has_replicas else None,
+        "experts": None,
     }
 
 
@@ -88,6 +90,11 @@ def broken_row(run: str, reason: str) -> Answer:
 def restoring_row(run: str, is_paused: bool = False) -> Answer:
     """A run that this node was in and is about to enter again, now or when it goes on: a row like the others."""
     return {**_row_of_closed(run), "phase": "paused" if is_paused else "restoring"}
+
+
+def family_rows(families: Families) -> list[Answer]:
+    """The families that this node is in: rows like the others, in which most is unknown."""
+    return [{**dict.fromkeys(ROW), **row} for row in families.rows()]
 
 
 def _row_of_closed(run: str) -> Answer:

@@ -18,18 +18,18 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from shoal.node.checkpoint.lineage import going_on
 from shoal.node.dataset.supply import GIB, Supply
 from shoal.node.description import describe
+from shoal.node.experts.families import Families
 from shoal.node.faults import FaultTrigger
-from shoal.node.founding import check_begins, check_is_new, check_tokens, found
+from shoal.node.founding import begun, check_begins, check_is_new, check_tokens, found
 from shoal.node.home import Home
 from shoal.node.introduction import Introduction, Providers, find_manifest, link_to, nobody, wanted
 from shoal.node.malloc import sweep
-from shoal.node.manifest import Manifest, check_manifest, parse_manifest, sign_manifest
+from shoal.node.manifest import Manifest, parse_manifest, sign_manifest
 from shoal.node.options import NodeSettings
-from shoal.node.reloading import Kept, forget_rest, load_checkpoint, load_checkpoint_again, load_kept
-from shoal.node.remembered import Joined, PeerCache, forget_run, recall_run, remember_run, remembered_runs
+from shoal.node.reloading import Kept, forget_rest, load_checkpoint, load_checkpoint_again, load_kept, recall
+from shoal.node.remembered import Joined, PeerCache, forget_run, remember_run, remembered_runs
 from shoal.node.requirements import check_fits
 from shoal.node.run_view import is_resting
 from shoal.node.service import Answer, find_run
@@ -66,9 +66,8 @@ class Runs:
         self.providers: Providers = nobody  # who is said to know runs that our peers do not
         limit = round(settings.data_limit * GIB)
         self.data = Supply(home.data, settings.data, limit, settings.share_data, network.call)
-        self._settings = settings
-        self._home = home
-        self._identity = identity
+        self.families = Families(self, home, identity, network)
+        self._settings, self._home, self._identity = settings, home, identity
         self._network = network
         self._cache = cache
         self._fault = fault
@@ -85,7 +84,8 @@ class Runs:
 
     def has(self, prefix: str) -> bool:
         """Whether we are, or should be, in the run whose id is or begins like that, be it broken."""
-        return any(key.startswith(prefix.lower()) for key in [*self.open, *self.restoring, *self.broken])
+        known = [*self.open, *self.families.open, *self.restoring, *self.broken]
+        return any(key.startswith(prefix.lower()) for key in known)
 
     def has_founded(self, wanted: Manifest) -> bool:
         """Whether we are, or should be, in the run of this manifest, or in ours of it that names its data, too."""
@@ -93,7 +93,7 @@ class Runs:
             return True
         for run in remembered_runs(self._home):
             with suppress(ShoalError):
-                found = self._recall(run, ())[0]
+                found = recall(self._home, self._identity, run)[0]
                 if found.author == self._identity.peer and found.manifest.is_named(wanted):
                     return True
         return False
@@ -112,7 +112,7 @@ class Runs:
                 if run not in self.restoring or self.paused:
                     continue  # it was left meanwhile, or is to wait
                 try:
-                    found, joined = self._recall(run, seeds)
+                    found, joined = recall(self._home, self._identity, run, seeds)
                     kept = await load_kept(self._home.run_folder(run), found.manifest)
                     await self._enter(found, joined.trains, await load_checkpoint_again(joined.checkpoint), kept)
                     log.info("in run %s again", run)
@@ -125,9 +125,11 @@ class Runs:
 
     async def pause(self) -> None:
         """Say good-bye to all runs, and keep them until `restore`; `paused` says why, before this is called."""
+        families = list(self.families.open)
+        await self.families.close()
         async with self._entering:
             await self._end_all()
-            self.restoring += list(self.open)
+            self.restoring += [*families, *self.open]
             self.open.clear()
 
     async def create(self, manifest_toml: str, train: bool, checkpoint: str = "") -> Answer:
@@ -137,8 +139,12 @@ class Runs:
             check_is_new(manifest, self.has_founded(manifest))
             manifest, loaded = await found(manifest, self._settings.trainer.folders, self._home, self._identity.peer)
         await check_tokens(manifest, self.data)
-        manifest = going_on(manifest, loaded)
+        manifest = await begun(manifest, loaded, self.data)
         check_begins(manifest)
+        return await self.found(manifest, train, loaded)
+
+    async def found(self, manifest: Manifest, train: bool, loaded: Checkpoint | None) -> Answer:
+        """Found the run of this manifest, which goes on from that checkpoint."""
         async with self._entering:
             check_is_new(manifest, self.has(manifest.run_id.hex()))
             await forget_rest(self._home.run_folder(manifest.run_id.hex()))
@@ -173,7 +179,11 @@ class Runs:
             run.driver.move(self._network.addresses())
 
     async def leave(self, wanted: str) -> Answer:
-        """Say good-bye to a run, and forget it."""
+        """Say good-bye to a run, or a family, and forget it."""
+        if (named := self._named_family(wanted)) is not None:
+            forget_run(self._home, named["run"])
+            await self.families.leave(named["run"])
+            return named
         async with self._entering:
             names = {key: each.manifest.name for key, each in self.open.items()}
             names |= {key: key[:8] for key in [*self.restoring, *self.broken]}
@@ -194,6 +204,7 @@ class Runs:
         What befalls one keeps no other from being saved. LocalError, when all have ended, if some did not end well.
         """
         self._closing = True
+        await self.families.close()
         self.data.close()
         async with self._entering:
             failed = await self._end_all()
@@ -212,8 +223,16 @@ class Runs:
 
     def link(self, wanted: str) -> Answer:
         """The link by which others join a run of ours, as of now."""
-        run = self.find(wanted)
+        named = self._named_family(wanted)
+        run = self.families.open[named["run"]] if named is not None else self.find(wanted)
         return {"run": run.id.hex(), "name": run.manifest.name, "link": link_to(run, self._network.addresses())}
+
+    def _named_family(self, wanted: str) -> Answer | None:
+        """The family that a person means, if none of the runs is meant."""
+        with suppress(ShoalError):
+            family = self.families.find(wanted)
+            return {"run": family.id.hex(), "name": family.manifest.name}
+        return None
 
     # -- inside ---------------------------------------------------------------------------------------------
 
@@ -231,13 +250,6 @@ class Runs:
         if self.has(run):
             raise LocalError(f"this node is in the run {run} already")
 
-    def _recall(self, run: str, seeds: Sequence[PeerId]) -> tuple[Introduction, Joined]:
-        """What we had been told of a run, and how we were in it."""
-        joined, run_id = recall_run(self._home, run), RunId(bytes.fromhex(run))
-        signer = self._identity.signer(run_id)
-        manifest = check_manifest(joined.manifest, run_id, joined.author, joined.signature, signer)
-        return Introduction(manifest, joined.author, joined.signature, dict.fromkeys(seeds, ())), joined
-
     async def _enter(
         self,
         found: Introduction,
@@ -248,13 +260,18 @@ class Runs:
         self._check_goes_on()
         manifest, key = found.manifest, found.manifest.run_id.hex()
         data = await self._data_for(found, train)
-        run = await asyncio.to_thread(self._build, found, data, train, checkpoint, kept)
-        self._check_goes_on()
+        run = None
+        if manifest.experts is None:
+            run = await asyncio.to_thread(self._build, found, data, train, checkpoint, kept)
+            self._check_goes_on()
         await asyncio.to_thread(self._cache.update, found.members)  # who is killed now must find them again
-        path = str(checkpoint.path) if checkpoint is not None else ""
+        path = str(checkpoint.path) if checkpoint is not None and run is not None else ""
         remember_run(self._home, key, Joined(manifest.canonical(), found.author, found.signature, train, path))
-        run.start(list(found.members))
-        self.open[key] = run
+        if run is None:
+            self.families.enter(found, train, checkpoint)
+        else:
+            run.start(list(found.members))
+            self.open[key] = run
         log.info("in run %s (%s)", key, manifest.name)
         return self.link(key)
 
@@ -262,7 +279,7 @@ class Runs:
         """Free the disk of the data of a run that we have left, unless another one may be about them."""
         spec = left.manifest.data
         is_wanted = any(each.manifest.data.digest == spec.digest for each in self.open.values())
-        if not (self.restoring or self.broken or is_wanted):
+        if not (self.restoring or self.broken or is_wanted or self.families.wants(spec.digest)):
             await self.data.forget(spec)
 
     async def _data_for(self, found: Introduction, train: bool) -> tuple[str, ...]:

@@ -83,7 +83,8 @@ class Claims:
     """One peer's part in a family; `lasts` has the last round of each part."""
 
     def __init__(self, family: bytes, me: PeerId, lasts: Mapping[str, int]) -> None:
-        self._family, self._me, self._lasts = family, me, lasts
+        self.lasts = lasts
+        self._family, self._me = family, me
         self.mine: Claim | None = None
         self.is_confirmed = False  # it was read back: training may begin
 
@@ -109,7 +110,7 @@ class Claims:
 
     def is_finished(self, part: str, published: Mapping[str, int]) -> bool:
         """Whether the part's last file is there."""
-        return published.get(part, 0) >= self._lasts[part]
+        return published.get(part, 0) >= self.lasts[part]
 
     def _rule(self, sight: Sight, avoid: Sequence[str]) -> Decision:
         mine = self.mine
@@ -125,7 +126,7 @@ class Claims:
         taken = {each.part for each in sight.claims}
         free = [
             part
-            for part in self._lasts
+            for part in self.lasts
             if part not in taken and part not in avoid and not self.is_finished(part, sight.published)
         ]
         if not free:

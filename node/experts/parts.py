@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from shoal.node.experts.spec import ExpertsSpec, PartSpec
 from shoal.node.explain import explain
-from shoal.node.manifest import Manifest
+from shoal.node.manifest import CodecSpec, Manifest
 from shoal.node.method_spec import MethodSpec
 from shoal.protocol.errors import LocalError
 
@@ -30,8 +30,8 @@ def part_manifest(family: Manifest, part: PartSpec) -> Manifest:
         "model": (part.model or family.model).model_dump(),
         "data": family.data.model_dump() | {"only": part.only},
         "method": MethodSpec.model_validate(method).model_dump(),
-        "rounds": family.rounds.model_dump()
-        | {"min_members": 1, "start_members": 1, "last": last_round(family, part)},
+        "rounds": family.rounds.model_dump() | {"min_members": 1, "start_members": 1, "last": last_round(family, part)},
+        "codec": CodecSpec().model_dump(),  # nothing is lost on the way to oneself
         "origin": None,
         "experts": None,
         "public": False,
