@@ -170,7 +170,7 @@ def texts_corpus(texts: Sequence[Text], skipped: int, tokenizer: str = "", takes
     """The corpus of texts that are in order, whoever packed them; the one named `tokenizer` is not learned from."""
     learned = [text for text in texts if text.name != tokenizer] if tokenizer else texts
     total = max(1, sum(len(text.content) for text in learned))
-    train, held = split_by_hash(learned, FILES_SHARE)
+    _, held = split_by_hash(learned, FILES_SHARE)
     if not FILES_SHARE / 2 <= sum(map(len, held)) / total <= FILES_SHARE * 2:
         return assemble(texts, skipped, *split_by_tail(part_of(learned, takes), FILES_SHARE))
     return assemble(texts, skipped, *part_by_hash(learned, takes, FILES_SHARE))

@@ -87,7 +87,8 @@ class Daemon:
         self._port_mapping = PortMapping(settings, self._network, self._discovery, self._relaying, self._runs.move)
         self._netcheck = NetCheck(self._network, self._discovery, self._relaying, self._port_mapping.as_json)
         self.netcheck = self._netcheck.answer
-        self._runs.families.discovery = self._discovery
+        families = self._runs.families
+        self.experts, self.fetch_experts, families.discovery = families.experts, families.fetch, self._discovery
         self._directory = Directory(self._discovery, self._network, lambda: self._runs.open)
         self._runs.providers = lambda run: providers(self._discovery, run)
         self._was_in_runs = bool(self._runs.restoring)
@@ -209,8 +210,7 @@ class Daemon:
         if self._desk.handles(message):
             return self._desk.on_call(peer, message)
         if isinstance(message, GetManifest):
-            known = [*self._runs.open.values(), *self._runs.families.open.values()]
-            return introduce(message, known, self._network.addresses())
+            return introduce(message, self._runs.all, self._network.addresses())
         if isinstance(message, GetPiece):
             return self._runs.data.answer(peer, message)
         return Refused(f"{type(message).__name__} is not served here")
@@ -239,9 +239,7 @@ class Daemon:
             "ending": self._stopping.is_set(),
             "runs": [
                 *rows,
-                *run_view.family_rows(self._runs.families),
-                *(run_view.restoring_row(run, bool(self._runs.paused)) for run in self._runs.restoring),
-                *(run_view.broken_row(*each) for each in self._runs.broken.items()),
+                *run_view.other_rows(self._runs),
             ],
         }
 
@@ -288,14 +286,6 @@ class Daemon:
     async def leave_run(self, run: str) -> Answer:
         """See NodeService."""
         return await self._runs.leave(run)
-
-    def experts(self, family: str) -> list[Answer]:
-        """See NodeService."""
-        return self._runs.families.experts(family)
-
-    async def fetch_experts(self, family: str, folder: str) -> Answer:
-        """See NodeService."""
-        return await self._runs.families.fetch(family, folder)
 
     async def save_state(self, run: str, path: str) -> Answer:
         """See NodeService."""

@@ -21,8 +21,8 @@ from shoal.protocol.replicas.member import ReplicaMember
 from shoal.protocol.traffic import Traffic
 
 if TYPE_CHECKING:
-    from shoal.node.experts.families import Families
     from shoal.node.run import Run
+    from shoal.node.runs import Runs
 
 LAST_ROUNDS = 10
 ROW = (  # the keys of a run in `shoal status`
@@ -92,9 +92,13 @@ def restoring_row(run: str, is_paused: bool = False) -> Answer:
     return {**_row_of_closed(run), "phase": "paused" if is_paused else "restoring"}
 
 
-def family_rows(families: Families) -> list[Answer]:
-    """The families that this node is in: rows like the others, in which most is unknown."""
-    return [{**dict.fromkeys(ROW), **row} for row in families.rows()]
+def other_rows(runs: Runs) -> list[Answer]:
+    """Beside those of open runs: of families, in which most is unknown, and of runs that are not open."""
+    return [
+        *({**dict.fromkeys(ROW), **row} for row in runs.families.rows()),
+        *(restoring_row(run, bool(runs.paused)) for run in runs.restoring),
+        *(broken_row(*each) for each in runs.broken.items()),
+    ]
 
 
 def _row_of_closed(run: str) -> Answer:

@@ -15,11 +15,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from shoal.node import reloading
 from shoal.node.dataset.supply import GIB, Supply
 from shoal.node.description import describe
+from shoal.node.ending import end_all
 from shoal.node.experts.families import Families
 from shoal.node.faults import FaultTrigger
 from shoal.node.founding import begun, check_begins, check_is_new, check_tokens, found
@@ -28,7 +29,7 @@ from shoal.node.introduction import Introduction, Providers, find_manifest, link
 from shoal.node.malloc import sweep
 from shoal.node.manifest import Manifest, parse_manifest, sign_manifest
 from shoal.node.options import NodeSettings
-from shoal.node.reloading import Kept, forget_rest, load_checkpoint, load_checkpoint_again, load_kept, recall
+from shoal.node.reloading import Kept
 from shoal.node.remembered import Joined, PeerCache, forget_run, remember_run, remembered_runs
 from shoal.node.requirements import check_fits
 from shoal.node.run_view import is_resting
@@ -41,6 +42,7 @@ from shoal.protocol.network import Network
 
 if TYPE_CHECKING:
     from shoal.node.checkpoint.read import Checkpoint
+    from shoal.node.experts.family import Family
     from shoal.node.run import Run
 
 log = logging.getLogger("shoal.daemon")
@@ -89,14 +91,12 @@ class Runs:
 
     def has_founded(self, wanted: Manifest) -> bool:
         """Whether we are, or should be, in the run of this manifest, or in ours of it that names its data, too."""
-        if self.has(wanted.run_id.hex()):
-            return True
-        for run in remembered_runs(self._home):
-            with suppress(ShoalError):
-                found = recall(self._home, self._identity, run)[0]
-                if found.author == self._identity.peer and found.manifest.is_named(wanted):
-                    return True
-        return False
+        return self.has(wanted.run_id.hex()) or reloading.has_founded(self._home, self._identity, wanted)
+
+    @property
+    def all(self) -> list[Run | Family]:
+        """That are open, and the families."""
+        return [*self.open.values(), *self.families.open.values()]
 
     def are_at_rest(self) -> bool:
         """Whether all that we are in is what we kept when all its nodes had stopped, and nobody else is back."""
@@ -112,9 +112,10 @@ class Runs:
                 if run not in self.restoring or self.paused:
                     continue  # it was left meanwhile, or is to wait
                 try:
-                    found, joined = recall(self._home, self._identity, run, seeds)
-                    kept = await load_kept(self._home.run_folder(run), found.manifest)
-                    await self._enter(found, joined.trains, await load_checkpoint_again(joined.checkpoint), kept)
+                    found, joined = reloading.recall(self._home, self._identity, run, seeds)
+                    kept = await reloading.load_kept(self._home.run_folder(run), found.manifest)
+                    came_with = await reloading.load_checkpoint_again(joined.checkpoint)
+                    await self._enter(found, joined.trains, came_with, kept)
                     log.info("in run %s again", run)
                 except ShoalError as error:
                     if self.paused:
@@ -128,13 +129,14 @@ class Runs:
         families = list(self.families.open)
         await self.families.close()
         async with self._entering:
-            await self._end_all()
+            await end_all(list(self.open.values()))
             self.restoring += [*families, *self.open]
             self.open.clear()
 
     async def create(self, manifest_toml: str, train: bool, checkpoint: str = "") -> Answer:
         """Found a run, and be its first member; from the folder of a checkpoint it goes on there."""
-        manifest, loaded = await self.data.named(parse_manifest(manifest_toml)), await load_checkpoint(checkpoint)
+        manifest = await self.data.named(parse_manifest(manifest_toml))
+        loaded = await reloading.load_checkpoint(checkpoint)
         if loaded is None and not manifest.model.is_complete:
             check_is_new(manifest, self.has_founded(manifest))
             manifest, loaded = await found(manifest, self._settings.trainer.folders, self._home, self._identity.peer)
@@ -147,7 +149,7 @@ class Runs:
         """Found the run of this manifest, which goes on from that checkpoint."""
         async with self._entering:
             check_is_new(manifest, self.has(manifest.run_id.hex()))
-            await forget_rest(self._home.run_folder(manifest.run_id.hex()))
+            await reloading.forget_rest(self._home.run_folder(manifest.run_id.hex()))
             signature = sign_manifest(manifest, self._identity.signer(manifest.run_id))
             return await self._enter(Introduction(manifest, self._identity.peer, signature, {}), train, loaded)
 
@@ -160,7 +162,7 @@ class Runs:
     async def join(self, link: str, train: bool, checkpoint: str = "") -> Answer:
         """Become a member of a run, from its link or id; with the checkpoint that it goes on from, at once."""
         self._check_goes_on()
-        loaded = await load_checkpoint(checkpoint)
+        loaded = await reloading.load_checkpoint(checkpoint)
         found = await self._find(link)  # which may take long: others may be entered meanwhile, or all be left
         check_fits(found.manifest, found.present + 1, machine_bytes())
         async with self._entering:
@@ -168,7 +170,7 @@ class Runs:
         await self._data_for(found, train)  # which may take hours, and holds up no other run
         async with self._entering:
             self._check_is_new(found.manifest.run_id.hex())
-            await forget_rest(self._home.run_folder(found.manifest.run_id.hex()))
+            await reloading.forget_rest(self._home.run_folder(found.manifest.run_id.hex()))
             entered = await self._enter(found, train, loaded)
         self.on_linked(wanted(link)[1])
         return entered
@@ -180,10 +182,9 @@ class Runs:
 
     async def leave(self, wanted: str) -> Answer:
         """Say good-bye to a run, or a family, and forget it."""
-        if (named := self._named_family(wanted)) is not None:
-            forget_run(self._home, named["run"])
-            await self.families.leave(named["run"])
-            return named
+        if (family := self.families.named(wanted)) is not None:
+            forget_run(self._home, family.id.hex())
+            return await self.families.leave(family)
         async with self._entering:
             names = {key: each.manifest.name for key, each in self.open.items()}
             names |= {key: key[:8] for key in [*self.restoring, *self.broken]}
@@ -194,7 +195,7 @@ class Runs:
             if key in self.open:
                 await self.open[key].close(for_good=True)
                 await self._forget_data(self.open.pop(key))
-            await forget_rest(self._home.run_folder(key))
+            await reloading.forget_rest(self._home.run_folder(key))
         asyncio.get_running_loop().call_later(10.0, sweep)  # seconds: then nothing of it goes on
         return {"run": key, "name": names[key]}
 
@@ -207,32 +208,14 @@ class Runs:
         await self.families.close()
         self.data.close()
         async with self._entering:
-            failed = await self._end_all()
+            failed = await end_all(list(self.open.values()))
         if failed:
-            raise LocalError("; ".join(f"the run {name} did not end well: {_words(error)}" for name, error in failed))
-
-    async def _end_all(self) -> list[tuple[str, BaseException]]:
-        """The names of those that did not end well, and why."""
-        runs = list(self.open.values())
-        ends = await asyncio.gather(*(run.close() for run in runs), return_exceptions=True)
-        failed = [(run.manifest.name, end) for run, end in zip(runs, ends, strict=True) if end is not None]
-        for name, error in failed:
-            trace = None if isinstance(error, ShoalError) else error
-            log.error("run %s did not end well: %s", name, error, exc_info=trace, extra={"code": "run-not-ended"})
-        return failed
+            raise LocalError("; ".join(failed))
 
     def link(self, wanted: str) -> Answer:
         """The link by which others join a run of ours, as of now."""
-        named = self._named_family(wanted)
-        run = self.families.open[named["run"]] if named is not None else self.find(wanted)
+        run = self.families.named(wanted) or self.find(wanted)
         return {"run": run.id.hex(), "name": run.manifest.name, "link": link_to(run, self._network.addresses())}
-
-    def _named_family(self, wanted: str) -> Answer | None:
-        """The family that a person means, if none of the runs is meant."""
-        with suppress(ShoalError):
-            family = self.families.find(wanted)
-            return {"run": family.id.hex(), "name": family.manifest.name}
-        return None
 
     # -- inside ---------------------------------------------------------------------------------------------
 
@@ -310,7 +293,3 @@ class Runs:
         run_id = found.manifest.run_id
         settings = RunSettings.of(self._settings, self._home.run_folder(run_id.hex()), data, train, self._fault)
         return open_run(found, self._identity.signer(run_id), self._network, settings, checkpoint, kept)
-
-
-def _words(error: BaseException) -> str:
-    return str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"

@@ -60,7 +60,7 @@ TRAINING = (
 )
 TORCH_ALLOWED = (
     *("protocol/compression/", "protocol/reduction/", "node/methods/", "node/models/", "node/lab/", "node/script/"),
-    *("node/experts/merging.py", "node/experts/posterior.py", "node/diffusion/"),
+    *("node/experts/merging.py", "node/experts/posterior.py", "node/experts/files.py", "node/diffusion/"),
     *(f"node/{name}.py" for name in TRAINING),
 )
 EXECUTING = {

@@ -1,8 +1,8 @@
 """Cards: what an expert's file is, signed by the one that has trained it; checked before anything is done with them.
 
 Whoever shows a card that its author has not signed, or that cannot be of the family, is named; not the author in whose
-name it speaks. What a card says of its loss and tokens is hearsay. A file is known by its hash (BLAKE3 of the whole) and
-comes by the tree of hashes over its pieces, as a run's text does (node/dataset/).
+name it speaks. What a card says of its loss and tokens is hearsay. A file is known by its hash (BLAKE3 of the whole)
+and comes by the tree of hashes over its pieces, as a run's text does (node/dataset/).
 """
 
 from __future__ import annotations

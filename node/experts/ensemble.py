@@ -4,8 +4,8 @@
     ensemble.json        the family, the model and method settings of each expert, its file and the file's hash, its
                          steps, its card with the author's signature, and the prior of each
 
-Each file is fetched if it is not here, and hashed again where it lies in the end. The prior is uniform: who has texts of
-a domain finds a better one (posterior.py).
+Each file is fetched if it is not here, and hashed again where it lies in the end. The prior is uniform: who has texts
+of a domain finds a better one (posterior.py).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from shoal.node.experts.family import Family
 from shoal.node.experts.library import Library
 from shoal.node.home import Home
 from shoal.node.introduction import Introduction
-from shoal.node.service import Answer, find_run
+from shoal.node.service import Answer, UnknownRun, find_run
 from shoal.protocol.errors import LocalError
 from shoal.protocol.identity import Identity
 from shoal.protocol.network import Network
@@ -58,17 +58,22 @@ class Families:
         for family in families:
             await family.close()
 
-    async def leave(self, key: str) -> None:
+    async def leave(self, family: Family) -> Answer:
         """Leave a family for good, and the run of its part with it."""
-        await self.open.pop(key).close(for_good=True)
+        del self.open[family.id.hex()]
+        await family.close(for_good=True)
+        return {"run": family.id.hex(), "name": family.manifest.name}
+
+    def named(self, wanted: str) -> Family | None:
+        """The same as `find`, None if no family is meant."""
+        try:
+            return self.find(wanted)
+        except UnknownRun:
+            return None
 
     def find(self, wanted: str) -> Family:
         """The family that a person means; UnknownRun if we are not in it."""
-        return self.open[find_run(wanted, self.names())]
-
-    def names(self) -> dict[str, str]:
-        """All, by id."""
-        return {key: each.manifest.name for key, each in self.open.items()}
+        return self.open[find_run(wanted, {key: each.manifest.name for key, each in self.open.items()})]
 
     def wants(self, digest: str) -> bool:
         """Whether a family is about the data of that digest."""

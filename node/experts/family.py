@@ -1,10 +1,8 @@
 """A family of experts on this node: it takes a part, has it trained, publishes, and keeps what others have published.
 
-Three duties go on side by side: to claim a part by what is read in the DHT (claims.py), to train it (pursuit.py), and to
-keep files of others: the last of every part, and the newest of some parts that are not finished, so that each outlives
-its owner. Nothing goes from expert to expert while they are trained.
-
-What must survive a crash is on disk in the family's folder: which part is ours, in which run, and the cards of our files.
+Three duties go on side by side: to claim a part by what is read in the DHT (claims.py), to train it (pursuit.py), and
+to keep files, also those of others (keeping.py). Nothing goes from expert to expert while they are trained. What must
+survive a crash is on disk (memory.py).
 """
 
 from __future__ import annotations
@@ -14,14 +12,16 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
-from shoal.node.disk import Disk
 from shoal.node.experts.board import AGAIN, Board
 from shoal.node.experts.card import SEED, make_card
-from shoal.node.experts.claims import Claim, Claims, Yield, keepers
+from shoal.node.experts.claims import Claim, Claims, Yield
+from shoal.node.experts.keeping import Keeping
 from shoal.node.experts.leases import LOOK, SETTLE
 from shoal.node.experts.library import Library
+from shoal.node.experts.memory import Memory, known_files
 from shoal.node.experts.parts import experts_of, last_round
 from shoal.node.experts.pursuit import Made, Pursuit
 from shoal.node.experts.telling import Told, entry_of
@@ -32,7 +32,6 @@ from shoal.protocol.errors import LocalError, ShoalError
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.directory import ExpertCard, PartEntry
 from shoal.protocol.tasks import Tasks
-from shoal.protocol.wire import Message, message
 
 if TYPE_CHECKING:
     from shoal.node.checkpoint.read import Checkpoint
@@ -42,18 +41,8 @@ TURN = 1.0  # seconds between two looks at what is due
 ALONE = 5.0  # seconds without anybody to ask, and we are alone
 AVOIDED = 600.0  # seconds for which a part is not taken that we could not train
 TRIES = 3  # at training a part, and we give it up
-TRAINS = "training"  # the record of our part
 
 log = logging.getLogger("shoal.experts")
-
-
-@message(241)
-class Training(Message):
-    """The record of the part that is ours."""
-
-    part: str
-    term: int
-    run: str  # its id in hex; empty: none yet
 
 
 class Family:
@@ -69,11 +58,13 @@ class Family:
         self.view = View(self.manifest, self.author, names, self.signer)
         lasts = {part.name: last_round(self.manifest, part) for part in self.experts.parts}
         self.claims = Claims(self.id, self.me, lasts)
-        self.held: dict[str, ExpertCard] = {}  # of each part, the newest file that is here
         self.library: Library = ground.library
-        self.pursuit = Pursuit(self.manifest, ground.runs, ground.library, self.view, ground.home, self.me)
+        self._memory = Memory(ground.home.run_folder(self.id.hex()))
+        self.keeping = Keeping(self.id, self.me, lasts, self.view, ground.library, self._memory)
+        self.pursuit = Pursuit(
+            self.manifest, ground.runs, ground.library, self.view, ground.home, self.me, self._remember
+        )
         self._ground = ground
-        self._disk = Disk(ground.home.run_folder(self.id.hex()))
         self._board = Board(self.manifest, ground.discovery, ground.network)
         self.obstacles: dict[str, str] = {}  # why something is not done yet
         self._told: dict[str, Told] = {}
@@ -97,14 +88,11 @@ class Family:
         await self._board.withdraw()
         if for_good:
             await self.pursuit.leave()
-            for name in (TRAINS, *(_record(part) for part in self.held)):
-                self._disk.remove(name)
-            for card in self.held.values():
-                await self.library.drop(card.file)
+            await self.keeping.forget()
 
     async def _live(self, seed: Checkpoint | None) -> None:
         await self._recall()
-        if seed is not None and SEED not in self.held:
+        if seed is not None and SEED not in self.keeping.held:
             await self._publish_seed(seed)
         async with asyncio.TaskGroup() as group:
             for duty in (self._claim, self._train, self._keep):
@@ -132,22 +120,19 @@ class Family:
 
     async def _recall(self) -> None:
         """What an earlier life has left: our part, and our files."""
-        for record in self._disk.load().values():
-            if isinstance(record, ExpertCard) and await self.library.open(record):
-                self.held[record.part] = record
-                self.view.add(record)
-            if isinstance(record, Training) and record.part in self.claims.lasts:
-                card = self.held.get(record.part)
-                self.claims.mine = Claim(self.me, record.part, record.term, card.round if card else 0)
-                self.pursuit.part, self.pursuit.run = record.part, record.run
+        await self.library.tidy(partial(known_files, self._ground.home.runs))
+        training, cards = self._memory.load()
+        await self.keeping.recall(cards)
+        if training is not None and training.part in self.claims.lasts:
+            card = self.keeping.held.get(training.part)
+            self.claims.mine = Claim(self.me, training.part, training.term, card.round if card else 0)
+            self.pursuit.part, self.pursuit.run = training.part, training.run
 
     async def _publish_seed(self, seed: Checkpoint) -> None:
-        from functools import partial
-
         from shoal.node.experts.files import write_seed
 
         made = await self.library.make(partial(write_seed, seed=seed))
-        await self._hold(make_card(self.id, SEED, made, 0, 0, seed.about.samples, None, self.signer))
+        self._hold(make_card(self.id, SEED, made, 0, 0, seed.about.samples, None, self.signer))
 
     # -- claiming ---------------------------------------------------------------------------------------------
 
@@ -184,7 +169,7 @@ class Family:
 
     def _rank(self) -> None:
         """Others see by our entry how far the file is that we have, whoever has made it."""
-        if (mine := self.claims.mine) is not None and (card := self.held.get(mine.part)) is not None:
+        if (mine := self.claims.mine) is not None and (card := self.keeping.held.get(mine.part)) is not None:
             self.claims.published(card.round)
 
     async def _tell(self) -> None:
@@ -216,7 +201,6 @@ class Family:
             await self.pursuit.leave()
         if mine is None or not self.claims.is_confirmed or (part := self.experts.part(mine.part)) is None:
             return
-        run = self.pursuit.run
         try:
             made = await self.pursuit.go_on(part)
         except LocalError as error:
@@ -225,8 +209,6 @@ class Family:
                 self._give_up(mine.part, error)
             raise
         self._failures = 0
-        if run != self.pursuit.run:
-            self._remember()
         if made is not None:
             await self._publish(made)
 
@@ -240,7 +222,7 @@ class Family:
         record, part = made.record, made.part
         steps = record.round * self.manifest.method.inner_steps
         card = make_card(self.id, part.name, made.file, record.round, steps, record.samples, record.loss, self.signer)
-        await self._hold(card)
+        self._hold(card)
         self.claims.published(card.round)
         self._read_at = 0.0 if card.round >= self.claims.lasts[part.name] else self._read_at
         log.info("published round %d of the part %s of %s", card.round, part.name, self.manifest.name)
@@ -248,39 +230,12 @@ class Family:
     # -- keeping ----------------------------------------------------------------------------------------------
 
     async def _keep(self) -> None:
-        for card in self._wanted():
-            if await self.pursuit.obtain(card):
-                await self._hold(card)
+        mine = self.claims.mine.part if self.claims.mine is not None else ""
+        await self.keeping.look(self._now(), mine, self.pursuit.obtain, self._hold)
 
-    def _wanted(self) -> list[ExpertCard]:
-        """Files that we should have, and have not."""
-        now, wanted = self._now(), []
-        live = [*self.view.live(now), self.me]
-        for part in (SEED, *self.claims.lasts):
-            held, cards = self.held.get(part), self.view.cards(part)
-            if not cards or (held is not None and held.round >= cards[0].round):
-                continue
-            card, owner = cards[0], self.view.owner(now, part)
-            is_last = part == SEED or card.round >= self.claims.lasts[part]
-            mine = self.claims.mine is not None and self.claims.mine.part == part
-            is_keeper = not mine and self.me in keepers(self.id, part, live, owner[0] if owner else None)
-            if (is_last or is_keeper) and self.library.has_room(card.size):
-                wanted.append(card)
-        return wanted
-
-    async def _hold(self, card: ExpertCard) -> None:
-        """The card's file is here; the one before it goes, when nobody is likely to be fetching it any more."""
-        before = self.held.get(card.part)
-        self._disk.put(_record(card.part), card)
-        self.held[card.part] = card
-        self.view.add(card)
+    def _hold(self, card: ExpertCard) -> None:
+        self.keeping.hold(card, self._tasks)
         self._stirred.set()
-        if before is not None and before.file != card.file:
-            asyncio.get_running_loop().call_later(LOOK * 2, self._drop, before)
-
-    def _drop(self, card: ExpertCard) -> None:
-        if all(card.file != each.file for each in self.held.values()):
-            self._tasks.spawn(self.library.drop(card.file))
 
     # -- read side --------------------------------------------------------------------------------------------
 
@@ -304,11 +259,8 @@ class Family:
 
     def _remember(self) -> None:
         mine = self.claims.mine
-        if mine is None:
-            self._disk.remove(TRAINS)
-        else:
-            run = self.pursuit.run if self.pursuit.part == mine.part else ""
-            self._disk.put(TRAINS, Training(mine.part, mine.term, run))
+        is_run = mine is not None and self.pursuit.part == mine.part
+        self._memory.trains(mine, self.pursuit.run if is_run else "")
         self._stirred.set()
 
     def _now(self) -> float:
@@ -320,7 +272,3 @@ def _all(error: BaseException) -> list[BaseException]:
     if isinstance(error, BaseExceptionGroup):
         return [each for inner in error.exceptions for each in _all(inner)]
     return [error]
-
-
-def _record(part: str) -> str:
-    return f"card-{part}"

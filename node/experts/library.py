@@ -1,7 +1,7 @@
 """The experts' files on this node: made here or fetched, kept, and given to whoever asks for them.
 
-What gives and fetches them is what gives and fetches the text of runs (node/dataset/): pieces by the root of their tree,
-from any holder, each checked as it comes; who sends another one is named, and asked for nothing any more.
+What gives and fetches them is what gives and fetches the text of runs (node/dataset/): pieces by the root of their
+tree, from any holder, each checked as it comes; who sends another one is named, and asked for nothing any more.
 
     experts/<hash>/expert.safetensors    and beside it what a Store has
 
@@ -37,6 +37,7 @@ class Library:
         self._store = Store(root, FILE, hash_file)
         self._held: dict[Digest, Dataset] = {}
         self._fetching: dict[Digest, asyncio.Lock] = {}
+        self._tidying, self._is_tidy = asyncio.Lock(), False
 
     @property
     def used(self) -> int:
@@ -68,12 +69,12 @@ class Library:
         return self.has(card.file)
 
     async def fetch(self, card: ExpertCard, donors: Callable[[], Sequence[PeerId]]) -> Path:
-        """The card's file, from whoever has it; LocalError if there is no room, TransportError if nobody gives it."""
+        """The card's file, from whoever has it; LocalError if it has no room, TransportError if nobody gives it."""
         async with self._fetching.setdefault(card.file, asyncio.Lock()):
             if not await self.open(card):
                 if not self.has_room(card.size):
                     raise LocalError(
-                        f"the file of the expert '{card.part}' has {card.size} bytes, and with those that are here that "
+                        f"the file of the expert '{card.part}' has {card.size} bytes: with those that are here, that "
                         f"is more than {self._supply.limit / GIB:g} GiB: start this node with a greater --data-limit"
                     )
                 self._keep(await self._get(card, donors))
@@ -92,16 +93,19 @@ class Library:
             self._supply.serving.withdraw(file)
             await asyncio.to_thread(self._store.forget, file)
 
-    async def tidy(self, known: Iterable[Digest]) -> None:
-        """Remove what no family of this node knows of, as a crash may have left it."""
-        names = {each.hex() for each in (*known, *self._held)}
+    async def tidy(self, known: Callable[[], Iterable[Digest]]) -> None:
+        """Remove what no family of this node knows of, as a crash may have left it; once, before anything is here."""
 
         def remove() -> None:
+            names = {each.hex() for each in known()}
             for path in self._root.glob("*"):
                 if path.name not in names:
                     shutil.rmtree(path, ignore_errors=True)
 
-        await asyncio.to_thread(remove)
+        async with self._tidying:
+            if not self._is_tidy:
+                self._is_tidy = True
+                await asyncio.to_thread(remove)
 
     def _keep(self, dataset: Dataset) -> Dataset:
         self._held[dataset.digest] = dataset

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -54,7 +55,18 @@ class Made:
 class Pursuit:
     """One family's, on this node. `part` and `run` are what we train, and in which run; empty: nothing."""
 
-    def __init__(self, family: Manifest, runs: Runs, library: Library, view: View, home: Home, me: PeerId) -> None:
+    def __init__(
+        self,
+        family: Manifest,
+        runs: Runs,
+        library: Library,
+        view: View,
+        home: Home,
+        me: PeerId,
+        remember: Callable[[], None],
+    ) -> None:
+        """`remember` has part and run written down."""
+        self._remember = remember
         self.part = self.run = ""
         self._family, self._runs, self._library, self._view = family, runs, library, view
         self._home, self._me = home, me
@@ -95,8 +107,9 @@ class Pursuit:
         manifest = part_manifest(self._family, part)
         start = await self._furthest(part) or await self._seed(part)
         founded = await asyncio.to_thread(self._prepare, manifest, start, before)
-        answer = await self._runs.found(founded[0], True, founded[1])
-        self.run, self.part = answer["run"], part.name
+        self.run, self.part = founded[0].run_id.hex(), part.name
+        self._remember()  # before we are in it: whoever crashes, or leaves the family, leaves the run as well
+        await self._runs.found(founded[0], True, founded[1])
         at = founded[0].first_round - 1
         log.info("training the part %s of %s from round %d in run %s", part.name, self._family.name, at, self.run[:8])
 
@@ -121,9 +134,10 @@ class Pursuit:
 
         if not has_seed(self._family, part):
             return Beginning(None, 0, digest("expert history", self._family.run_id, part.name.encode()), 0)
+        origin = self._family.origin
+        assert origin is not None
         for card in self._view.cards(SEED):
             if await self.obtain(card):
-                assert (origin := self._family.origin) is not None
                 history = Digest(bytes.fromhex(origin.history))
                 return Beginning(self._library.path(card.file), 0, history, origin.samples)
         raise TransportError("nobody that can be reached gives the seed with which the experts begin")
@@ -131,7 +145,7 @@ class Pursuit:
     # -- files ------------------------------------------------------------------------------------------------
 
     async def obtain(self, card: ExpertCard) -> bool:
-        """Whether the card's file is here, fetched if need be, and what it should be. LocalError if there is no room."""
+        """Whether the card's file is here, fetched if need be, and is an expert. LocalError if there is no room."""
         try:
             path = await self._library.fetch(card, lambda: self._view.holders(card))
         except TransportError as error:

@@ -42,7 +42,7 @@ def _substance(entry: PartEntry) -> tuple[object, ...]:
 
 def entry_of(family: Family, part: str, addresses: tuple[str, ...]) -> PartEntry | None:
     """What we have to say of a part: that we train it, or that we have its file; None: nothing."""
-    card, mine = family.held.get(part), family.claims.mine
+    card, mine = family.keeping.held.get(part), family.claims.mine
     if mine is not None and mine.part == part:
         run = family.pursuit.open_run if family.pursuit.part == part else None
         if run is None:
