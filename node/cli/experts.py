@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 from typer.core import TyperGroup
 
@@ -20,12 +19,11 @@ Family = Annotated[
 class ShowByDefault(TyperGroup):
     """`shoal experts FAMILY` is `shoal experts show FAMILY`."""
 
-    def resolve_command(
-        self, context: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is meant; `ctx` is click's, of which typer may have one of its own."""
         if args and args[0] not in self.commands and not args[0].startswith("-"):
             args = ["show", *args]
-        return super().resolve_command(context, args)
+        return super().resolve_command(ctx, args)
 
 
 app = typer.Typer(

@@ -157,6 +157,8 @@ class Family:
                 self._ground.network.remember(peer, found)
         if self.trains:
             self._decide(now)
+        if self.claims.mine is None and self.trains and (free := self.view.next_free(now)) is not None:
+            self._read_at = min(self._read_at, free)
 
     def _decide(self, now: float) -> None:
         self._rank()

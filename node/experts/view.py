@@ -108,6 +108,10 @@ class View:
         found = [(peer, self._entries[peer, part]) for (peer, each) in self._claimed(now) if each == part]
         return max(found, key=lambda each: (each[1].term, each[0])) if found else None
 
+    def next_free(self, now: float) -> float | None:
+        """When the first of the claims that live runs out, if it is not renewed; None if there are none."""
+        return min((self._leases.runs_out(peer, part) for peer, part in self._claimed(now)), default=None)
+
     def live(self, now: float) -> list[PeerId]:
         """Those who have written lately."""
         return sorted({peer for peer, part in self._entries if self._leases.lives(now, peer, part)})

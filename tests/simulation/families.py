@@ -42,7 +42,9 @@ def family(parts: int, rounds: int) -> Manifest:
 def card_of(manifest: Manifest, peer: PeerId, part: str, round: int, size: int | None = None) -> ExpertCard:
     """A good card, signed."""
     size = 4 * parameters(manifest.model) + 1000 if size is None else size
-    file, root = (digest(f"test {kind}", peer.encode(), part.encode(), bytes([round])) for kind in ("file", "root"))
+    file, root = (
+        digest(f"test {kind}", peer.encode(), part.encode(), round.to_bytes(4, "little")) for kind in ("file", "root")
+    )
     steps = round * manifest.method.inner_steps
     card = ExpertCard(manifest.run_id, part, round, steps, 10 * round, 1.0, size, file, root, peer, b"")
     return signed(card, FakeSigner(peer))
@@ -117,6 +119,8 @@ class Peer:
             case Take(claim):
                 self.takes += 1
                 self._begin(claim)
+        if self.claims.mine is None and (free := self.view.next_free(now)) is not None:
+            self._read_at = min(self._read_at, free)
 
     def _check_cause(self, mine: Claim, rival: Claim) -> None:
         """Nobody gives way to a claim that ranks no higher: said here a second time, and otherwise."""

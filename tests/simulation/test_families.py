@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from shoal.node.experts.leases import LEASE, LOOK, SETTLE
-from tests.simulation.families import World
+from tests.simulation.families import DELAY, TICK, World
 
+MOST_DELAY = DELAY[1]
 SOON = LEASE + 3 * (1.1 * LOOK + SETTLE)  # a lease, and a look for each of three claims that collide
 
 
@@ -40,7 +41,7 @@ def test_a_part_whose_owner_died_is_taken_over_from_its_file_well_within_two_min
     died, before = world.now, world.furthest()[part]
     while not world.owners()[part]:
         world.run(0.5)
-    assert world.now - died <= LEASE + 1.1 * LOOK + 2 * SETTLE < 120
+    assert world.now - died <= LEASE + 2 * 1.1 * LOOK + SETTLE + MOST_DELAY + 2 * TICK < 120  # one reading misses it
     (successor,) = (peer for peer in world.peers if peer.name in world.owners()[part])
     assert successor.round >= min(published, before) > 0, "it began anew"
     assert only_owners(world, 4)
@@ -83,7 +84,7 @@ def test_fewer_peers_than_parts_finish_them_all_though_some_die(seed: int) -> No
 
 
 def test_who_comes_back_after_its_part_was_taken_over_gives_way() -> None:
-    world = World(3, parts=1, rounds=10_000, pace=1e9)  # nothing is published
+    world = World(5, parts=1, rounds=10_000, pace=1e9)  # nothing is published
     world.come(2)
     world.run(60)
     (owner,) = (peer for peer in world.peers if peer.claims.mine is not None)
@@ -97,7 +98,7 @@ def test_who_comes_back_after_its_part_was_taken_over_gives_way() -> None:
 
 
 def test_the_furthest_published_goes_on() -> None:
-    world = World(3, parts=1, rounds=10_000, pace=1e9)
+    world = World(5, parts=1, rounds=10_000, pace=1e9)
     world.come(2)
     world.run(60)
     (owner,) = (peer for peer in world.peers if peer.claims.mine is not None)

@@ -106,8 +106,8 @@ def test_of_equal_claims_the_hash_decides_and_both_agree() -> None:
         each = Claims(FAMILY, me, LASTS)
         each.mine = taken("a", me)
         outcomes.append(each.decide(Sight([taken("a", rival)], {}, {})))
-    assert sorted(type(each) for each in outcomes if isinstance(each, Keep)) == [Keep]
-    assert len([each for each in outcomes if isinstance(each, Yield)]) == 1
+    assert [isinstance(each, Keep) for each in outcomes].count(True) == 1
+    assert [isinstance(each, Yield) for each in outcomes].count(True) == 1
 
 
 def test_a_rival_on_another_part_is_none() -> None:

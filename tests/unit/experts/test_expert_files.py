@@ -85,8 +85,10 @@ def test_after_a_crash_the_own_checkpoint_wins_if_it_is_beyond(home: Home) -> No
     assert begin_again(part_manifest(FAMILY, NET), home, run, 0) is None
     held = origin.committed()
     held.skip(4)
-    about = origin.about.model_copy(update={"round": 4, "run": run, "manifest": manifest.canonical().hex()})
-    write_checkpoint(home.run_folder(run) / "checkpoints", about, held.current, checkpoint_kit.moments(held))
+    about = origin.about.model_copy(
+        update={"round": 4, "run": run, "manifest": manifest.canonical().hex(), "inner_steps": 16}
+    )
+    write_checkpoint(home.run_folder(run) / "checkpoints", about, held.current, checkpoint_kit.moments(held, 16))
     found = begin_again(part_manifest(FAMILY, NET), home, run, 2)
     assert found is not None
     assert found[0].first_round == 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -58,7 +59,13 @@ def test_a_file_that_nobody_gave_counts_again_once_somebody_says_that_it_has_it(
 def _changed(field: str) -> ExpertCard:
     """Bob's card, with a field changed after it was signed."""
     good = card(BOB)
-    values = {"round": 6, "tokens": 1, "file": other(good.file), "root": other(good.root), "author": LIAR.peer}
+    values: dict[str, Any] = {
+        "round": 6,
+        "tokens": 1,
+        "file": other(good.file),
+        "root": other(good.root),
+        "author": LIAR.peer,
+    }
     return dataclasses.replace(good, **{field: values[field]})
 
 
