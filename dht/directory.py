@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from shoal.dht.effects import Found
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import NO_DIGEST, Digest, PeerId
-from shoal.protocol.messages.directory import ManifestEntry, MemberEntry, RunNotice
+from shoal.protocol.messages.directory import ManifestEntry, MemberEntry, PartEntry, RunNotice
 from shoal.protocol.vetting import vet_addresses
 from shoal.protocol.wire import Message, decode
 
@@ -31,7 +31,7 @@ WHILE_CUT = (60.0, 30.0)  # seconds between two writings, and two readings, whil
 CUT_WINDOW = 600.0  # seconds for which lost members are missed
 SETTLE = 10.0  # seconds between two writings, however often our addresses change
 AGAIN = (2.0, 60.0)  # the first and the longest pause, after a writing that nobody took, or while we are alone
-ENTRY_TAGS = range(94, 97)
+ENTRY_TAGS = range(94, 99)
 MAX_ENTRY = 4096
 
 
@@ -51,7 +51,7 @@ def read_entry(found: Found) -> Message | None:
         return None
     try:
         entry = decode(record.value, record.author, MAX_ENTRY, ENTRY_TAGS)
-        if isinstance(entry, MemberEntry | ManifestEntry | RunNotice):
+        if isinstance(entry, MemberEntry | ManifestEntry | PartEntry | RunNotice):
             vet_addresses(entry.addresses, record.author)
     except RemoteError:
         return None

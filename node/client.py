@@ -100,6 +100,12 @@ class Client:
     def save_state(self, run: str, path: str, own: bool = False) -> Answer:
         return self._post(f"/v1/runs/{_quote(run)}/save", {"path": path, "own": own})
 
+    def experts(self, family: str) -> list[Answer]:
+        return self._get_list(f"/v1/experts/{_quote(family)}")
+
+    def fetch_experts(self, family: str, folder: str) -> Answer:
+        return self._post(f"/v1/experts/{_quote(family)}/fetch", {"folder": folder}, JOINING)
+
     def stop(self) -> None:
         """Also works across versions: an upgrade begins with it."""
         self._call("POST", "/v1/stop", {}, QUICK, any_version=True)

@@ -12,7 +12,8 @@ names a tokenizer (tokens.py).
 Whole texts are held out for validation, chosen by the hash of their relative path: machines with slightly
 different files (another Python version) never train on what another validates on. That needs many texts;
 where the hash holds out less than half or more than twice the share that was asked for, as with a single
-file, the tail of every text is held out instead. `files` has to be the same on every member (its digest is in
+file, the tail of every text is held out instead. Where a run is about a part of the data (`only`), the whole is split
+first. `files` has to be the same on every member (its digest is in
 the manifest), so its members agree on which it is.
 """
 
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +42,8 @@ NOT_STDLIB = {"site-packages", "dist-packages", "__pycache__", "test", "tests", 
 STDLIB_SHARE = 0.1
 STDLIB_LEAST = 1 << 20  # bytes of validation text, however small the library is
 FILES_SHARE = 0.05
+Takes = Callable[[str], bool]
+"""Whether a run is about the text of that name (DataSpec.takes)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,6 +58,11 @@ class Corpus:
     stream: Stream | None = None  # what is trained on instead, where text is read as it comes
 
 
+def all_texts(name: str) -> bool:
+    """Every one."""
+    return True
+
+
 def load_corpus(spec: DataSpec, paths: Sequence[Path] = (), vocab: int | None = None) -> Corpus:
     """The corpus of a manifest; `paths` are where this machine keeps the text of `files`, or its packed file.
 
@@ -63,10 +71,10 @@ def load_corpus(spec: DataSpec, paths: Sequence[Path] = (), vocab: int | None = 
     if spec.name == "stream":
         return streamed(spec, vocab)
     if spec.name == "stdlib":
-        corpus = stdlib_corpus()
+        corpus = stdlib_corpus(takes=spec.takes)
         return corpus if not spec.tokenizer else in_tokens(corpus, Tokenizer(spec, from_hub(spec), vocab))
     texts, skipped = read_data(paths, spec.column)
-    corpus = texts_corpus(texts, skipped, spec.tokenizer)
+    corpus = texts_corpus(texts, skipped, spec.tokenizer, spec.takes)
     if spec.digest and spec.digest != corpus.digest.hex():
         where = paths[0] if is_packed(paths) else "the text given to --data"
         raise LocalError(f"{where} is not the text that the run is about (its digest differs)")
@@ -99,6 +107,18 @@ def in_tokens(corpus: Corpus, tokenizer: Tokenizer) -> Corpus:
     return dataclasses.replace(corpus, train=train, validation=validation)
 
 
+def check_parts(spec: DataSpec, paths: Sequence[Path], parts: Mapping[str, tuple[str, ...]]) -> None:
+    """LocalError unless each of the parts, patterns by name, has a text of the data."""
+    if spec.name == "stdlib":
+        names = [name for name, _ in walk(Path(sysconfig.get_path("stdlib"))) if is_source(name)]
+    else:
+        names = [text.name for text in read_data(paths, spec.column)[0]]
+    for part, only in parts.items():
+        takes = spec.model_copy(update={"only": only}).takes
+        if not any(takes(name) for name in names if name != spec.tokenizer):
+            raise LocalError(f"the part {part} is empty: no text of the data is named like {', '.join(only)}")
+
+
 def texts_of(joined: Tensor) -> list[str]:
     """The texts that `join` has joined."""
     return [part.decode("utf-8", "replace") for part in joined.numpy().tobytes().split(END_OF_TEXT)[:-1]]
@@ -112,14 +132,14 @@ def among(spec: DataSpec, texts: Sequence[Text]) -> bytes:
     return found
 
 
-def stdlib_corpus(root: Path | None = None) -> Corpus:
+def stdlib_corpus(root: Path | None = None, takes: Takes = all_texts) -> Corpus:
     """The sources of the standard library below `root`, by default the running interpreter's."""
     root = root or Path(sysconfig.get_path("stdlib"))
     found = [(name, path) for name, path in walk(root) if is_source(name)]
     texts = list(read_texts(found))
     if sum(len(text.content) for text in texts) < 4 * STDLIB_LEAST:
         raise LocalError(f"this Python has no standard library sources in {root}; name your own text with --data")
-    return assemble(texts, len(found) - len(texts), *split_by_hash(texts, STDLIB_SHARE, STDLIB_LEAST))
+    return assemble(texts, len(found) - len(texts), *part_by_hash(texts, takes, STDLIB_SHARE, STDLIB_LEAST))
 
 
 def files_corpus(paths: Sequence[Path]) -> Corpus:
@@ -146,14 +166,34 @@ def read_files(paths: Sequence[Path], column: str = "") -> tuple[list[Text], int
     return texts, skipped
 
 
-def texts_corpus(texts: Sequence[Text], skipped: int, tokenizer: str = "") -> Corpus:
+def texts_corpus(texts: Sequence[Text], skipped: int, tokenizer: str = "", takes: Takes = all_texts) -> Corpus:
     """The corpus of texts that are in order, whoever packed them; the one named `tokenizer` is not learned from."""
     learned = [text for text in texts if text.name != tokenizer] if tokenizer else texts
     total = max(1, sum(len(text.content) for text in learned))
-    train, held = split_by_hash(learned, FILES_SHARE)
+    _, held = split_by_hash(learned, FILES_SHARE)
     if not FILES_SHARE / 2 <= sum(map(len, held)) / total <= FILES_SHARE * 2:
-        train, held = split_by_tail(learned, FILES_SHARE)
-    return assemble(texts, skipped, train, held)
+        return assemble(texts, skipped, *split_by_tail(part_of(learned, takes), FILES_SHARE))
+    return assemble(texts, skipped, *part_by_hash(learned, takes, FILES_SHARE))
+
+
+def part_of(texts: Sequence[Text], takes: Takes) -> list[Text]:
+    """The texts that a run is about; LocalError if there are none."""
+    part = [text for text in texts if takes(text.name)]
+    if texts and not part:
+        raise LocalError("none of the data's texts fits the patterns of data.only: the part is empty")
+    return part
+
+
+def part_by_hash(texts: Sequence[Text], takes: Takes, share: float, least: int = 0) -> tuple[list[bytes], list[bytes]]:
+    """What of a part is trained on, and what is held out: the texts that are held out of the whole.
+
+    So no run about another part, or about all, trains on them. A part of which nothing, or all, would be held out has
+    the ends of its texts held out instead.
+    """
+    held, part = held_out(texts, share, least), part_of(texts, takes)
+    train = [text.content for text in part if text.name not in held]
+    kept = [text.content for text in part if text.name in held]
+    return (train, kept) if (train and kept) or len(part) == len(texts) else split_by_tail(part, share)
 
 
 def is_source(name: str) -> bool:
@@ -164,6 +204,13 @@ def is_source(name: str) -> bool:
 
 def split_by_hash(texts: Sequence[Text], share: float, least: int = 0) -> tuple[list[bytes], list[bytes]]:
     """Training and validation texts; the lowest hashes are held out: `share` of them, `least` bytes."""
+    held = held_out(texts, share, least)
+    train = [text.content for text in texts if text.name not in held]
+    return train, [text.content for text in texts if text.name in held]
+
+
+def held_out(texts: Sequence[Text], share: float, least: int = 0) -> set[str]:
+    """The names of the texts that validate."""
     held: set[str] = set()
     size = 0
     for text in sorted(texts, key=lambda text: fraction(text.name)):
@@ -171,8 +218,7 @@ def split_by_hash(texts: Sequence[Text], share: float, least: int = 0) -> tuple[
             break
         held.add(text.name)
         size += len(text.content)
-    train = [text.content for text in texts if text.name not in held]
-    return train, [text.content for text in texts if text.name in held]
+    return held
 
 
 def split_by_tail(texts: Sequence[Text], share: float) -> tuple[list[bytes], list[bytes]]:

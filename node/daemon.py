@@ -87,6 +87,8 @@ class Daemon:
         self._port_mapping = PortMapping(settings, self._network, self._discovery, self._relaying, self._runs.move)
         self._netcheck = NetCheck(self._network, self._discovery, self._relaying, self._port_mapping.as_json)
         self.netcheck = self._netcheck.answer
+        families = self._runs.families
+        self.experts, self.fetch_experts, families.discovery = families.experts, families.fetch, self._discovery
         self._directory = Directory(self._discovery, self._network, lambda: self._runs.open)
         self._runs.providers = lambda run: providers(self._discovery, run)
         self._was_in_runs = bool(self._runs.restoring)
@@ -208,7 +210,7 @@ class Daemon:
         if self._desk.handles(message):
             return self._desk.on_call(peer, message)
         if isinstance(message, GetManifest):
-            return introduce(message, list(self._runs.open.values()), self._network.addresses())
+            return introduce(message, self._runs.all, self._network.addresses())
         if isinstance(message, GetPiece):
             return self._runs.data.answer(peer, message)
         return Refused(f"{type(message).__name__} is not served here")
@@ -237,8 +239,7 @@ class Daemon:
             "ending": self._stopping.is_set(),
             "runs": [
                 *rows,
-                *(run_view.restoring_row(run, bool(self._runs.paused)) for run in self._runs.restoring),
-                *(run_view.broken_row(*each) for each in self._runs.broken.items()),
+                *run_view.other_rows(self._runs),
             ],
         }
 

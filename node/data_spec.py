@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
@@ -20,7 +21,9 @@ REVISION = r"[0-9a-f]{40}"  # a commit: a branch's name would mean other text to
 PART = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}"
 DATASET = f"{PART}/{PART}"  # with an owner: a bare name would be one of the library's readers of local files
 REPOSITORY = f"{PART}(/{PART})?"
-PLAIN = ("tokenizer", "end_of_text", "column", "stream")  # keys that manifests which lack them do not write
+PLAIN = ("tokenizer", "end_of_text", "column", "stream", "only")  # keys that manifests which lack them do not write
+MAX_PATTERNS = 64
+Pattern = Annotated[str, Field(min_length=1, max_length=256)]
 TOKENIZER = rf"^(hub:{REPOSITORY}@{REVISION}|[A-Za-z0-9][A-Za-z0-9_.-]{{0,95}})?$"
 
 
@@ -44,6 +47,7 @@ class DataSpec(Spec):
     end_of_text: Annotated[str, Field(max_length=64)] = ""  # the token after each text; empty: none
     column: Annotated[str, Field(max_length=64)] = ""  # of tables (jsonl, parquet): each row is a text; empty: none are
     stream: StreamSpec | None = None
+    only: Annotated[tuple[Pattern, ...], Field(max_length=MAX_PATTERNS)] = ()  # texts by relative path; empty: all
 
     @model_validator(mode="after")
     def _pieces_are_of_something(self) -> DataSpec:
@@ -59,11 +63,17 @@ class DataSpec(Spec):
             raise ValueError('a table [data.stream] comes with name = "stream"')
         if self.name == "stream" and not self.column:
             raise ValueError("a stream needs a column, whose text is read")
+        if self.only and self.name not in ("stdlib", "files"):
+            raise ValueError(f"`only` picks texts by their paths, and {self.name} has none")
         if self.end_of_text and not self.tokenizer:
             raise ValueError("end_of_text is a token of a tokenizer; without one, a byte 0 ends each text")
         if self.tokenizer and not self.is_from_hub and self.name != "files":
             raise ValueError("a tokenizer that is a file is one of `files`; others are named hub:owner/name@revision")
         return self
+
+    def takes(self, name: str) -> bool:
+        """Whether a text of this relative path is learned from: `*` in a pattern stands for slashes, too."""
+        return not self.only or any(fnmatchcase(name, pattern) for pattern in self.only)
 
     @property
     def is_from_hub(self) -> bool:

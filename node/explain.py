@@ -47,6 +47,8 @@ def _schemas(annotation: Any) -> Iterator[tuple[str, type[BaseModel]]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield "", annotation
     for member in get_args(annotation):
+        if isinstance(member, type) and issubclass(member, BaseModel):  # one that may be missing, or of a list
+            yield "", member
         tag = next((each.tag for each in getattr(member, "__metadata__", ()) if isinstance(each, Tag)), None)
         if tag is not None:
             yield tag, get_args(member)[0]

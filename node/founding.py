@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shoal.node.checkpoint.lineage import going_on
 from shoal.node.dataset.supply import Supply
 from shoal.node.home import Home
 from shoal.node.manifest import Manifest
@@ -33,6 +34,26 @@ def check_begins(manifest: Manifest) -> None:
         )
 
 
+async def begun(manifest: Manifest, checkpoint: Checkpoint | None, data: Supply) -> Manifest:
+    """The manifest with its origin, if it begins from a checkpoint; LocalError if the two do not fit."""
+    if manifest.experts is None:
+        return going_on(manifest, checkpoint)
+    paths, experts = [Path(path) for path in await data.get(manifest.data, list)], manifest.experts
+
+    def begin() -> Manifest:
+        from shoal.node.corpus import check_parts
+        from shoal.node.experts.files import seeded
+        from shoal.node.experts.parts import part_manifest
+
+        check_parts(manifest.data, paths, {part.name: part.only for part in experts.parts})
+        whole = seeded(manifest, checkpoint) if checkpoint is not None else manifest
+        for part in experts.parts:
+            part_manifest(whole, part)
+        return whole
+
+    return await asyncio.to_thread(begin)
+
+
 async def found(
     manifest: Manifest, data: Supply, weights: Sequence[Path], home: Home, me: PeerId
 ) -> tuple[Manifest, Checkpoint]:
@@ -40,6 +61,8 @@ async def found(
 
     `data` has the run's text. LocalError if nothing can come of it, and then nothing is left on the disk.
     """
+    if manifest.experts is not None:
+        raise LocalError("the experts of a library's model begin with a checkpoint: found the family --from one")
     paths = await _tokenized(manifest, data)
 
     def build() -> tuple[Manifest, Checkpoint]:

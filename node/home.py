@@ -9,6 +9,7 @@
     logs/          daemon.log and the workers' logs
     runs/<id>/     one folder per run
     data/<digest>/ the text of runs, see node/dataset/store.py
+    experts/<hash>/ experts' files, see node/experts/library.py
 
 One daemon per home. Who holds the lock is the truth: a pid that a crash left behind means nothing.
 """
@@ -72,6 +73,10 @@ class Home:
     @property
     def data(self) -> Path:
         return self.root / "data"
+
+    @property
+    def experts(self) -> Path:
+        return self.root / "experts"
 
     @property
     def peers(self) -> Path:

@@ -33,6 +33,7 @@ from shoal.protocol.vetting import MAX_ADDRESSES, vet_addresses
 from shoal.protocol.wire import Message
 
 if TYPE_CHECKING:
+    from shoal.node.experts.family import Family
     from shoal.node.run import Run
 
 MEMBERS_TOLD = 16  # at most, by us and by those whom we ask
@@ -62,20 +63,20 @@ class Introduction:
     pace: float = 0.0
 
 
-def introduce(message: GetManifest, runs: Sequence[Run], own_addresses: tuple[str, ...]) -> Message:
+def introduce(message: GetManifest, runs: Sequence[Run | Family], own_addresses: tuple[str, ...]) -> Message:
     """Our answer to a newcomer."""
     if len(message.run_prefix) < MIN_PREFIX:
         return Refused(f"a run is named by at least {MIN_PREFIX} hex digits")
     found = [run for run in runs if run.id.hex().startswith(message.run_prefix)]
     if len(found) != 1:
         return Refused("several runs here begin like that" if found else "no such run here")
-    run = found[0]
-    members = ((run.member.me, own_addresses[:MAX_ADDRESSES]), *_others(run)[: MEMBERS_TOLD - 1])
-    present, round, pace = len(run.member.membership.alive()) + 1, run.outer.committed.current.round, run.commits.pace
+    run, others = found[0], _others(found[0])
+    members = ((run.me, own_addresses[:MAX_ADDRESSES]), *others[: MEMBERS_TOLD - 1])
+    present, (round, pace) = len(others) + 1, run.pace
     return ManifestIs(run.manifest.canonical(), run.author, run.signature, members, present, round, pace)
 
 
-def link_to(run: Run, own_addresses: tuple[str, ...]) -> str:
+def link_to(run: Run | Family, own_addresses: tuple[str, ...]) -> str:
     """The link by which others join a run that we are in: over us, and over other members that are alive."""
     return format_link(run.id, [*own_addresses, *(address for _, addresses in _others(run) for address in addresses)])
 
@@ -199,10 +200,9 @@ async def _first(work: Iterable[Coroutine[None, None, Introduction | None]]) -> 
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _others(run: Run) -> list[tuple[PeerId, tuple[str, ...]]]:
+def _others(run: Run | Family) -> list[tuple[PeerId, tuple[str, ...]]]:
     """The other members that are alive, and where."""
-    membership = run.member.membership
-    return [(peer, entry.addresses) for peer in membership.alive() if (entry := membership.entry(peer))]
+    return [(peer, addresses) for peer, addresses in run.others().items() if peer != run.me]
 
 
 def _check(run: str, answer: ManifestIs, source: PeerId, identity: Identity) -> Introduction:

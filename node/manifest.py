@@ -18,6 +18,7 @@ import msgpack
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from shoal.node.data_spec import DataSpec as DataSpec
+from shoal.node.experts.spec import ExpertsSpec
 from shoal.node.explain import explain
 from shoal.node.method_spec import MethodSpec
 from shoal.node.model_spec import AnyModel
@@ -102,6 +103,7 @@ class Manifest(Spec):
     codec: CodecSpec = CodecSpec()
     goal: GoalSpec = GoalSpec()
     origin: OriginSpec | None = None
+    experts: ExpertsSpec | None = None
     public: bool = False  # announced by its members, for all to find with `shoal run discover`
 
     @model_validator(mode="before")
@@ -149,10 +151,9 @@ class Manifest(Spec):
         """The bytes that are hashed, signed and sent."""
         table = self.model_dump(mode="json")
         table["method"] = self.method.canonical(table["method"])
-        if self.origin is None:
-            del table["origin"]
-        if not self.public:
-            del table["public"]
+        absent = {"origin": self.origin is None, "experts": self.experts is None, "public": not self.public}
+        for key in (key for key, is_absent in absent.items() if is_absent):
+            del table[key]
         if self.rounds.pace == "deadline":
             del table["rounds"]["pace"]
         table["data"] = self.data.canonical(table["data"])
@@ -177,6 +178,14 @@ class Manifest(Spec):
     def first_round(self) -> int:
         """The run's first round."""
         return self.origin.round + 1 if self.origin else 1
+
+    @model_validator(mode="after")
+    def _experts_fit(self) -> Manifest:
+        if (self.method.name == "experts") != (self.experts is not None):
+            raise ValueError('a table [experts] comes with method.name = "experts", and with that only')
+        if self.experts is not None:
+            self.experts.check(self.name, self.data, self.method.inner_steps, self.rounds.last)
+        return self
 
     @model_validator(mode="after")
     def _ends_after_it_begins(self) -> Manifest:

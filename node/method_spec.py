@@ -24,6 +24,7 @@ MethodName = Literal[
     "sparseloco",
     "noloco",
     "gossip",
+    "experts",
 ]
 
 INNER_STEPS = 20
@@ -38,6 +39,7 @@ SUITING: Mapping[str, Mapping[str, Any]] = {  # in place of the defaults below
     "sparseloco": {"outer_lr": 1.0, "outer_momentum": 0.0, "error_decay": 0.95},
     "noloco": {"outer_lr": 1.0, "outer_momentum": 0.0, "alpha": 0.5, "beta": 0.7, "gamma": 0.7},
     "gossip": {"outer_lr": 1.0, "outer_momentum": 0.0},
+    "experts": {"outer_lr": 1.0, "outer_momentum": 0.0},
 }
 REPLICAS = ("noloco", "gossip")  # methods whose members have parameters of their own: nothing is agreed
 STRAYING = ("diloco-eager", "streaming-diloco")  # methods whose workers' weights differ though a state is agreed
@@ -46,6 +48,7 @@ FIXED: Mapping[str, tuple[str, ...]] = {
     "sparseloco": ("outer_momentum",),
     "noloco": ("outer_lr", "outer_momentum"),
     "gossip": ("outer_lr", "outer_momentum"),
+    "experts": ("outer_lr", "outer_momentum"),
 }
 OWN: Mapping[str, tuple[str, ...]] = {  # settings, and the only methods that have them
     "strides": ("streaming-diloco",),

@@ -33,6 +33,8 @@ METHODS = {  # what is done, up to the words on codecs
     "sparseloco": "{steps} alone, then an average of the largest changes, the others wait for later rounds; they are "
     "sent",
     "noloco": "{steps} alone, in which each pulls and is pulled by one partner; changes and weights are sent",
+    "experts": "each part of the data by a peer alone, {steps} a round, and no average with the others; files of "
+    "experts are sent, as weights",
     "gossip": "{steps} alone, in which each takes the average with one partner; weights are sent",
 }
 

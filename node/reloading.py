@@ -1,10 +1,11 @@
-"""What a node kept of a run on disk, read again or forgotten; in threads, as reading it imports torch."""
+"""What a node kept of a run on disk, read again or forgotten; states in threads, as reading them imports torch."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -12,8 +13,8 @@ from shoal.node.home import Home
 from shoal.node.introduction import Introduction
 from shoal.node.logs import warn
 from shoal.node.manifest import Manifest, check_manifest
-from shoal.node.remembered import Joined, recall_run
-from shoal.protocol.errors import LocalError
+from shoal.node.remembered import Joined, recall_run, remembered_runs
+from shoal.protocol.errors import LocalError, ShoalError
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId, RunId
 
@@ -32,6 +33,16 @@ def recall(home: Home, identity: Identity, run: str, seeds: Sequence[PeerId] = (
     signer = identity.signer(run_id)
     manifest = check_manifest(joined.manifest, run_id, joined.author, joined.signature, signer)
     return Introduction(manifest, joined.author, joined.signature, dict.fromkeys(seeds, ())), joined
+
+
+def has_founded(home: Home, identity: Identity, wanted: Manifest) -> bool:
+    """Whether we should be in a run that we have founded of this manifest, with the names of its data."""
+    for run in remembered_runs(home):
+        with suppress(ShoalError):
+            found = recall(home, identity, run)[0]
+            if found.author == identity.peer and found.manifest.is_named(wanted):
+                return True
+    return False
 
 
 async def load_checkpoint(folder: str) -> Checkpoint | None:

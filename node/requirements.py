@@ -135,6 +135,8 @@ def bytes_per_parameter(manifest: Manifest, members: int) -> float:
 
     Of replicas two exchange all that they send, in full; of an odd number one does not.
     """
+    if manifest.method.name == "experts":
+        return 0.0  # each trains alone
     there, back = VALUE_BYTES[manifest.codec.scatter], VALUE_BYTES[manifest.codec.gather]
     if manifest.method.has_replicas:
         each = there + back if manifest.method.name == "noloco" else there  # change and slow weights, or weights

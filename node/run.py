@@ -244,6 +244,21 @@ class Run(ABC):
         last = self.manifest.rounds.last
         return last is not None and self.outer.committed.current.round >= last
 
+    @property
+    def me(self) -> PeerId:
+        """Our name."""
+        return self._me
+
+    @property
+    def pace(self) -> tuple[int, float]:
+        """The last round, and how many seconds one takes; 0.0 while that is not known."""
+        return self.outer.committed.current.round, self.commits.pace
+
+    def others(self) -> dict[PeerId, tuple[str, ...]]:
+        """The other members that are alive, and where."""
+        membership = self.member.membership
+        return {peer: entry.addresses for peer in membership.alive() if (entry := membership.entry(peer))}
+
     async def save(self, path: Path, own: bool = False) -> Snapshot:
         """Write the committed state to a file; a checkpoint that is under way comes first.
 

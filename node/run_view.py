@@ -22,6 +22,7 @@ from shoal.protocol.traffic import Traffic
 
 if TYPE_CHECKING:
     from shoal.node.run import Run
+    from shoal.node.runs import Runs
 
 LAST_ROUNDS = 10
 ROW = (  # the keys of a run in `shoal status`
@@ -43,7 +44,7 @@ ROW = (  # the keys of a run in `shoal status`
     ),
     *("device", "worker_memory", "device_memory", "micro_batch", "model_flops_utilization", "utilisation"),
     *("tokens_per_second", "failure", "waiting_for"),
-    *("bytes_sent", "bytes_received", "bulk", "warnings", "last", "checkpoint", "exchanges"),
+    *("bytes_sent", "bytes_received", "bulk", "warnings", "last", "checkpoint", "exchanges", "experts"),
 )
 
 
@@ -77,6 +78,7 @@ def row(run: Run, traffic: Traffic) -> Answer:
         "last": run.manifest.rounds.last,
         "checkpoint": run.saving.keeper.newest or None,
         "exchanges": run.meters.exchanges if run.manifest.method.has_replicas else None,
+        "experts": None,
     }
 
 
@@ -88,6 +90,15 @@ def broken_row(run: str, reason: str) -> Answer:
 def restoring_row(run: str, is_paused: bool = False) -> Answer:
     """A run that this node was in and is about to enter again, now or when it goes on: a row like the others."""
     return {**_row_of_closed(run), "phase": "paused" if is_paused else "restoring"}
+
+
+def other_rows(runs: Runs) -> list[Answer]:
+    """Beside those of open runs: of families, in which most is unknown, and of runs that are not open."""
+    return [
+        *({**dict.fromkeys(ROW), **row} for row in runs.families.rows()),
+        *(restoring_row(run, bool(runs.paused)) for run in runs.restoring),
+        *(broken_row(*each) for each in runs.broken.items()),
+    ]
 
 
 def _row_of_closed(run: str) -> Answer:

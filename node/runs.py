@@ -15,20 +15,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from shoal.node.checkpoint.lineage import going_on
+from shoal.node import reloading
 from shoal.node.dataset.supply import GIB, Supply
 from shoal.node.description import describe
+from shoal.node.ending import end_all
+from shoal.node.experts.families import Families
 from shoal.node.faults import FaultTrigger
-from shoal.node.founding import check_begins, check_is_new, check_tokens, forget_founded, found
+from shoal.node.founding import begun, check_begins, check_is_new, check_tokens, forget_founded, found
 from shoal.node.home import Home
 from shoal.node.introduction import Introduction, Providers, find_manifest, link_to, nobody, wanted
 from shoal.node.malloc import sweep
 from shoal.node.manifest import Manifest, parse_manifest, sign_manifest
 from shoal.node.options import NodeSettings
-from shoal.node.reloading import Kept, forget_rest, load_checkpoint, load_checkpoint_again, load_kept, recall
+from shoal.node.reloading import Kept
 from shoal.node.remembered import Joined, PeerCache, forget_run, remember_run, remembered_runs
 from shoal.node.requirements import check_fits
 from shoal.node.run_view import is_resting
@@ -41,6 +42,7 @@ from shoal.protocol.network import Network
 
 if TYPE_CHECKING:
     from shoal.node.checkpoint.read import Checkpoint
+    from shoal.node.experts.family import Family
     from shoal.node.run import Run
 
 log = logging.getLogger("shoal.daemon")
@@ -66,9 +68,8 @@ class Runs:
         self.providers: Providers = nobody  # who is said to know runs that our peers do not
         limit = round(settings.data_limit * GIB)
         self.data = Supply(home.data, settings.data, limit, settings.share_data, network.call)
-        self._settings = settings
-        self._home = home
-        self._identity = identity
+        self.families = Families(self, home, identity, network)
+        self._settings, self._home, self._identity = settings, home, identity
         self._network = network
         self._cache = cache
         self._fault = fault
@@ -85,18 +86,17 @@ class Runs:
 
     def has(self, prefix: str) -> bool:
         """Whether we are, or should be, in the run whose id is or begins like that, be it broken."""
-        return any(key.startswith(prefix.lower()) for key in [*self.open, *self.restoring, *self.broken])
+        known = [*self.open, *self.families.open, *self.restoring, *self.broken]
+        return any(key.startswith(prefix.lower()) for key in known)
 
     def has_founded(self, wanted: Manifest) -> bool:
         """Whether we are, or should be, in the run of this manifest, or in ours of it that names its data, too."""
-        if self.has(wanted.run_id.hex()):
-            return True
-        for run in remembered_runs(self._home):
-            with suppress(ShoalError):
-                found = recall(self._home, self._identity, run)[0]
-                if found.author == self._identity.peer and found.manifest.is_named(wanted):
-                    return True
-        return False
+        return self.has(wanted.run_id.hex()) or reloading.has_founded(self._home, self._identity, wanted)
+
+    @property
+    def all(self) -> list[Run | Family]:
+        """That are open, and the families."""
+        return [*self.open.values(), *self.families.open.values()]
 
     def are_at_rest(self) -> bool:
         """Whether all that we are in is what we kept when all its nodes had stopped, and nobody else is back."""
@@ -112,9 +112,10 @@ class Runs:
                 if run not in self.restoring or self.paused:
                     continue  # it was left meanwhile, or is to wait
                 try:
-                    found, joined = recall(self._home, self._identity, run, seeds)
-                    kept = await load_kept(self._home.run_folder(run), found.manifest)
-                    await self._enter(found, joined.trains, await load_checkpoint_again(joined.checkpoint), kept)
+                    found, joined = reloading.recall(self._home, self._identity, run, seeds)
+                    kept = await reloading.load_kept(self._home.run_folder(run), found.manifest)
+                    came_with = await reloading.load_checkpoint_again(joined.checkpoint)
+                    await self._enter(found, joined.trains, came_with, kept)
                     log.info("in run %s again", run)
                 except ShoalError as error:
                     if self.paused:
@@ -125,25 +126,37 @@ class Runs:
 
     async def pause(self) -> None:
         """Say good-bye to all runs, and keep them until `restore`; `paused` says why, before this is called."""
+        families = list(self.families.open)
+        await self.families.close()
         async with self._entering:
-            await self._end_all()
-            self.restoring += list(self.open)
+            await end_all(list(self.open.values()))
+            self.restoring += [*families, *self.open]
             self.open.clear()
 
     async def create(self, manifest_toml: str, train: bool, checkpoint: str = "") -> Answer:
         """Found a run, and be its first member; from the folder of a checkpoint it goes on there."""
-        manifest, loaded = await self.data.named(parse_manifest(manifest_toml)), await load_checkpoint(checkpoint)
+        manifest = await self.data.named(parse_manifest(manifest_toml))
+        loaded = await reloading.load_checkpoint(checkpoint)
         if loaded is not None or manifest.model.is_complete:
             await check_tokens(manifest, self.data)
-            return await self._create(going_on(manifest, loaded), train, loaded)
+            return await self.found(await begun(manifest, loaded, self.data), train, loaded)
         check_is_new(manifest, self.has_founded(manifest))
         weights, me = self._settings.trainer.folders, self._identity.peer
         manifest, loaded = await found(manifest, self.data, weights, self._home, me)
         try:
-            return await self._create(manifest, train, loaded)
+            return await self.found(manifest, train, loaded)
         except BaseException:
             forget_founded(self._home, manifest)
             raise
+
+    async def found(self, manifest: Manifest, train: bool, loaded: Checkpoint | None) -> Answer:
+        """Found the run of this manifest, which goes on from that checkpoint."""
+        check_begins(manifest)
+        async with self._entering:
+            check_is_new(manifest, self.has(manifest.run_id.hex()))
+            await reloading.forget_rest(self._home.run_folder(manifest.run_id.hex()))
+            signature = sign_manifest(manifest, self._identity.signer(manifest.run_id))
+            return await self._enter(Introduction(manifest, self._identity.peer, signature, {}), train, loaded)
 
     async def preview(self, link: str) -> Answer:
         """What joining a run would mean, from its link or id; nothing is joined, and nothing kept."""
@@ -154,7 +167,7 @@ class Runs:
     async def join(self, link: str, train: bool, checkpoint: str = "") -> Answer:
         """Become a member of a run, from its link or id; with the checkpoint that it goes on from, at once."""
         self._check_goes_on()
-        loaded = await load_checkpoint(checkpoint)
+        loaded = await reloading.load_checkpoint(checkpoint)
         found = await self._find(link)  # which may take long: others may be entered meanwhile, or all be left
         check_fits(found.manifest, found.present + 1, machine_bytes())
         async with self._entering:
@@ -162,7 +175,7 @@ class Runs:
         await self._data_for(found, train)  # which may take hours, and holds up no other run
         async with self._entering:
             self._check_is_new(found.manifest.run_id.hex())
-            await forget_rest(self._home.run_folder(found.manifest.run_id.hex()))
+            await reloading.forget_rest(self._home.run_folder(found.manifest.run_id.hex()))
             entered = await self._enter(found, train, loaded)
         self.on_linked(wanted(link)[1])
         return entered
@@ -173,7 +186,10 @@ class Runs:
             run.driver.move(self._network.addresses())
 
     async def leave(self, wanted: str) -> Answer:
-        """Say good-bye to a run, and forget it."""
+        """Say good-bye to a run, or a family, and forget it."""
+        if (family := self.families.named(wanted)) is not None:
+            forget_run(self._home, family.id.hex())
+            return await self.families.leave(family)
         async with self._entering:
             names = {key: each.manifest.name for key, each in self.open.items()}
             names |= {key: key[:8] for key in [*self.restoring, *self.broken]}
@@ -184,7 +200,7 @@ class Runs:
             if key in self.open:
                 await self.open[key].close(for_good=True)
                 await self._forget_data(self.open.pop(key))
-            await forget_rest(self._home.run_folder(key))
+            await reloading.forget_rest(self._home.run_folder(key))
         asyncio.get_running_loop().call_later(10.0, sweep)  # seconds: then nothing of it goes on
         return {"run": key, "name": names[key]}
 
@@ -194,36 +210,19 @@ class Runs:
         What befalls one keeps no other from being saved. LocalError, when all have ended, if some did not end well.
         """
         self._closing = True
+        await self.families.close()
         self.data.close()
         async with self._entering:
-            failed = await self._end_all()
+            failed = await end_all(list(self.open.values()))
         if failed:
-            raise LocalError("; ".join(f"the run {name} did not end well: {_words(error)}" for name, error in failed))
-
-    async def _end_all(self) -> list[tuple[str, BaseException]]:
-        """The names of those that did not end well, and why."""
-        runs = list(self.open.values())
-        ends = await asyncio.gather(*(run.close() for run in runs), return_exceptions=True)
-        failed = [(run.manifest.name, end) for run, end in zip(runs, ends, strict=True) if end is not None]
-        for name, error in failed:
-            trace = None if isinstance(error, ShoalError) else error
-            log.error("run %s did not end well: %s", name, error, exc_info=trace, extra={"code": "run-not-ended"})
-        return failed
+            raise LocalError("; ".join(failed))
 
     def link(self, wanted: str) -> Answer:
         """The link by which others join a run of ours, as of now."""
-        run = self.find(wanted)
+        run = self.families.named(wanted) or self.find(wanted)
         return {"run": run.id.hex(), "name": run.manifest.name, "link": link_to(run, self._network.addresses())}
 
     # -- inside ---------------------------------------------------------------------------------------------
-
-    async def _create(self, manifest: Manifest, train: bool, checkpoint: Checkpoint | None) -> Answer:
-        check_begins(manifest)
-        async with self._entering:
-            check_is_new(manifest, self.has(manifest.run_id.hex()))
-            await forget_rest(self._home.run_folder(manifest.run_id.hex()))
-            signature = sign_manifest(manifest, self._identity.signer(manifest.run_id))
-            return await self._enter(Introduction(manifest, self._identity.peer, signature, {}), train, checkpoint)
 
     async def _find(self, link: str) -> Introduction:
         """The introduction to a run that we are not in."""
@@ -249,13 +248,18 @@ class Runs:
         self._check_goes_on()
         manifest, key = found.manifest, found.manifest.run_id.hex()
         data = await self._data_for(found, train)
-        run = await asyncio.to_thread(self._build, found, data, train, checkpoint, kept)
-        self._check_goes_on()
+        run = None
+        if manifest.experts is None:
+            run = await asyncio.to_thread(self._build, found, data, train, checkpoint, kept)
+            self._check_goes_on()
         await asyncio.to_thread(self._cache.update, found.members)  # who is killed now must find them again
-        path = str(checkpoint.path) if checkpoint is not None else ""
+        path = str(checkpoint.path) if checkpoint is not None and run is not None else ""
         remember_run(self._home, key, Joined(manifest.canonical(), found.author, found.signature, train, path))
-        run.start(list(found.members))
-        self.open[key] = run
+        if run is None:
+            self.families.enter(found, train, checkpoint)
+        else:
+            run.start(list(found.members))
+            self.open[key] = run
         log.info("in run %s (%s)", key, manifest.name)
         return self.link(key)
 
@@ -263,7 +267,7 @@ class Runs:
         """Free the disk of the data of a run that we have left, unless another one may be about them."""
         spec = left.manifest.data
         is_wanted = any(each.manifest.data.digest == spec.digest for each in self.open.values())
-        if not (self.restoring or self.broken or is_wanted):
+        if not (self.restoring or self.broken or is_wanted or self.families.wants(spec.digest)):
             await self.data.forget(spec)
 
     async def _data_for(self, found: Introduction, train: bool) -> tuple[str, ...]:
@@ -294,7 +298,3 @@ class Runs:
         run_id = found.manifest.run_id
         settings = RunSettings.of(self._settings, self._home.run_folder(run_id.hex()), data, train, self._fault)
         return open_run(found, self._identity.signer(run_id), self._network, settings, checkpoint, kept)
-
-
-def _words(error: BaseException) -> str:
-    return str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"

@@ -154,6 +154,23 @@ class NodeService(Protocol):
         """Say good-bye to the members and stop its worker: {run, name}."""
         ...
 
+    def experts(self, family: str) -> list[Answer]:
+        """[{part, peer, run, steps, of, loss, finished, published}]: the parts of a family of experts that we are in.
+
+        `peer` is who trains it, in `run`, None if nobody does; `steps` are those that the expert has made, `of` those
+        that it will; `published` is its furthest file: {round, steps, tokens, loss, bytes, file (BLAKE3, hex), author,
+        holders (how many members say that they have it), here (whether this node has)}, None if there is none.
+        """
+        ...
+
+    async def fetch_experts(self, family: str, folder: str) -> Answer:
+        """Download all published experts into a folder (absolute): {folder, experts, missing}.
+
+        Each file is checked by its hash, each card by its author's signature; beside them is an ensemble.json
+        (docs/experts.md), whose `experts` these are. `missing` are the parts of which there is no file yet.
+        """
+        ...
+
     async def save_state(self, run: str, path: str, own: bool = False) -> Answer:
         """Write state.safetensors, as this peer holds it, to an absolute path: {round, root}.
 

@@ -61,8 +61,8 @@ TRAINING = (
 )
 TORCH_ALLOWED = (
     *("protocol/compression/", "protocol/reduction/", "node/methods/", "node/models/", "node/lab/", "node/script/"),
-    *("node/experts/merging.py", "node/experts/posterior.py", "node/diffusion/"),
-    "node/serve/ensemble/",
+    *("node/experts/merging.py", "node/experts/posterior.py", "node/experts/files.py", "node/experts/evaluation.py"),
+    *("node/serve/ensemble/", "node/diffusion/"),
     *(f"node/{name}.py" for name in TRAINING),
 )
 EXECUTING = {

@@ -81,6 +81,20 @@ EXAMINED: list[Answer] = [
     },
 ]
 
+PUBLISHED = {"round": 10, "steps": 40, "tokens": 2560, "loss": 3.25, "bytes": 71_232, "file": "ef" * 32}
+UNPUBLISHED = {"peer": None, "run": None, "steps": 0, "of": 40, "loss": None, "finished": False, "published": None}
+EXPERTS: list[Answer] = [
+    UNPUBLISHED
+    | {
+        "part": "net",
+        "steps": 40,
+        "loss": 3.25,
+        "finished": True,
+        "published": {**PUBLISHED, "author": PEER, "holders": 2, "here": True},
+    },
+    UNPUBLISHED | {"part": "text", "peer": f"{PEER[:-4]}\x1b[2J", "run": RUN, "steps": 8, "loss": 4.5},
+]
+
 
 class FakeService:
     """Implements NodeService; remembers the calls that would change something."""
@@ -230,6 +244,15 @@ class FakeService:
     async def leave_run(self, run: str) -> Answer:
         self.calls.append(("leave", find_run(run, {RUN: "stdlib"})))
         return {"run": RUN, "name": "stdlib"}
+
+    def experts(self, family: str) -> list[Answer]:
+        find_run(family, {RUN: "stdlib"})
+        return EXPERTS
+
+    async def fetch_experts(self, family: str, folder: str) -> Answer:
+        self.calls.append(("experts", family, folder))
+        described = [{"name": "net", "file": "net.safetensors", "steps": 40}]
+        return {"folder": folder, "experts": described, "missing": ["text"]}
 
     async def save_state(self, run: str, path: str, own: bool = False) -> Answer:
         self.calls.append(("save", run, path, *(["own"] if own else [])))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from shoal.node.cli import ckpt, doctor, netcheck, node, read, report, run, serve, up
+from shoal.node.cli import ckpt, doctor, experts, netcheck, node, read, report, run, serve, up
 from shoal.node.exits import HELP
 
 CODES = "\n".join(f"  {code:3}  {text}" for code, text in HELP.items())
@@ -25,6 +25,7 @@ app.add_typer(run.app, name="run")
 app.add_typer(ckpt.app, name="ckpt")
 app.command()(serve.generate)
 app.command()(serve.serve)
+app.add_typer(experts.app, name="experts")
 app.command()(read.status)
 app.command()(read.peers)
 app.command()(netcheck.netcheck)

@@ -55,7 +55,7 @@ class Swarm:
         """Say who has lied, once, and remember it."""
         if peer not in self.liars:
             self.liars[peer] = None
-            error = RemoteError("gave data that are not what the run's manifest names", peer)
+            error = RemoteError("gave data that are not what their hashes name", peer)
             warn(log, "data-liar", f"{error}; it is not asked for data again")
             if len(self.liars) > MAX_LIARS:
                 del self.liars[next(iter(self.liars))]

@@ -4,6 +4,9 @@
     data/<digest>/corpus.part        as much of it as has come; a sparse file
     data/<digest>/index              the hashes of its pieces; believed only if the tree's root follows from them
 
+Experts' files (node/experts/library.py) lie in a store of their own, in which the whole file has another name, and is
+hashed otherwise.
+
 Which pieces of a file are there is noted nowhere: whoever opens it hashes it. So a crash at any instant, a damaged
 disk and a copy that somebody has put there are one case, and cost no more than the pieces that are wrong.
 All of it blocks: call it in a thread.
@@ -27,6 +30,7 @@ from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import DIGEST_SIZE, Digest
 
 PACKED, PART, INDEX = f"corpus{SUFFIX}", "corpus.part", "index"
+Hashed = Callable[[Path], Digest]
 FRESH = "new-"  # folders of datasets that are being packed
 SPARE = 256 << 20  # bytes of disk that a download leaves free
 
@@ -57,10 +61,10 @@ class Dataset:
 
 
 class Store:
-    """The folder `data` of a home."""
+    """The folder `data` of a home; `name` is that of whole files, `hashed` gives the digest of one."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, root: Path, name: str = PACKED, hashed: Hashed = file_digest) -> None:
+        self._root, self._name, self._hashed = root, name, hashed
 
     def folder(self, digest: Digest) -> Path:
         """Where a dataset is, or would be."""
@@ -73,20 +77,21 @@ class Store:
 
     def has(self, digest: Digest) -> bool:
         """Whether a dataset was whole when last looked at."""
-        return (self.folder(digest) / PACKED).exists()
+        return (self.folder(digest) / self._name).exists()
 
     def open(self, digest: Digest, root: Digest | None) -> Dataset | None:
         """A dataset, of that root if one is named, read to the last byte; if it is damaged, some pieces are missing."""
         folder = self.folder(digest)
         if not self.has(digest):
             return None
-        index = (load_index(folder, root) if root is not None else None) or index_again(folder)
+        whole = folder / self._name
+        index = (load_index(folder, root) if root is not None else None) or index_again(whole)
         if root not in (None, index.root):
             return None
         with _named(folder):
-            if (folder / PACKED).stat().st_size == index.size and file_digest(folder / PACKED) == digest:
-                return Dataset(digest, index, index.root, folder / PACKED)
-            (folder / PACKED).replace(folder / PART)
+            if whole.stat().st_size == index.size and self._hashed(whole) == digest:
+                return Dataset(digest, index, index.root, whole)
+            whole.replace(folder / PART)
         return None
 
     def add(self, paths: Sequence[Path], column: str = "") -> Dataset:
@@ -108,13 +113,29 @@ class Store:
                 shutil.rmtree(fresh, ignore_errors=True)
         return Dataset(made.digest, made.index, made.root, folder / PACKED)
 
+    def take(self, write: Callable[[Path], object]) -> Dataset:
+        """Keep the file that `write` makes, on disk, at the path that it is given; LocalError if that is impossible."""
+        fresh = self._root / f"{FRESH}{secrets.token_hex(8)}"
+        with _named(self._root):
+            fresh.mkdir(mode=0o700, parents=True)
+            try:
+                write(fresh / self._name)
+                digest, index = self._hashed(fresh / self._name), index_again(fresh / self._name)
+                folder = self.folder(digest)
+                shutil.rmtree(folder, ignore_errors=True)
+                fresh.replace(folder)
+                force(self._root)
+            finally:
+                shutil.rmtree(fresh, ignore_errors=True)
+        return Dataset(digest, index, index.root, folder / self._name)
+
     def begin(self, digest: Digest, index: Index) -> Download:
         """Get a dataset whose index is proved, or go on with it; LocalError if the disk has no room for the rest."""
         folder = self.folder(digest)
         with _named(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             save_index(folder, index)
-            return Download(folder, digest, index)
+            return Download(folder, digest, index, self._name, self._hashed)
 
     def forget(self, digest: Digest) -> None:
         """Free its disk space."""
@@ -124,8 +145,11 @@ class Store:
 class Download:
     """A dataset of which some pieces are missing. Pieces may be put by several threads at once."""
 
-    def __init__(self, folder: Path, digest: Digest, index: Index) -> None:
+    def __init__(
+        self, folder: Path, digest: Digest, index: Index, name: str = PACKED, hashed: Hashed = file_digest
+    ) -> None:
         self._folder, self._digest, self._index = folder, digest, index
+        self._name, self._hashed = name, hashed
         self._file = folder / PART
         self.missing = self._look()
         self._check_room()
@@ -157,9 +181,9 @@ class Download:
         """All pieces have come; LocalError if they are not what the manifest's digest names."""
         with _named(self._file):
             force(self._file)
-            if file_digest(self._file) != self._digest:
+            if self._hashed(self._file) != self._digest:
                 raise LocalError("the manifest contradicts itself: its pieces are not those of the data that it names")
-            path = self._file.replace(self._folder / PACKED)
+            path = self._file.replace(self._folder / self._name)
             force(self._folder)
         return Dataset(self._digest, self._index, self._index.root, path)
 
@@ -206,13 +230,13 @@ def load_index(folder: Path, root: Digest) -> Index | None:
     return None
 
 
-def index_again(folder: Path) -> Index:
-    """The index of a packed file, made again and kept."""
+def index_again(whole: Path) -> Index:
+    """The index of a whole file, made again and kept beside it."""
     cutter = Cutter()
-    with _named(folder), (folder / PACKED).open("rb") as file:
+    with _named(whole.parent), whole.open("rb") as file:
         for part in iter(lambda: file.read(PIECE), b""):
             cutter.feed(part)
-        save_index(folder, index := cutter.index())
+        save_index(whole.parent, index := cutter.index())
     return index
 
 

@@ -50,11 +50,11 @@ class Supply:
     def __init__(self, root: Path, paths: Sequence[Path], limit: int, shares: bool, call: Call) -> None:
         self._store = Store(root)
         self._paths = tuple(path.absolute() for path in paths)
-        self._limit, self._shares = limit, shares
+        self.limit, self._shares = limit, shares
         self.is_paused = False  # nothing is fetched, and nothing given
         self._closing = False
-        self._swarm = Swarm(call, lambda: self._closing or self.is_paused)
-        self._serving = Serving()
+        self.swarm = Swarm(call, lambda: self._closing or self.is_paused)
+        self.serving = Serving()
         self._own: dict[str, Dataset] = {}  # the person's text, as it was measured, by the column of tables
         self._open: dict[Digest, Dataset] = {}  # those that were looked at
         self._fetches: dict[Digest, Fetch] = {}
@@ -114,7 +114,7 @@ class Supply:
     async def forget(self, spec: DataSpec) -> None:
         """No run of this node is about these data any more."""
         if (digest := _digest(spec)) and digest not in self._fetches:
-            self._serving.withdraw(digest)
+            self.serving.withdraw(digest)
             self._open.pop(digest, None)
             self._own.clear()  # it may have changed
             await asyncio.to_thread(self._store.forget, digest)
@@ -129,7 +129,7 @@ class Supply:
         """A peer asks for a piece."""
         if self.is_paused:
             return Refused("this node has no volume left for today")
-        return await self._serving.answer(peer, message)
+        return await self.serving.answer(peer, message)
 
     def close(self) -> None:
         """The node ends: what is on its way stops, and stays."""
@@ -171,7 +171,7 @@ class Supply:
     def _keep(self, dataset: Dataset) -> Dataset:
         self._open[dataset.digest] = dataset
         if self._shares and dataset.path is not None:
-            self._serving.offer(dataset)
+            self.serving.offer(dataset)
         return dataset
 
     def _problem(self, spec: DataSpec) -> str:
@@ -179,10 +179,10 @@ class Supply:
         other = "the text given to --data is not that of the run, and " if self._paths else ""
         if not spec.pieces:
             return f"{other}the run's manifest names no pieces of its data, so members cannot give them; {REMEDY}"
-        if spec.size > self._limit:
+        if spec.size > self.limit:
             return (
                 f"{other}the run's data are {spec.size / GIB:.2f} GiB, and this node downloads at most "
-                f"{self._limit / GIB:.2f}: start it with a greater --data-limit, or with --data and the same text"
+                f"{self.limit / GIB:.2f}: start it with a greater --data-limit, or with --data and the same text"
             )
         return ""
 
@@ -190,7 +190,7 @@ class Supply:
         async with self._locks.setdefault(wanted.digest, asyncio.Lock()):
             if found := self._open.get(wanted.digest):  # another run has just got it
                 return found
-            fetch = self._fetches[wanted.digest] = Fetch(wanted, self._store, self._swarm, donors)
+            fetch = self._fetches[wanted.digest] = Fetch(wanted, self._store, self.swarm, donors)
             log.info("getting the data %s (%d bytes)", wanted.digest.hex()[:8], wanted.size)
             try:
                 return self._keep(await fetch.run())
@@ -200,7 +200,7 @@ class Supply:
     async def _gives(self, peer: PeerId, wanted: Wanted) -> bool:
         """Whether a member has the data, as far as one answer tells."""
         try:
-            answer = await self._swarm.call(peer, GetPiece(wanted.root, *THE_TOP), ASKING)
+            answer = await self.swarm.call(peer, GetPiece(wanted.root, *THE_TOP), ASKING)
         except ShoalError:
             return False
         is_top = isinstance(answer, PieceIs) and root_of(wanted.size, answer.content) == wanted.root

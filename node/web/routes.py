@@ -37,6 +37,8 @@ class Routes:
             web.post("/v1/runs/{run}/join", self._join_run),
             web.post("/v1/runs/{run}/leave", self._leave_run),
             web.post("/v1/runs/{run}/save", self._save_state),
+            web.get("/v1/experts/{family}", self._experts),
+            web.post("/v1/experts/{family}/fetch", self._fetch_experts),
             web.post("/v1/stop", self._stop),
         ]
 
@@ -111,6 +113,13 @@ class Routes:
         body = await read_body(request, {"path": str}, {"own": bool})
         run, own = request.match_info["run"], body.get("own", False)
         return web.json_response(await self._service.save_state(run, body["path"], own))
+
+    async def _experts(self, request: web.Request) -> web.Response:
+        return web.json_response(self._service.experts(request.match_info["family"]))
+
+    async def _fetch_experts(self, request: web.Request) -> web.Response:
+        body = await read_body(request, {"folder": str})
+        return web.json_response(await self._service.fetch_experts(request.match_info["family"], body["folder"]))
 
     async def _stop(self, request: web.Request) -> web.Response:
         await read_body(request, {})

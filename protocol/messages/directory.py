@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.protocol.ids import Digest, RunId
+from shoal.protocol.ids import Digest, PeerId, RunId
 from shoal.protocol.wire import Message, message
 
 
@@ -31,3 +31,32 @@ class RunNotice(Message):
     round: int
     members: int
     addresses: tuple[str, ...]
+
+
+@message(97)
+class ExpertCard(Message):
+    """What an expert's file is, in the words of the one that has trained it; a family's seed is of the part ""."""
+
+    family: RunId
+    part: str
+    round: int
+    steps: int  # that the expert has made
+    tokens: int  # behind it, those of its seed with it
+    loss: float | None  # the last one of training
+    size: int  # bytes of the file
+    file: Digest  # BLAKE3 of the file
+    root: Digest  # of the tree of its pieces' hashes
+    author: PeerId
+    signature: bytes
+
+
+@message(98)
+class PartEntry(Message):
+    """Under a family's run key, one of each part and author: I train it, or I have its file, or both."""
+
+    addresses: tuple[str, ...]
+    term: int  # of the claim: one more than the last one's; 0: I do not claim it
+    run: RunId | None  # in which I train it
+    round: int  # that it has come to there
+    loss: float | None
+    card: ExpertCard | None  # of the file that I have

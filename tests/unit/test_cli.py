@@ -711,3 +711,18 @@ def test_the_timeline_of_a_round(shoal: Shoal, node: FakeService) -> None:
     node.not_open = [{**dict.fromkeys(("run", "name"), "cd" * 32), "name": None, "phase": "restoring", "round": 0}]
     code, _, err = shoal("logs", "--round", "3")
     assert (code, err) == (Exit.FAILED, "shoal: name the run with --run: this node is in stdlib, cdcdcdcd\n")
+
+
+def test_experts_of_a_family_are_listed_and_fetched(shoal: Shoal, node: FakeService, tmp_path: Path) -> None:
+    code, out, _ = shoal("experts", "stdlib")
+    assert code == Exit.OK
+    header, net, text = out.splitlines()
+    assert header.split() == ["PART", "PEER", "STEPS", "OF", "LOSS", "PUBLISHED", "HOLDERS", "HERE"]
+    assert net.split() == ["net", "finished", "40", "40", "3.2500", "40", "2", "yes"]
+    assert text.split()[:5] == ["text", "ke?[2J", "8", "40", "4.5000"]
+    assert json.loads(shoal("experts", "show", "stdlib", "--json")[1]) == node.experts("stdlib")
+    assert shoal("experts", "elsewhere")[0] == Exit.FAILED
+    code, out, _ = shoal("experts", "fetch", "stdlib", str(tmp_path / "out"))
+    assert (code, node.calls[-1]) == (Exit.OK, ("experts", "stdlib", str(tmp_path / "out")))
+    assert out.splitlines()[0] == f"wrote {tmp_path / 'out'}: net (40 steps)"
+    assert "nothing has been published yet of text" in out

@@ -1,0 +1,75 @@
+"""Commands about a family of experts that this node is in: how far its parts are, and all that was published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from shoal.node.cli.flags import Json
+
+COLUMNS = ("part", "peer", "steps", "of", "loss", "published", "holders", "here")
+Family = Annotated[
+    str, typer.Argument(metavar="FAMILY", help="The family's id, the first 8 characters of it or more, or its name.")
+]
+
+
+class ShowByDefault(TyperGroup):
+    """`shoal experts FAMILY` is `shoal experts show FAMILY`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is meant; `ctx` is click's, of which typer may have one of its own."""
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            args = ["show", *args]
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(
+    cls=ShowByDefault,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Show a family of isolated experts (shoal experts FAMILY), or fetch what it has published.",
+)
+
+
+@app.command()
+def show(family: Family, as_json: Json = False) -> None:
+    """List the parts: who trains them, how far, and what was published."""
+    from shoal.node import present
+    from shoal.node.client import Client
+    from shoal.node.home import find_home
+
+    answer = Client(find_home()).experts(family)
+    present.show_json(answer) if as_json else present.show_table(COLUMNS, [_row(each) for each in answer])
+
+
+@app.command()
+def fetch(
+    family: Family,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder; it is made if need be.")],
+    as_json: Json = False,
+) -> None:
+    """Download all published experts into a folder, with an ensemble.json; each is checked by hash and signature."""
+    from shoal.node import present
+    from shoal.node.client import Client
+    from shoal.node.home import find_home
+
+    answer = Client(find_home()).fetch_experts(family, str(folder.absolute()))
+    if as_json:
+        present.show_json(answer)
+        return
+    names = ", ".join(f"{each['name']} ({each['steps']} steps)" for each in answer["experts"])
+    print(f"wrote {answer['folder']}: {names}")
+    if answer["missing"]:
+        print(f"nothing has been published yet of {', '.join(answer['missing'])}")
+
+
+def _row(each: dict[str, Any]) -> list[Any]:
+    from shoal.node import present
+
+    published = each["published"] or {}
+    peer = each["peer"][-6:] if each["peer"] else "finished" if each["finished"] else None
+    figures = [each["steps"], each["of"], present.number(each["loss"], 4)]
+    return [each["part"], peer, *figures, published.get("steps"), published.get("holders"), published.get("here")]

@@ -1,0 +1,72 @@
+"""Cards: what an expert's file is, signed by the one that has trained it; checked before anything is done with them.
+
+Whoever shows a card that its author has not signed, or that cannot be of the family, is named; not the author in whose
+name it speaks. What a card says of its loss and tokens is hearsay. A file is known by its hash (BLAKE3 of the whole)
+and comes by the tree of hashes over its pieces, as a run's text does (node/dataset/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from blake3 import blake3
+
+from shoal.node.dataset.fetch import Wanted
+from shoal.node.dataset.store import Dataset
+from shoal.node.experts.parts import experts_of, last_round
+from shoal.node.manifest import Manifest
+from shoal.node.requirements import FLOAT, parameters
+from shoal.protocol.errors import RemoteError
+from shoal.protocol.ids import Digest, PeerId, RunId
+from shoal.protocol.messages.directory import ExpertCard
+from shoal.protocol.signing import Signer, check_signature, signed
+
+SEED = ""  # the part of the card of what all experts begin with
+HEADER_MOST = 8 << 20  # bytes of a file that are not numbers: names and shapes
+
+
+def make_card(
+    family: RunId, part: str, made: Dataset, round: int, steps: int, tokens: int, loss: float | None, signer: Signer
+) -> ExpertCard:
+    """Our card of a file of ours."""
+    file = (made.index.size, made.digest, made.root)
+    return signed(ExpertCard(family, part, round, steps, tokens, loss, *file, signer.peer, b""), signer)
+
+
+def check_card(card: ExpertCard, family: Manifest, author: PeerId, signer: Signer, shown_by: PeerId) -> None:
+    """RemoteError, naming `shown_by`, unless the card may be one of the family, whose manifest is by `author`."""
+    if fault := _fault(card, family, author):
+        raise RemoteError(f"shows a card of an expert {fault}", shown_by)
+    check_signature(card, card.author, signer, shown_by)
+
+
+def _fault(card: ExpertCard, family: Manifest, author: PeerId) -> str:
+    if card.family != family.run_id:
+        return "of another family"
+    part = experts_of(family).part(card.part)
+    model = family.model
+    if part is not None:
+        model = part.model or family.model
+        if not 0 < card.round <= last_round(family, part) or card.steps != card.round * family.method.inner_steps:
+            return f"that has made {card.steps} steps in {card.round} rounds, which is not how it is trained"
+    elif card.part != SEED or family.origin is None or card.author != author:
+        return f"of a part '{card.part[:32]}', which the family has not"
+    numbers = FLOAT * parameters(model)
+    if not numbers < card.size <= numbers + HEADER_MOST:
+        return f"of {card.size} bytes, which its model has not"
+    return ""
+
+
+def wanted(card: ExpertCard) -> Wanted:
+    """The card's file, for those who have it."""
+    return Wanted(card.file, card.root, card.size)
+
+
+def hash_file(path: Path) -> Digest:
+    """The name of a file: BLAKE3 of its bytes, as the program b3sum prints it."""
+    return Digest(blake3(max_threads=blake3.AUTO).update_mmap(path).digest())
+
+
+Write = Callable[[Path], object]
+"""Makes a file at that path, on disk when it returns."""

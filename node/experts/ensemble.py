@@ -1,0 +1,98 @@
+"""All published experts of a family in one folder, and ensemble.json: what mixes or merges them needs no more.
+
+    <part>.safetensors   the expert's parameters
+    ensemble.json        the family, the model and method settings of each expert, its file and the file's hash, its
+                         steps, its card with the author's signature, and the prior of each
+
+Each file is fetched if it is not here, and hashed again where it lies in the end. The prior is uniform: who has texts
+of a domain finds a better one (posterior.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shoal.node.disk import replace_file
+from shoal.node.experts.card import check_card, hash_file
+from shoal.node.service import Answer
+from shoal.protocol.errors import LocalError
+from shoal.protocol.messages.directory import ExpertCard
+from shoal.protocol.wire import encode
+
+if TYPE_CHECKING:
+    from shoal.node.experts.family import Family
+
+ENSEMBLE = "ensemble.json"
+FORMAT = 1
+
+
+async def fetch_all(family: Family, folder: Path) -> Answer:
+    """See NodeService.fetch_experts."""
+    cards, missing = [], []
+    for part in family.experts.parts:
+        found = await _newest(family, part.name)
+        cards += [found] if found is not None else []
+        missing += [part.name] if found is None else []
+    if not cards:
+        raise LocalError(f"no expert of {family.manifest.name} has been published yet, or nobody gives its file")
+    described = [_describe(family, card, len(cards)) for card in cards]
+    table = {
+        "format": FORMAT,
+        "family": family.id.hex(),
+        "name": family.manifest.name,
+        "author": family.author,
+        "complete": not missing,
+        "experts": described,
+    }
+    sources = {f"{card.part}.safetensors": (family.library.path(card.file), card) for card in cards}
+    await asyncio.to_thread(_write, folder, table, sources)
+    return {"folder": str(folder), "experts": described, "missing": missing}
+
+
+async def _newest(family: Family, part: str) -> ExpertCard | None:
+    """The part's furthest file that is to be had; it is here then, and its card is checked again."""
+    for card in family.view.cards(part):
+        check_card(card, family.manifest, family.author, family.signer, card.author)
+        if await family.pursuit.obtain(card):
+            return card
+    return None
+
+
+def _describe(family: Family, card: ExpertCard, experts: int) -> dict[str, Any]:
+    part = family.experts.part(card.part)
+    assert part is not None
+    model = part.model or family.manifest.model
+    return {
+        "name": card.part,
+        "file": f"{card.part}.safetensors",
+        "blake3": card.file.hex(),
+        "bytes": card.size,
+        "round": card.round,
+        "steps": card.steps,
+        "finished": card.round >= family.claims.lasts[card.part],
+        "tokens": card.tokens,
+        "loss": card.loss,
+        "author": card.author,
+        "card": encode(card).hex(),
+        "prior": 1 / experts,
+        "only": list(part.only),
+        "model": model.model_dump(mode="json"),
+    }
+
+
+def _write(folder: Path, table: dict[str, Any], sources: dict[str, tuple[Path, ExpertCard]]) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, (path, card) in sources.items():
+            fresh = folder / f".{name}.new"
+            shutil.copyfile(path, fresh)
+            if hash_file(fresh) != card.file:
+                raise LocalError(f"the file of the expert {card.part} is damaged on this node's disk: fetch it again")
+            fresh.replace(folder / name)
+        replace_file(folder / ENSEMBLE, [json.dumps(table, indent=1).encode()])
+    except OSError as error:
+        raise LocalError(f"cannot write {folder}: {error.strerror or error}") from error

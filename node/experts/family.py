@@ -1,0 +1,276 @@
+"""A family of experts on this node: it takes a part, has it trained, publishes, and keeps what others have published.
+
+Three duties go on side by side: to claim a part by what is read in the DHT (claims.py), to train it (pursuit.py), and
+to keep files, also those of others (keeping.py). Nothing goes from expert to expert while they are trained. What must
+survive a crash is on disk (memory.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from shoal.node.experts.board import AGAIN, Board
+from shoal.node.experts.card import SEED, make_card
+from shoal.node.experts.claims import Claim, Claims, Yield
+from shoal.node.experts.keeping import Keeping
+from shoal.node.experts.leases import LOOK, SETTLE
+from shoal.node.experts.library import Library
+from shoal.node.experts.memory import Memory, known_files
+from shoal.node.experts.parts import experts_of, last_round
+from shoal.node.experts.pursuit import Made, Pursuit
+from shoal.node.experts.telling import Told, entry_of
+from shoal.node.experts.view import View
+from shoal.node.introduction import Introduction
+from shoal.node.logs import warn
+from shoal.protocol.errors import LocalError, ShoalError
+from shoal.protocol.ids import PeerId
+from shoal.protocol.messages.directory import ExpertCard, PartEntry
+from shoal.protocol.tasks import Tasks
+
+if TYPE_CHECKING:
+    from shoal.node.checkpoint.read import Checkpoint
+    from shoal.node.experts.families import Ground
+
+TURN = 1.0  # seconds between two looks at what is due
+ALONE = 5.0  # seconds without anybody to ask, and we are alone
+AVOIDED = 600.0  # seconds for which a part is not taken that we could not train
+TRIES = 3  # at training a part, and we give it up
+
+log = logging.getLogger("shoal.experts")
+
+
+class Family:
+    """One family. `ground` is what it needs of the node."""
+
+    def __init__(self, found: Introduction, trains: bool, ground: Ground) -> None:
+        self.manifest, self.author, self.signature = found.manifest, found.author, found.signature
+        self.id, self.trains = found.manifest.run_id, trains
+        self.me: PeerId = ground.identity.peer
+        self.signer = ground.identity.signer(self.id)
+        self.experts = experts_of(self.manifest)
+        names = [part.name for part in self.experts.parts]
+        self.view = View(self.manifest, self.author, names, self.signer)
+        lasts = {part.name: last_round(self.manifest, part) for part in self.experts.parts}
+        self.claims = Claims(self.id, self.me, lasts)
+        self.library: Library = ground.library
+        self._memory = Memory(ground.home.run_folder(self.id.hex()))
+        self.keeping = Keeping(self.id, self.me, lasts, self.view, ground.library, self._memory)
+        self.pursuit = Pursuit(
+            self.manifest, ground.runs, ground.library, self.view, ground.home, self.me, self._remember
+        )
+        self._ground = ground
+        self._board = Board(self.manifest, ground.discovery, ground.network)
+        self.obstacles: dict[str, str] = {}  # why something is not done yet
+        self._told: dict[str, Told] = {}
+        self._avoided: dict[str, float] = {}  # until when
+        self._failures = 0
+        self._read_at = 0.0
+        self._stirred = asyncio.Event()
+        self.failure = ""
+        self._tasks = Tasks(self._failed)
+
+    # -- life -------------------------------------------------------------------------------------------------
+
+    def start(self, seed: Checkpoint | None) -> None:
+        """Take part; `seed` is what the experts begin with, if we found the family from it."""
+        self._born = asyncio.get_running_loop().time()
+        self._tasks.spawn(self._live(seed))
+
+    async def close(self, for_good: bool = False) -> None:
+        """Our claims are withdrawn, and nothing is done any more; `for_good`: and the part's run is left."""
+        await self._tasks.close()
+        await self._board.withdraw()
+        if for_good:
+            await self.pursuit.leave()
+            await self.keeping.forget()
+
+    async def _live(self, seed: Checkpoint | None) -> None:
+        await self._recall()
+        if seed is not None and SEED not in self.keeping.held:
+            await self._publish_seed(seed)
+        async with asyncio.TaskGroup() as group:
+            for duty in (self._claim, self._train, self._keep):
+                group.create_task(self._again_and_again(duty))
+
+    async def _again_and_again(self, duty: Callable[[], Awaitable[None]]) -> None:
+        said = ""
+        while True:
+            try:
+                if not self._ground.runs.paused:
+                    await duty()
+                self.obstacles.pop(duty.__name__, None)
+            except ShoalError as error:
+                self.obstacles[duty.__name__] = str(error)
+                if str(error) != said:
+                    said = str(error)
+                    warn(log, "family-obstacle", f"{self.manifest.name}: {error}; trying again")
+            await self._pause()
+
+    async def _pause(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(TURN):
+                await self._stirred.wait()
+        self._stirred.clear()
+
+    async def _recall(self) -> None:
+        """What an earlier life has left: our part, and our files."""
+        await self.library.tidy(partial(known_files, self._ground.home.runs))
+        training, cards = self._memory.load()
+        await self.keeping.recall(cards)
+        if training is not None and training.part in self.claims.lasts:
+            card = self.keeping.held.get(training.part)
+            self.claims.mine = Claim(self.me, training.part, training.term, card.round if card else 0)
+            self.pursuit.part, self.pursuit.run = training.part, training.run
+
+    async def _publish_seed(self, seed: Checkpoint) -> None:
+        from shoal.node.experts.files import write_seed
+
+        made = await self.library.make(partial(write_seed, seed=seed))
+        self._hold(make_card(self.id, SEED, made, 0, 0, seed.about.samples, None, self.signer))
+
+    # -- claiming ---------------------------------------------------------------------------------------------
+
+    async def _claim(self) -> None:
+        now = self._now()
+        if now >= self._read_at and (not self._board.is_alone or now >= self._born + ALONE):
+            await self._look()
+        await self._tell()
+        await self._board.be_present(len(self.view.live(now)) + 1)
+
+    async def _look(self) -> None:
+        """Read what all say, and decide."""
+        listed = await self._board.read()
+        now = self._now()
+        self._read_at = now + (LOOK * random.uniform(0.9, 1.1) if listed is not None else AGAIN)
+        if listed is None:
+            return
+        for error in self.view.take_in(now, (each for each in listed if each.peer != self.me)):
+            warn(log, "peer-blamed", f"{error}; what it says of {self.manifest.name} counts for nothing")
+        for peer, addresses in self.view.addresses().items():
+            if found := self._ground.discovery.worth_dialling(addresses):
+                self._ground.network.remember(peer, found)
+        if self.trains:
+            self._decide(now)
+        if self.claims.mine is None and self.trains and (free := self.view.next_free(now)) is not None:
+            self._read_at = min(self._read_at, free)
+
+    def _decide(self, now: float) -> None:
+        self._rank()
+        before, avoided = self.claims.mine, [part for part, until in self._avoided.items() if until > now]
+        decision = self.claims.decide(self.view.sight(now), avoided)
+        if isinstance(decision, Yield) and before is not None:
+            log.info("the part %s of %s is %s's", before.part, self.manifest.name, decision.to)
+        if before != self.claims.mine:
+            self._remember()
+
+    def _rank(self) -> None:
+        """Others see by our entry how far the file is that we have, whoever has made it."""
+        if (mine := self.claims.mine) is not None and (card := self.keeping.held.get(mine.part)) is not None:
+            self.claims.published(card.round)
+
+    async def _tell(self) -> None:
+        """Write what is due of our entries; a fresh claim is read back a moment later."""
+        now, addresses, puts = self._now(), self._board.addresses(), []
+        for part in (*self.claims.lasts, SEED):
+            entry = entry_of(self, part, addresses)
+            told = self._told.setdefault(part, Told())
+            if told.is_due(now, entry):
+                puts.append(self._write(part, told, entry))
+        await asyncio.gather(*puts)
+        if puts and self.claims.mine is not None and not self.claims.is_confirmed:
+            self._read_at = self._now() + SETTLE
+
+    async def _write(self, part: str, told: Told, entry: PartEntry | None) -> None:
+        told.wrote(self._now(), entry, await self._board.write(part, entry))
+
+    def is_told(self, card: ExpertCard) -> bool:
+        """Whether it is for us to say that we have a file: it is ours, or we have said so."""
+        told = self._told.get(card.part)
+        is_told = told is not None and told.entry is not None and told.entry.card == card
+        return is_told or card.author == self.me
+
+    # -- training ---------------------------------------------------------------------------------------------
+
+    async def _train(self) -> None:
+        mine = self.claims.mine
+        if self.pursuit.part and (mine is None or mine.part != self.pursuit.part):
+            await self.pursuit.leave()
+        if mine is None or not self.claims.is_confirmed or (part := self.experts.part(mine.part)) is None:
+            return
+        try:
+            made = await self.pursuit.go_on(part)
+        except LocalError as error:
+            self._failures += 1
+            if self._failures >= TRIES:
+                self._give_up(mine.part, error)
+            raise
+        self._failures = 0
+        if made is not None:
+            await self._publish(made)
+
+    def _give_up(self, part: str, error: LocalError) -> None:
+        self._failures, self._avoided[part] = 0, self._now() + AVOIDED
+        self.claims.give_up()
+        self._remember()
+        warn(log, "part-given-up", f"{self.manifest.name}: this node cannot train the part {part}: {error}")
+
+    async def _publish(self, made: Made) -> None:
+        record, part = made.record, made.part
+        steps = record.round * self.manifest.method.inner_steps
+        card = make_card(self.id, part.name, made.file, record.round, steps, record.samples, record.loss, self.signer)
+        self._hold(card)
+        self.claims.published(card.round)
+        self._read_at = 0.0 if card.round >= self.claims.lasts[part.name] else self._read_at
+        log.info("published round %d of the part %s of %s", card.round, part.name, self.manifest.name)
+
+    # -- keeping ----------------------------------------------------------------------------------------------
+
+    async def _keep(self) -> None:
+        mine = self.claims.mine.part if self.claims.mine is not None else ""
+        await self.keeping.look(self._now(), mine, self.pursuit.obtain, self._hold)
+
+    def _hold(self, card: ExpertCard) -> None:
+        self.keeping.hold(card, self._tasks)
+        self._stirred.set()
+
+    # -- read side --------------------------------------------------------------------------------------------
+
+    @property
+    def pace(self) -> tuple[int, float]:
+        """For who asks what the family is: there are no rounds of it."""
+        return 0, 0.0
+
+    def others(self) -> dict[PeerId, tuple[str, ...]]:
+        """The other members that have written lately, and where they are."""
+        live, known = self.view.live(self._now()), self.view.addresses()
+        return {peer: known[peer] for peer in live if peer in known}
+
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    def _failed(self, error: Exception) -> None:
+        """Our own mistake, or a damaged record: nothing more is done, and `status` says so."""
+        known = next((each for each in _all(error) if isinstance(each, ShoalError)), None)
+        self.failure = str(known) if known is not None else f"{type(error).__name__}: {error}"
+        log.error("the family %s has failed on this node: %s", self.manifest.name, self.failure, exc_info=error)
+
+    def _remember(self) -> None:
+        mine = self.claims.mine
+        is_run = mine is not None and self.pursuit.part == mine.part
+        self._memory.trains(mine, self.pursuit.run if is_run else "")
+        self._stirred.set()
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+def _all(error: BaseException) -> list[BaseException]:
+    """An error, or those in a group of them."""
+    if isinstance(error, BaseExceptionGroup):
+        return [each for inner in error.exceptions for each in _all(inner)]
+    return [error]

@@ -1,0 +1,89 @@
+"""Which files of a family are on this node: its own, the last of every part, and the newest of some that go on.
+
+Rules:
+- The last file of a part, and the seed, are kept by every member whose limit allows it, so any of them gives them.
+- The newest file of a part that is not finished is kept by MOST_KEEPERS members beside its owner (claims.py), chosen
+  by a hash, so that it outlives the owner.
+- An older file goes once nobody is likely to be fetching it any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from shoal.node.experts.card import SEED
+from shoal.node.experts.claims import keepers
+from shoal.node.experts.leases import LOOK
+from shoal.node.experts.library import Library
+from shoal.node.experts.memory import Memory
+from shoal.node.experts.view import View
+from shoal.protocol.ids import Digest, PeerId, RunId
+from shoal.protocol.messages.directory import ExpertCard
+from shoal.protocol.tasks import Tasks
+
+FETCHING = 2 * LOOK  # seconds for which an older file stays
+
+
+class Obtain(Protocol):
+    """Has a card's file here, checked; False if that cannot be."""
+
+    async def __call__(self, card: ExpertCard) -> bool: ...
+
+
+class Keeping:
+    """One family's. `lasts` has each part's last round."""
+
+    def __init__(
+        self, family: RunId, me: PeerId, lasts: Mapping[str, int], view: View, library: Library, memory: Memory
+    ) -> None:
+        self.held: dict[str, ExpertCard] = {}  # of each part, the newest file that is here
+        self._family, self._me, self._lasts = family, me, lasts
+        self._view, self._library, self._memory = view, library, memory
+
+    async def recall(self, cards: list[ExpertCard]) -> None:
+        """The files of an earlier life, if they are whole."""
+        for card in cards:
+            if await self._library.open(card):
+                self.held[card.part] = card
+                self._view.add(card)
+
+    async def look(self, now: float, mine: str, obtain: Obtain, on_held: Callable[[ExpertCard], None]) -> None:
+        """Get what we should have; `mine` is the part that we train."""
+        for card in self.wanted(now, mine):
+            if await obtain(card):
+                on_held(card)
+
+    def wanted(self, now: float, mine: str) -> list[ExpertCard]:
+        """Files that we should have, and have not."""
+        live, found = [*self._view.live(now), self._me], []
+        for part in (SEED, *self._lasts):
+            held, cards = self.held.get(part), self._view.cards(part)
+            if not cards or (held is not None and held.round >= cards[0].round):
+                continue
+            owner = self._view.owner(now, part)
+            is_last = part == SEED or cards[0].round >= self._lasts[part]
+            chosen = keepers(self._family, part, live, owner[0] if owner is not None else None)
+            if (is_last or (part != mine and self._me in chosen)) and self._library.has_room(cards[0].size):
+                found.append(cards[0])
+        return found
+
+    def hold(self, card: ExpertCard, tasks: Tasks) -> None:
+        """The card's file is here."""
+        before = self.held.get(card.part)
+        self._memory.has(card)
+        self.held[card.part] = card
+        self._view.add(card)
+        if before is not None and before.file != card.file:
+            asyncio.get_running_loop().call_later(FETCHING, self._drop, before.file, tasks)
+
+    async def forget(self) -> None:
+        """None of them any more."""
+        for card in self.held.values():
+            await self._library.drop(card.file)
+        self._memory.forget()
+
+    def _drop(self, file: Digest, tasks: Tasks) -> None:
+        if all(card.file != file for card in self.held.values()):
+            tasks.spawn(self._library.drop(file))

@@ -1,0 +1,197 @@
+"""The run in which this node trains a part: founded from the furthest file, watched, published from, left.
+
+Rules:
+- It begins with the furthest file of the part that is to be had; if there is none, with the family's seed, or what the
+  manifest's seed gives. A file that is not of the part's model counts for nothing, and its author is named.
+- A peer alone in a run that was killed lacks the state of which it has voted: so it founds the run anew, from its own
+  newest checkpoint if that is beyond the furthest file.
+- A file is made of the committed state every `publish_every` rounds, as it stands when that is noticed, and of the last
+  round. Training goes on meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from shoal.node.dataset.store import Dataset
+from shoal.node.experts.card import SEED
+from shoal.node.experts.library import Library
+from shoal.node.experts.parts import experts_of, has_seed, last_round, part_manifest
+from shoal.node.experts.spec import PartSpec
+from shoal.node.experts.view import View
+from shoal.node.home import Home
+from shoal.node.logs import warn
+from shoal.node.manifest import Manifest
+from shoal.node.records import CommitRecord
+from shoal.protocol.errors import LocalError, RemoteError, TransportError
+from shoal.protocol.ids import Digest, PeerId, digest
+from shoal.protocol.messages.directory import ExpertCard
+
+if TYPE_CHECKING:
+    from shoal.node.checkpoint.read import Checkpoint
+    from shoal.node.experts.files import Beginning
+    from shoal.node.run import Run
+    from shoal.node.runs import Runs
+
+STRANDED = 5.0  # seconds that a run waits for a state which nobody has
+
+log = logging.getLogger("shoal.experts")
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A file of ours, and of which round it is."""
+
+    part: PartSpec
+    file: Dataset
+    record: CommitRecord
+
+
+class Pursuit:
+    """One family's, on this node. `part` and `run` are what we train, and in which run; empty: nothing."""
+
+    def __init__(
+        self,
+        family: Manifest,
+        runs: Runs,
+        library: Library,
+        view: View,
+        home: Home,
+        me: PeerId,
+        remember: Callable[[], None],
+    ) -> None:
+        """`remember` has part and run written down."""
+        self._remember = remember
+        self.part = self.run = ""
+        self._family, self._runs, self._library, self._view = family, runs, library, view
+        self._home, self._me = home, me
+        self._stranded_since: float | None = None
+
+    @property
+    def open_run(self) -> Run | None:
+        """The part's run, if it is open."""
+        return self._runs.open.get(self.run)
+
+    async def go_on(self, part: PartSpec) -> Made | None:
+        """See to it that the part is trained; what it has published, if anything is due.
+
+        LocalError or TransportError if it cannot be trained.
+        """
+        if self.run in self._runs.restoring:
+            return None
+        run = self.open_run
+        if run is None or run.failure or self._is_stranded(run):
+            before, failure = self.run, run.failure if run is not None else ""
+            await self.leave()
+            if failure:
+                raise LocalError(failure)
+            await self._begin(part, before)
+            return None
+        return await self._publish(part, run)
+
+    async def leave(self) -> None:
+        """Give the run up, if there is one."""
+        run, self.run, self.part = self.run, "", ""
+        if run and self._runs.has(run):
+            await self._runs.leave(run)
+
+    # -- beginning --------------------------------------------------------------------------------------------
+
+    async def _begin(self, part: PartSpec, before: str) -> None:
+        """Found the part's run; `before` is the one in which we trained it."""
+        manifest = part_manifest(self._family, part)
+        start = await self._furthest(part) or await self._seed(part)
+        founded = await asyncio.to_thread(self._prepare, manifest, start, before)
+        self.run, self.part = founded[0].run_id.hex(), part.name
+        self._remember()  # before we are in it: whoever crashes, or leaves the family, leaves the run as well
+        await self._runs.found(founded[0], True, founded[1])
+        at = founded[0].first_round - 1
+        log.info("training the part %s of %s from round %d in run %s", part.name, self._family.name, at, self.run[:8])
+
+    def _prepare(self, manifest: Manifest, start: Beginning, before: str) -> tuple[Manifest, Checkpoint]:
+        from shoal.node.experts.files import begin, begin_again
+
+        again = begin_again(manifest, self._home, before, start.round) if before else None
+        return again or begin(manifest, start, self._home, self._me)
+
+    async def _furthest(self, part: PartSpec) -> Beginning | None:
+        from shoal.node.experts.files import Beginning
+
+        for card in self._view.cards(part.name):
+            if card.round >= last_round(self._family, part) or not await self.obtain(card):
+                continue
+            history = digest("expert history", self._family.run_id, card.part.encode(), card.file)
+            return Beginning(self._library.path(card.file), card.round, history, card.tokens)
+        return None
+
+    async def _seed(self, part: PartSpec) -> Beginning:
+        from shoal.node.experts.files import Beginning
+
+        if not has_seed(self._family, part):
+            return Beginning(None, 0, digest("expert history", self._family.run_id, part.name.encode()), 0)
+        origin = self._family.origin
+        assert origin is not None
+        for card in self._view.cards(SEED):
+            if await self.obtain(card):
+                history = Digest(bytes.fromhex(origin.history))
+                return Beginning(self._library.path(card.file), 0, history, origin.samples)
+        raise TransportError("nobody that can be reached gives the seed with which the experts begin")
+
+    # -- files ------------------------------------------------------------------------------------------------
+
+    async def obtain(self, card: ExpertCard) -> bool:
+        """Whether the card's file is here, fetched if need be, and is an expert. LocalError if there is no room."""
+        try:
+            path = await self._library.fetch(card, lambda: self._view.holders(card))
+        except TransportError as error:
+            log.info("%s", error)
+            self._view.gone(card)
+            return False
+        try:
+            await asyncio.to_thread(self._check, card)
+        except LocalError as error:
+            blame = RemoteError(f"published a file that is no expert of {self._family.name}: {error}", card.author)
+            warn(log, "expert-refused", f"{blame}; it is not used")
+            self._view.refuse(card)
+            await self._library.drop(card.file)
+            return False
+        return path.exists()
+
+    def _check(self, card: ExpertCard) -> None:
+        from shoal.node.experts.files import check_seed, read_parameters
+
+        path = self._library.path(card.file)
+        if card.part == SEED:
+            check_seed(path, self._family)
+            return
+        part = experts_of(self._family).part(card.part)
+        assert part is not None
+        read_parameters(path, part.model or self._family.model)
+
+    async def _publish(self, part: PartSpec, run: Run) -> Made | None:
+        from shoal.node.experts.files import write_parameters
+
+        cards = [card.round for card in self._view.cards(part.name)]
+        done, every = max(cards, default=0), experts_of(self._family).publish_every
+        with run.outer.committed.lease() as snapshot:
+            is_due = snapshot.round // every > done // every or run.is_finished
+            record = next((each for each in reversed(run.commits.records) if each.round == snapshot.round), None)
+            if snapshot.round <= done or not is_due or record is None:  # which comes a moment after the state
+                return None
+            made = await self._library.make(partial(write_parameters, snapshot=snapshot))
+        return Made(part, made, record)
+
+    def _is_stranded(self, run: Run) -> bool:
+        """Whether we have voted on later rounds than we have the state of, and nobody else may have it."""
+        now = asyncio.get_running_loop().time()
+        is_waiting = run.voted_before > run.outer.committed.current.round + 1 and not run.member.membership.alive()
+        if not is_waiting:
+            self._stranded_since = None
+            return False
+        self._stranded_since = self._stranded_since if self._stranded_since is not None else now
+        return now - self._stranded_since >= STRANDED

@@ -1,0 +1,200 @@
+"""Real nodes of a family of experts: all parts are trained and published, also if one node is killed; nothing else goes
+from node to node, and what is published is what was trained.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from shoal.node.experts.leases import LEASE, LOOK, SETTLE
+from shoal.node.experts.posterior import uniform
+from shoal.node.manifest import parse_manifest
+from shoal.node.models.registry import layout_of
+from shoal.node.up.processes import Children
+from shoal.protocol.errors import LocalError
+from shoal.protocol.identity import Identity
+from shoal.protocol.messages.directory import ExpertCard
+from shoal.protocol.signing import check_signature
+from shoal.protocol.wire import decode
+from tests.integration.nodes import RealNode, until
+from tests.unit import checkpoint_kit
+
+HEAD = """
+name = "fam"
+seed = 7
+[model]
+dim = 32
+layers = 1
+heads = 2
+kv_heads = 1
+hidden = 64
+context = 32
+[method]
+name = "experts"
+inner_steps = 4
+batch = 2
+warmup_steps = 2
+"""
+PARTS = """
+[[experts.parts]]
+name = "net"
+only = ["asyncio/*", "http/*"]
+[[experts.parts]]
+name = "text"
+only = ["json/*", "email/*"]
+"""
+SHORT = f"{HEAD}[experts]\nsteps = 40\npublish_every = 2\n{PARTS}"
+TAKEOVER = LEASE + 1.1 * LOOK + SETTLE + 30  # and a busy machine
+
+
+@pytest.fixture
+def children() -> Iterator[Children]:
+    with Children() as started:
+        yield started
+
+
+def parts(node: RealNode, family: str) -> dict[str, dict[str, Any]]:
+    return {row["part"]: row for row in node.client.experts(family)}
+
+
+def published(row: dict[str, Any]) -> int:
+    return int(row["published"]["round"]) if row["published"] else 0
+
+
+def are_finished(node: RealNode, family: str) -> bool:
+    """All of them, and their files are here."""
+    return all(row["finished"] and row["published"]["here"] for row in parts(node, family).values())
+
+
+def payload_bytes(node: RealNode) -> int:
+    """Of all runs, as far as they are open."""
+    rows = node.client.status()["runs"]
+    return sum(count["sent"] + count["received"] for row in rows for count in (row["bulk"] or {}).values())
+
+
+def words_of(*nodes: RealNode) -> str:
+    return "\n".join(f"{node.folder.name}:\n{node.words()}" for node in nodes)
+
+
+def test_two_nodes_train_two_parts_apart_and_publish_them(children: Children, tmp_path: Path) -> None:
+    first = RealNode(tmp_path / "first").start(children)
+    second = RealNode(tmp_path / "second").start(children, first.address)
+    until(lambda: second.client.status()["dht"]["servers"], "the second node to know a server", second.words)
+    family = first.client.create_run(SHORT, True)["run"]
+    assert second.client.join_run(first.client.run_link(family)["link"], True)["run"] == family
+    seen: set[tuple[str, str]] = set()
+
+    def all_done() -> bool:
+        seen.update((part, row["peer"]) for part, row in parts(first, family).items() if row["peer"])
+        assert payload_bytes(first) == payload_bytes(second) == 0, "experts have exchanged something"
+        return are_finished(first, family) and are_finished(second, family)
+
+    until(all_done, "both parts", lambda: words_of(first, second))
+    assert {part for part, _ in seen} == {"net", "text"}
+    for node in (first, second):
+        (row,) = (row for row in node.client.status()["runs"] if row["run"] == family)
+        assert (row["phase"], row["experts"]) == ("finished", {"parts": 2, "finished": 2, "trains": None})
+
+    answer = second.client.fetch_experts(family, str(tmp_path / "out"))
+    assert answer["missing"] == []
+    check_ensemble(tmp_path / "out", family)
+    with pytest.raises(LocalError, match="absolute"):
+        second.client.fetch_experts(family, "out")
+    second.client.leave_run(family)
+    assert second.client.status()["runs"] == []
+    with pytest.raises(LocalError, match="in no run"):
+        second.client.experts(family)
+
+
+def check_ensemble(folder: Path, family: str) -> None:
+    """The files are what the cards say, by whom they say, and models."""
+    ensemble = json.loads((folder / "ensemble.json").read_text())
+    assert (ensemble["family"], ensemble["complete"]) == (family, True)
+    manifest = parse_manifest(SHORT)
+    assert manifest.run_id.hex() == family
+    me = Identity.generate().signer(manifest.run_id)
+    vectors = []
+    for each in ensemble["experts"]:
+        card = decode(bytes.fromhex(each["card"]))
+        assert isinstance(card, ExpertCard)
+        check_signature(card, card.author, me)
+        assert card.file.hex() == each["blake3"]
+        assert each["steps"] == 40
+        assert each["prior"] == pytest.approx(uniform(2).exp()[0].item())
+        vectors.append(layout_of(manifest.model).pack(load_file(folder / each["file"])))
+    assert len(vectors) == 2
+    assert not vectors[0].equal(vectors[1])
+
+
+@pytest.mark.slow
+def test_a_killed_nodes_part_is_taken_over_from_its_published_file(children: Children, tmp_path: Path) -> None:
+    """The one that is killed trains the longer part; the other, when it is done with its own, goes on from the file."""
+    long = f"{HEAD}[experts]\nsteps = 1600\npublish_every = 4\n{PARTS}steps = 40\n"
+    first = RealNode(tmp_path / "first").start(children)
+    second = RealNode(tmp_path / "second").start(children, first.address)
+    until(lambda: second.client.status()["dht"]["servers"], "the second node to know a server", second.words)
+    family = first.client.create_run(long, True)["run"]
+    second.client.join_run(family, True)
+    nodes = {node.client.status()["peer"]: node for node in (first, second)}
+
+    def words() -> str:
+        return words_of(first, second)
+
+    def owner() -> str | None:
+        return parts(first, family)["net"]["peer"] or parts(second, family)["net"]["peer"]
+
+    until(owner, "somebody to train the part", words)
+
+    def kept() -> bool:
+        """The other has a file of the part."""
+        survivor = next(node for peer, node in nodes.items() if peer != owner())
+        row = parts(survivor, family)["net"]
+        return published(row) >= 8 and row["published"]["here"]
+
+    until(kept, "a file of the part at the other node", words)
+    victim = nodes.pop(str(owner()))
+    (survivor,) = nodes.values()
+    os.kill(victim.pid, signal.SIGKILL)
+    before = published(parts(survivor, family)["net"])
+    assert before < 400, "the part was finished too soon for this test"
+    me = survivor.client.status()["peer"]
+    took = until(
+        lambda: parts(survivor, family)["net"]["peer"] == me and parts(survivor, family)["net"]["run"],
+        "the part to be taken over",
+        words,
+        TAKEOVER + 60,
+    )
+    print(f"\ntaken over {took:.1f} s after the death")
+    found = re.findall(r"training the part net of fam from round (\d+)", survivor.log.read_text())
+    assert int(found[-1]) >= 8, found
+    until(lambda: published(parts(survivor, family)["net"]) > before, "a file beyond", words)
+
+
+@pytest.mark.slow
+def test_a_lone_node_that_is_killed_goes_on_where_it_was(children: Children, tmp_path: Path) -> None:
+    """With a seed; nobody else has anything. It is killed between two files, and goes on from its own checkpoint."""
+    only = PARTS[: PARTS.index('[[experts.parts]]\nname = "text"')]
+    manifest = f"{HEAD}[experts]\nsteps = 4000\npublish_every = 500\n{only}"
+    trained = parse_manifest(HEAD.replace('"experts"', '"ddp"').replace("inner_steps = 4", ""))
+    seed = str(checkpoint_kit.write(tmp_path / "seed", 4, trained))
+    node = RealNode(tmp_path / "node").start(children, checkpoint_every=3)
+    with pytest.raises(LocalError, match="the family's model is not that of"):
+        node.client.create_run(manifest.replace("hidden = 64", "hidden = 32"), True, seed)
+    family = node.client.create_run(manifest, True, seed)["run"]
+    until(lambda: parts(node, family)["net"]["steps"] >= 40, "some rounds", node.words)
+    os.kill(node.pid, signal.SIGKILL)
+    until(lambda: not node.is_running, "the death", node.words)
+    node.start(children, checkpoint_every=3)
+    until(lambda: parts(node, family)["net"]["steps"] > 60, "it to go on", node.words)
+    found = [int(each) for each in re.findall(r"training the part net of fam from round (\d+)", node.log.read_text())]
+    assert found[0] == 0
+    assert found[-1] >= 6, found

@@ -1,0 +1,124 @@
+"""Which part a peer takes, and when it gives one up."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from shoal.node.experts.claims import (
+    MOST_KEEPERS,
+    Claim,
+    Claims,
+    Keep,
+    Release,
+    Sight,
+    Take,
+    Wait,
+    Yield,
+    draw,
+    keepers,
+)
+from shoal.protocol.ids import PeerId
+
+ME, OTHER = PeerId("me"), PeerId("other")
+FAMILY = bytes(32)
+LASTS = {"a": 10, "b": 10, "c": 10}
+NOTHING = Sight((), {}, {})
+
+
+def claims() -> Claims:
+    return Claims(FAMILY, ME, LASTS)
+
+
+def taken(part: str, peer: PeerId = OTHER, term: int = 1, published: int = 0) -> Claim:
+    return Claim(peer, part, term, published)
+
+
+def best(parts: str) -> str:
+    """Whichever the hash puts first."""
+    return min(parts, key=lambda part: draw(FAMILY, part, ME))
+
+
+def test_a_free_part_is_taken_in_the_order_of_the_hash() -> None:
+    assert claims().decide(NOTHING) == Take(Claim(ME, best("abc"), 1))
+    rest = "abc".replace(best("abc"), "")
+    assert claims().decide(Sight([taken(best("abc"))], {}, {})) == Take(Claim(ME, best(rest), 1))
+
+
+def test_peers_choose_differently() -> None:
+    chosen = Counter(
+        decision.claim.part
+        for number in range(300)
+        if isinstance(decision := Claims(FAMILY, PeerId(f"p{number}"), LASTS).decide(NOTHING), Take)
+    )
+    assert min(chosen.values()) > 60, chosen
+
+
+def test_a_finished_part_is_not_taken_and_ours_is_released() -> None:
+    mine = claims()
+    decision = mine.decide(Sight([], {"a": 10, "b": 10, "c": 9}, {}))
+    assert decision == Take(Claim(ME, "c", 1))
+    assert mine.decide(Sight([], {"a": 10, "b": 10, "c": 10}, {})) == Release()
+    assert mine.mine is None
+    assert mine.decide(Sight([], {"a": 10, "b": 10, "c": 10}, {})) == Wait()
+
+
+def test_with_nothing_to_take_one_waits() -> None:
+    assert claims().decide(Sight([taken(part) for part in LASTS], {}, {})) == Wait()
+    assert claims().decide(Sight([taken("a"), taken("b")], {}, {}), avoid=["c"]) == Wait()
+
+
+def test_a_claim_counts_once_it_was_read_back() -> None:
+    mine = claims()
+    mine.decide(NOTHING)
+    assert not mine.is_confirmed
+    assert mine.decide(NOTHING) == Keep()
+    assert mine.is_confirmed
+
+
+def test_taking_over_is_a_higher_term_than_all_before() -> None:
+    decision = claims().decide(Sight([], {"a": 10, "b": 10, "c": 4}, {"c": 7}))
+    assert decision == Take(Claim(ME, "c", 8))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "gives_up"),
+    [
+        ((1, 4), (1, 6), True),  # (term, published): further
+        ((1, 6), (9, 4), False),
+        ((1, 4), (2, 4), True),  # as far, and later
+        ((2, 4), (1, 4), False),
+    ],
+)
+def test_who_has_published_further_goes_on_then_who_came_later(
+    ours: tuple[int, int], theirs: tuple[int, int], gives_up: bool
+) -> None:
+    mine = claims()
+    mine.mine = taken("a", ME, *ours)
+    decision = mine.decide(Sight([taken("a", OTHER, *theirs)], {"a": 6}, {}))
+    assert decision == (Yield(OTHER) if gives_up else Keep())
+
+
+def test_of_equal_claims_the_hash_decides_and_both_agree() -> None:
+    outcomes = []
+    for me, rival in ((ME, OTHER), (OTHER, ME)):
+        each = Claims(FAMILY, me, LASTS)
+        each.mine = taken("a", me)
+        outcomes.append(each.decide(Sight([taken("a", rival)], {}, {})))
+    assert [isinstance(each, Keep) for each in outcomes].count(True) == 1
+    assert [isinstance(each, Yield) for each in outcomes].count(True) == 1
+
+
+def test_a_rival_on_another_part_is_none() -> None:
+    mine = claims()
+    mine.mine = taken("a", ME)
+    assert mine.decide(Sight([taken("b", OTHER, 9, 9)], {}, {})) == Keep()
+
+
+def test_keepers_are_few_and_never_the_owner() -> None:
+    peers = [PeerId(f"p{number}") for number in range(20)]
+    found = keepers(FAMILY, "a", peers, peers[3])
+    assert len(found) == MOST_KEEPERS
+    assert keepers(FAMILY, "a", peers, found[0])[0] == found[1]
+    assert keepers(FAMILY, "a", [OTHER], OTHER) == []

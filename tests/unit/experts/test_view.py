@@ -1,0 +1,118 @@
+"""What is learned of a family, and who is named for what it has shown."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from shoal.node.experts.claims import Claim
+from shoal.node.experts.view import CARDS, MAX_TERM
+from shoal.protocol.ids import RunId
+from shoal.protocol.messages.directory import ExpertCard
+from tests.unit.experts.family_kit import ANNA, BOB, LIAR, card, listed, other, size_of, view
+
+
+def test_a_claim_lives_while_it_is_renewed() -> None:
+    seen = view()
+    assert seen.take_in(0.0, [listed(BOB, term=3)]) == []
+    assert seen.sight(59.0).claims == [Claim(BOB.peer, "net", 3)]
+    assert seen.take_in(50.0, [listed(BOB, term=3)]) == []  # the same record again
+    assert seen.sight(61.0).claims == []
+    assert seen.sight(61.0).terms["net"] == 3, "the term of a dead claim is remembered"
+    seen.take_in(70.0, [listed(BOB, sequence=2, term=3)])
+    assert seen.sight(129.0).claims
+    seen.take_in(75.0, [listed(BOB, sequence=3)])  # given up
+    assert seen.sight(76.0).claims == []
+
+
+def test_a_reading_that_misses_somebody_proves_nothing() -> None:
+    seen = view()
+    seen.take_in(0.0, [listed(BOB, term=1)])
+    seen.take_in(20.0, [])
+    assert seen.sight(21.0).claims
+
+
+def test_the_furthest_card_outlives_its_author_and_only_the_newest_are_kept() -> None:
+    seen = view()
+    for round in range(1, 8):
+        seen.take_in(round, [listed(BOB, sequence=round, term=1, card=card(BOB, round=round))])
+    assert seen.sight(1000.0).published == {"net": 7}
+    assert [each.round for each in seen.cards("net")] == [7, 6, 5, 4][:CARDS]
+
+
+def test_a_file_that_nobody_gave_counts_again_once_somebody_says_that_it_has_it() -> None:
+    seen, newest = view(), card(BOB, round=6)
+    seen.take_in(0.0, [listed(BOB, term=1, card=card(BOB, round=4))])
+    seen.take_in(1.0, [listed(BOB, sequence=2, term=1, card=newest)])
+    seen.gone(newest)
+    assert seen.sight(2.0).published == {"net": 4}
+    seen.take_in(3.0, [listed(ANNA, card=newest)])
+    assert seen.sight(4.0).published == {"net": 6}
+    assert seen.holders(newest) == [BOB.peer, ANNA.peer]
+    seen.refuse(newest)
+    seen.take_in(5.0, [listed(ANNA, sequence=2, card=newest)])
+    assert seen.sight(6.0).published == {"net": 4}, "what was refused is never used"
+
+
+def _changed(field: str) -> ExpertCard:
+    """Bob's card, with a field changed after it was signed."""
+    good = card(BOB)
+    values: dict[str, Any] = {
+        "round": 6,
+        "tokens": 1,
+        "file": other(good.file),
+        "root": other(good.root),
+        "author": LIAR.peer,
+    }
+    return dataclasses.replace(good, **{field: values[field]})
+
+
+@pytest.mark.parametrize("field", ["tokens", "file", "root", "author"])
+def test_a_tampered_card_is_refused_and_its_sender_named(field: str) -> None:
+    seen = view()
+    (error,) = seen.take_in(0.0, [listed(LIAR, term=5, card=_changed(field))])
+    assert error.peer == LIAR.peer
+    assert "forged" in error.reason
+    assert seen.sight(1.0).claims == [], "a claim beside a forged card counts"
+    assert seen.cards("net") == []
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        card(LIAR, steps=1),
+        card(LIAR, round=11, steps=44),
+        card(LIAR, round=0, steps=0),
+        card(LIAR, size=size_of("net") + (9 << 20)),
+        card(LIAR, size=4),
+        card(LIAR, "text"),  # shown as one of `net`
+        card(LIAR, "other", size=size_of("net")),
+        dataclasses.replace(card(LIAR), family=RunId(bytes(32))),
+    ],
+)
+def test_a_card_that_cannot_be_is_refused_though_it_is_signed(bad: ExpertCard) -> None:
+    seen = view()
+    (error,) = seen.take_in(0.0, [listed(LIAR, term=1, card=bad)])
+    assert error.peer == LIAR.peer
+    assert seen.cards("net") == []
+
+
+def test_a_seed_is_its_founders_and_of_families_that_have_one() -> None:
+    (error,) = view().take_in(0.0, [listed(BOB, part="", card=card(BOB, "", round=0, steps=0))])
+    assert "has not" in error.reason
+
+
+def test_a_part_that_is_none_and_an_absurd_term_are_refused() -> None:
+    errors = view().take_in(0.0, [listed(LIAR, part="nonsense"), listed(BOB, term=MAX_TERM + 1)])
+    assert [error.peer for error in errors] == [LIAR.peer, BOB.peer]
+
+
+def test_the_owner_is_whoever_has_the_highest_term() -> None:
+    seen = view()
+    seen.take_in(0.0, [listed(BOB, term=1), listed(LIAR, term=2)])
+    found = seen.owner(1.0, "net")
+    assert found is not None
+    assert found[0] == LIAR.peer
+    assert seen.owner(1.0, "text") is None
