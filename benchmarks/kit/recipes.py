@@ -41,7 +41,7 @@ CHOSEN: Mapping[str, Recipe] = {
         "lr": 0.7,
         "momentum": 0.8,
     },
-    "sparseloco": {"inner_lr": 0.008, "warm": 40, "lr": 5.0, "decay": 0.8, "inner_steps": 14},
+    "sparseloco": {"inner_lr": 0.008, "warm": 40, "lr": 3.0, "decay": 0.8, "inner_steps": 14},
     "noloco": {"inner_lr": 0.016, "warm": 40, "alpha": 0.0, "beta": 1.0, "gamma": 1.0, "inner_steps": 5},
     "gossip": {"inner_lr": 0.016, "warm": 40, "neighbours": 2.0, "inner_steps": 5},
 }
@@ -54,7 +54,7 @@ GRIDS: Mapping[str, Grid] = {
     "diloco-eager": {"lr": (0.6, 0.8), "momentum": (0.0, 0.3)},
     "co2": {"momentum": (0.0, 0.3, 0.5)},
     "streaming-diloco": {"inner_lr": (0.012, 0.016), "lr": (0.7, 1.0)},
-    "sparseloco": {"decay": (0.7, 0.8, 0.9)},
+    "sparseloco": {"lr": (3.0, 5.0), "decay": (0.8, 0.9)},
     "noloco": {"inner_steps": (3, 5), "alpha": (0.0, 0.2)},
     "gossip": {"inner_lr": (0.008, 0.016), "inner_steps": (5,)},
 }
