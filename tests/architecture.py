@@ -63,6 +63,7 @@ TORCH_ALLOWED = (
     *("protocol/compression/", "protocol/reduction/", "node/methods/", "node/models/", "node/lab/", "node/script/"),
     *("node/experts/merging.py", "node/experts/posterior.py", "node/diffusion/"),
     "node/serve/ensemble/",
+    "node/experts/evaluation.py",
     *(f"node/{name}.py" for name in TRAINING),
 )
 EXECUTING = {
