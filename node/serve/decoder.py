@@ -89,7 +89,7 @@ def _states(model: Llama, cache: Cache, tokens: Tensor, slots: list[int], starts
     """What the last layer makes of `tokens`, (B, T, D)."""
     decoder = model.model
     where = _where(model, tokens, slots, starts)
-    x = decoder.embed_tokens(tokens)  # (B, T, D)
+    x: Tensor = decoder.embed_tokens(tokens)  # (B, T, D)
     for layer, keys, values in zip(decoder.layers, cache.keys, cache.values, strict=True):
         assert isinstance(layer, Layer)
         x = x + _attend(layer.self_attn, layer.input_layernorm(x), where, keys, values)

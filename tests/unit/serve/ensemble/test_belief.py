@@ -71,7 +71,7 @@ def test_a_place_among_the_k_is_taken_by_the_next_which_reads_what_was_written_s
     np.testing.assert_array_equal(belief.scores(), rows[0])
     assert belief.lose(0) == (1, (1, 0, 1))
     assert belief.lose(1) is None
-    assert belief.experts == ()
+    assert not belief.experts
 
 
 def test_who_is_lost_leaves_its_share_to_the_others() -> None:
