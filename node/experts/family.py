@@ -61,9 +61,8 @@ class Family:
         self.library: Library = ground.library
         self._memory = Memory(ground.home.run_folder(self.id.hex()))
         self.keeping = Keeping(self.id, self.me, lasts, self.view, ground.library, self._memory)
-        self.pursuit = Pursuit(
-            self.manifest, ground.runs, ground.library, self.view, ground.home, self.me, self._remember
-        )
+        of_node = (ground.runs, ground.library, self.view, ground.home, self.me)
+        self.pursuit = Pursuit(self.manifest, *of_node, self.keeping.held, self._remember)
         self._ground = ground
         self._board = Board(self.manifest, ground.discovery, ground.network)
         self.obstacles: dict[str, str] = {}  # why something is not done yet

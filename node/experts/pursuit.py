@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -63,10 +63,11 @@ class Pursuit:
         view: View,
         home: Home,
         me: PeerId,
+        held: Mapping[str, ExpertCard],
         remember: Callable[[], None],
     ) -> None:
-        """`remember` has part and run written down."""
-        self._remember = remember
+        """`held` has the newest file of each part that is here; `remember` has part and run written down."""
+        self._held, self._remember = held, remember
         self.part = self.run = ""
         self._family, self._runs, self._library, self._view = family, runs, library, view
         self._home, self._me = home, me
@@ -122,7 +123,10 @@ class Pursuit:
     async def _furthest(self, part: PartSpec) -> Beginning | None:
         from shoal.node.experts.files import Beginning
 
-        for card in self._view.cards(part.name):
+        known = {card.file: card for card in self._view.cards(part.name)}
+        if (held := self._held.get(part.name)) is not None:
+            known[held.file] = held
+        for card in sorted(known.values(), key=lambda card: -card.round):
             if card.round >= last_round(self._family, part) or not await self.obtain(card):
                 continue
             history = digest("expert history", self._family.run_id, card.part.encode(), card.file)
@@ -147,7 +151,9 @@ class Pursuit:
     async def obtain(self, card: ExpertCard) -> bool:
         """Whether the card's file is here, fetched if need be, and is an expert. LocalError if there is no room."""
         try:
-            path = await self._library.fetch(card, lambda: self._view.holders(card))
+            if not await self._library.open(card) and not self._holders(card):
+                raise TransportError(f"nobody that lives has round {card.round} of the expert '{card.part}'")
+            path = await self._library.fetch(card, partial(self._holders, card))
         except TransportError as error:
             log.info("%s", error)
             self._view.gone(card)
@@ -161,6 +167,9 @@ class Pursuit:
             await self._library.drop(card.file)
             return False
         return path.exists()
+
+    def _holders(self, card: ExpertCard) -> list[PeerId]:
+        return self._view.holders(asyncio.get_running_loop().time(), card)
 
     def _check(self, card: ExpertCard) -> None:
         from shoal.node.experts.files import check_seed, read_parameters

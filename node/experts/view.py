@@ -95,9 +95,12 @@ class View:
         """Those whose files are to be had, as far as we know; the furthest first."""
         return [card for card in self._cards[part] if card.file not in self._gone and card.file not in self._refused]
 
-    def holders(self, card: ExpertCard) -> list[PeerId]:
-        """Who says that it has the card's file; its author, too, and first."""
-        return list(dict.fromkeys([card.author, *self.tellers(card)]))
+    def holders(self, now: float, card: ExpertCard) -> list[PeerId]:
+        """Who may be asked for the card's file: all who say that they have it, but for those whose claim has run out.
+
+        These are dead, most likely, and to find that out by asking takes as long as a lease.
+        """
+        return [peer for peer in self.tellers(card) if not self._is_lapsed(now, peer)]
 
     def tellers(self, card: ExpertCard) -> list[PeerId]:
         """Who says so in an entry."""
@@ -142,6 +145,13 @@ class View:
             self._terms[each.part] = max(self._terms[each.part], each.entry.term)
         if each.entry.card is not None:
             self.add(each.entry.card)
+
+    def _is_lapsed(self, now: float, peer: PeerId) -> bool:
+        return any(
+            entry.term and not self._leases.lives(now, peer, part)
+            for (each, part), entry in self._entries.items()
+            if each == peer
+        )
 
     def _claimed(self, now: float) -> list[tuple[PeerId, str]]:
         return [

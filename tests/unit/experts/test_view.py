@@ -50,7 +50,8 @@ def test_a_file_that_nobody_gave_counts_again_once_somebody_says_that_it_has_it(
     assert seen.sight(2.0).published == {"net": 4}
     seen.take_in(3.0, [listed(ANNA, card=newest)])
     assert seen.sight(4.0).published == {"net": 6}
-    assert seen.holders(newest) == [BOB.peer, ANNA.peer]
+    assert seen.holders(5.0, newest) == [BOB.peer, ANNA.peer]
+    assert seen.holders(70.0, newest) == [ANNA.peer], "whose claim has run out is asked for nothing"
     seen.refuse(newest)
     seen.take_in(5.0, [listed(ANNA, sequence=2, card=newest)])
     assert seen.sight(6.0).published == {"net": 4}, "what was refused is never used"
