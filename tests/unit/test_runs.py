@@ -255,7 +255,7 @@ async def test_who_pauses_while_it_enters_a_run_enters_it_later(home: Home, monk
         runs.paused = "paused"
         raise LocalError("interrupted")
 
-    monkeypatch.setattr("shoal.node.runs.recall", recall)
+    monkeypatch.setattr("shoal.node.reloading.recall", recall)
     await runs.restore([])
     assert set(runs.restoring) == {FIRST, SECOND}
     assert runs.broken == {}
