@@ -23,7 +23,8 @@ from torch import Tensor
 
 from shoal.node.models import extra
 from shoal.node.models.hf import quietly
-from shoal.node.serve.local import PlainScorer, in_groups
+from shoal.node.serve.expert import Weighed
+from shoal.node.serve.local import PlainScorer, in_groups, weighed
 from shoal.node.serve.scorer import LogProbs, Piece, Scorer
 
 TOLERANCE = 1e-3  # of log-probabilities; what is right differs by the rounding of sums
@@ -106,7 +107,7 @@ class Group:
 
 
 class LibraryScorer:
-    """See Scorer."""
+    """See Scorer, and Expert."""
 
     def __init__(self, network: Any, is_batched: bool, *, vocab: int, limit: int, slots: int, version: str) -> None:
         self.vocab, self.limit, self.slots, self.version = vocab, limit, slots, version
@@ -115,14 +116,18 @@ class LibraryScorer:
 
     def extend(self, pieces: Sequence[Piece]) -> LogProbs:
         """See Scorer."""
-        return in_groups(pieces, self._call)
+        return in_groups(pieces, lambda group: self._call(group)[:, -1])
+
+    def weigh(self, pieces: Sequence[Piece]) -> Weighed:
+        """See Expert."""
+        return weighed(pieces, self._call)
 
     def end(self, slot: int) -> None:
         """See Scorer."""
         self._groups.pop(slot, None)
 
     def _call(self, pieces: Sequence[Piece]) -> Tensor:
-        """Logits (B, V) of pieces of one length."""
+        """Logits (B, T, V) of pieces of one length."""
         if not self._is_batched:
             return torch.cat([self._score([piece], self._alone(piece.slot)) for piece in pieces])
         return self._score(pieces, self._together(tuple(piece.slot for piece in pieces)))
@@ -143,7 +148,7 @@ class LibraryScorer:
         group.cache, group.lengths = out.past_key_values, [each + count for each in group.lengths]
         for slot in group.slots:
             self._groups[slot] = group
-        logits: Tensor = out.logits[:, -1]
+        logits: Tensor = out.logits
         return logits
 
     def _alone(self, slot: int) -> Group:
