@@ -4,7 +4,7 @@ Rules:
 - Under the family's run key each author has one record for each part of which it has something to say. It lives
   LIFETIME; a claim is written anew much sooner (leases.py), the word that we have a file when it has changed or is old.
 - As for any run, members can be found under that key, and the manifest under its own; a public family is announced.
-- Who has nobody to ask, neither a server of the DHT nor a connection, is alone, and has read everything.
+- Who has nobody to ask, or no connection while no server answers, is alone, and has read everything.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Board:
 
     async def read(self) -> list[Listed] | None:
         """All entries that were found; None if nobody has answered, which means nothing."""
-        if self.is_alone:
-            return []
+        if not self._discovery.contacts():
+            return [] if self.is_alone else None
         try:
             got = await self._discovery.get(run_key(self._run), quorum=AGREEING)
         except ShoalError as error:
@@ -66,7 +66,7 @@ class Board:
                 entry = PartEntry((), 0, None, 0, None, None)  # it was withdrawn
             if record.subkey.startswith(SUBKEY) and isinstance(entry, PartEntry):
                 listed.append(Listed(record.author, record.sequence, record.subkey.removeprefix(SUBKEY), entry))
-        return listed if got.answers else None
+        return listed if got.answers or not self._network.links() else None
 
     async def write(self, part: str, entry: PartEntry | None) -> bool:
         """Whether any server holds our entry about a part; None withdraws it."""
@@ -106,6 +106,8 @@ class Board:
         return tuple(dict.fromkeys(known))[:ADDRESSES]
 
     async def _put(self, key: Digest, subkey: str, value: bytes, lifetime: float = LIFETIME) -> bool:
+        if not self._discovery.contacts():
+            return False
         if value:
             self._written[key, subkey] = None
         try:

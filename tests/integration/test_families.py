@@ -184,7 +184,7 @@ def test_a_lone_node_that_is_killed_goes_on_where_it_was(children: Children, tmp
     """With a seed; nobody else has anything. It is killed between two files, and goes on from its own checkpoint."""
     only = PARTS[: PARTS.index('[[experts.parts]]\nname = "text"')]
     manifest = f"{HEAD}[experts]\nsteps = 80000\npublish_every = 5000\n{only}"
-    trained = parse_manifest(HEAD.replace('"experts"', '"ddp"').replace("inner_steps = 4", ""))
+    trained = parse_manifest(HEAD.replace('"experts"', '"diloco"'))
     seed = str(checkpoint_kit.write(tmp_path / "seed", 4, trained))
     node = RealNode(tmp_path / "node").start(children, checkpoint_every=3)
     with pytest.raises(LocalError, match="the family's model is not that of"):
