@@ -232,12 +232,9 @@ async def test_a_manifest_that_is_too_large_is_not_even_hashed() -> None:
 
 
 def run_of(manifest: Manifest) -> Run:
-    entry = SimpleNamespace(addresses=("/ip4/192.0.2.2/tcp/1",))
-    membership = SimpleNamespace(alive=lambda: [BERT], entry=lambda peer: entry)
-    made = SimpleNamespace(id=manifest.run_id, manifest=manifest, author=AUTHOR.peer, signature=b"sig")
-    made.member = SimpleNamespace(me=ANNA, membership=membership)
-    made.outer = SimpleNamespace(committed=SimpleNamespace(current=SimpleNamespace(round=7)))
-    made.commits = SimpleNamespace(pace=1.5)
+    made = SimpleNamespace(id=manifest.run_id, manifest=manifest, author=AUTHOR.peer, signature=b"sig", me=ANNA)
+    made.others = lambda: {BERT: ("/ip4/192.0.2.2/tcp/1",)}
+    made.pace = (7, 1.5)
     return cast(Run, made)
 
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from shoal.node import reloading
 from shoal.node.home import Home
 from shoal.node.introduction import Introduction
 from shoal.node.manifest import DataSpec, parse_manifest
@@ -251,11 +252,11 @@ async def test_a_pause_ends_all_runs_well_and_keeps_them_until_it_is_over(home: 
 async def test_who_pauses_while_it_enters_a_run_enters_it_later(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = made(home)
 
-    def recall(self: Runs, run: str, seeds: object) -> object:
-        self.paused = "paused"
+    def recall(*_: object) -> object:
+        runs.paused = "paused"
         raise LocalError("interrupted")
 
-    monkeypatch.setattr(Runs, "_recall", recall)
+    monkeypatch.setattr(reloading, "recall", recall)
     await runs.restore([])
     assert set(runs.restoring) == {FIRST, SECOND}
     assert runs.broken == {}
