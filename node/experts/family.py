@@ -70,6 +70,7 @@ class Family:
         self._avoided: dict[str, float] = {}  # until when
         self._failures = 0
         self._read_at = 0.0
+        self._is_fresh = False  # our claim: it is not written yet
         self._stirred = asyncio.Event()
         self.failure = ""
         self._tasks = Tasks(self._failed)
@@ -166,6 +167,7 @@ class Family:
         if isinstance(decision, Yield) and before is not None:
             log.info("the part %s of %s is %s's", before.part, self.manifest.name, decision.to)
         if before != self.claims.mine:
+            self._is_fresh = self.claims.mine is not None
             self._remember()
 
     def _rank(self) -> None:
@@ -182,8 +184,8 @@ class Family:
             if told.is_due(now, entry):
                 puts.append(self._write(part, told, entry))
         await asyncio.gather(*puts)
-        if puts and self.claims.mine is not None and not self.claims.is_confirmed:
-            self._read_at = self._now() + SETTLE
+        if puts and self._is_fresh:
+            self._is_fresh, self._read_at = False, self._now() + SETTLE
 
     async def _write(self, part: str, told: Told, entry: PartEntry | None) -> None:
         told.wrote(self._now(), entry, await self._board.write(part, entry))

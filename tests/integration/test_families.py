@@ -194,6 +194,7 @@ def test_a_lone_node_that_is_killed_goes_on_where_it_was(children: Children, tmp
     os.kill(node.pid, signal.SIGKILL)
     until(lambda: not node.is_running, "the death", node.words)
     node.start(children, checkpoint_every=3)
+    until(lambda: any(row["experts"] for row in node.client.status()["runs"]), "it to be in the family", node.words)
     until(lambda: parts(node, family)["net"]["steps"] > 60, "it to go on", node.words)
     found = [int(each) for each in re.findall(r"training the part net of fam from round (\d+)", node.log.read_text())]
     assert found[0] == 0

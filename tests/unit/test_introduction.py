@@ -232,9 +232,9 @@ async def test_a_manifest_that_is_too_large_is_not_even_hashed() -> None:
 
 
 def run_of(manifest: Manifest) -> Run:
-    made = SimpleNamespace(id=manifest.run_id, manifest=manifest, author=AUTHOR.peer, signature=b"sig")
-    made.me, made.pace = ANNA, (7, 1.5)
+    made = SimpleNamespace(id=manifest.run_id, manifest=manifest, author=AUTHOR.peer, signature=b"sig", me=ANNA)
     made.others = lambda: {BERT: ("/ip4/192.0.2.2/tcp/1",)}
+    made.pace = (7, 1.5)
     return cast(Run, made)
 
 

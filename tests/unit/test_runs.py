@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from shoal.node import reloading
 from shoal.node.home import Home
 from shoal.node.introduction import Introduction
 from shoal.node.manifest import DataSpec, parse_manifest
@@ -255,7 +256,7 @@ async def test_who_pauses_while_it_enters_a_run_enters_it_later(home: Home, monk
         runs.paused = "paused"
         raise LocalError("interrupted")
 
-    monkeypatch.setattr("shoal.node.reloading.recall", recall)
+    monkeypatch.setattr(reloading, "recall", recall)
     await runs.restore([])
     assert set(runs.restoring) == {FIRST, SECOND}
     assert runs.broken == {}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from shoal.node.corpus import check_parts
 from shoal.node.experts.parts import has_seed, last_round, part_manifest
 from shoal.node.experts.spec import MAX_PARTS
-from shoal.node.manifest import Manifest, decode_manifest, parse_manifest
+from shoal.node.manifest import Manifest, decode_manifest, load_manifest, parse_manifest
 from shoal.protocol.errors import LocalError
 from tests.unit.experts.family_kit import FAMILY, TEXT
 
@@ -76,3 +79,11 @@ def test_only_parts_of_the_seeds_model_begin_with_the_seed() -> None:
 def test_manifests_without_experts_keep_their_ids() -> None:
     assert b"experts" not in Manifest(name="golden").canonical()
     assert b"only" not in Manifest(name="golden").canonical()
+
+
+def test_the_example_is_a_family_whose_parts_all_have_text() -> None:
+    example = load_manifest(Path(__file__).parents[3] / "examples" / "experts.toml")
+    assert example.experts is not None
+    for part in example.experts.parts:
+        assert part_manifest(example, part).rounds.last == 10
+    check_parts(example.data, [], {part.name: part.only for part in example.experts.parts})
