@@ -23,6 +23,7 @@ from shoal.protocol.messages.directory import ExpertCard
 from shoal.protocol.signing import Signer, check_signature, signed
 
 SEED = ""  # the part of the card of what all experts begin with
+MAX_TOKENS = 2**52  # behind a file; whoever goes on from it adds to them, and a manifest has room for 2**53
 HEADER_MOST = 8 << 20  # bytes of a file that are not numbers: names and shapes
 
 
@@ -52,6 +53,8 @@ def _fault(card: ExpertCard, family: Manifest, author: PeerId) -> str:
             return f"that has made {card.steps} steps in {card.round} rounds, which is not how it is trained"
     elif card.part != SEED or family.origin is None or card.author != author:
         return f"of a part '{card.part[:32]}', which the family has not"
+    if card.tokens > MAX_TOKENS:
+        return f"that has seen {card.tokens} tokens, which nobody has"
     numbers = FLOAT * parameters(model)
     if not numbers < card.size <= numbers + HEADER_MOST:
         return f"of {card.size} bytes, which its model has not"

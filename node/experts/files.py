@@ -55,8 +55,7 @@ def write_seed(path: Path, seed: Checkpoint) -> None:
 
 
 def read_parameters(path: Path, model: AnyModel) -> Tensor:
-    """The vector in a file; LocalError unless it is one of the model's, finite."""
-    layout = layout_of(model)
+    """The flat vector in a file; LocalError unless its tensors are the model's, in fp32, and finite."""
     try:
         with safe_open(path, "pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -64,9 +63,12 @@ def read_parameters(path: Path, model: AnyModel) -> Tensor:
         raise LocalError(f"{path} is not a safetensors file: {error}") from error
     if any(tensor.dtype != torch.float32 for tensor in tensors.values()):
         raise LocalError(f"{path} holds other numbers than fp32")
-    vector = layout.pack(tensors)
+    try:
+        vector = layout_of(model).pack(tensors)
+    except LocalError as error:
+        raise LocalError(f"{path} is not of the model that it should be of: {error}") from error
     if not bool(torch.isfinite(vector).all()):
-        raise LocalError(f"{path} holds numbers that are not finite")
+        raise LocalError(f"{path} holds numbers that are not finite: its training has diverged")
     return vector
 
 

@@ -17,6 +17,7 @@ import asyncio
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from shoal.node.dataset.fetch import Fetch
 from shoal.node.dataset.store import Dataset, Store
@@ -36,7 +37,7 @@ class Library:
         self._root, self._supply = root, supply
         self._store = Store(root, FILE, hash_file)
         self._held: dict[Digest, Dataset] = {}
-        self._fetching: dict[Digest, asyncio.Lock] = {}
+        self._fetching = WeakValueDictionary[Digest, asyncio.Lock]()  # of those that somebody waits for
         self._tidying, self._is_tidy = asyncio.Lock(), False
 
     @property
@@ -70,7 +71,8 @@ class Library:
 
     async def fetch(self, card: ExpertCard, donors: Callable[[], Sequence[PeerId]]) -> Path:
         """The card's file, from whoever has it; LocalError if it has no room, TransportError if nobody gives it."""
-        async with self._fetching.setdefault(card.file, asyncio.Lock()):
+        lock = self._fetching.setdefault(card.file, asyncio.Lock())
+        async with lock:
             if not await self.open(card):
                 if not self.has_room(card.size):
                     raise LocalError(

@@ -46,7 +46,6 @@ class View:
         self._entries: dict[tuple[PeerId, str], PartEntry] = {}
         self._cards: dict[str, list[ExpertCard]] = {part: [] for part in (*parts, SEED)}  # newest first
         self._terms: dict[str, int] = dict.fromkeys(parts, 0)
-        self._gone: set[Digest] = set()  # files that nobody gave
         self._refused: dict[Digest, None] = {}  # files that are none of ours
 
     def take_in(self, now: float, listed: Iterable[Listed]) -> list[RemoteError]:
@@ -67,21 +66,21 @@ class View:
     def add(self, card: ExpertCard) -> None:
         """A card that was checked, or is ours."""
         cards = self._cards[card.part]
-        if all(card.file != each.file for each in cards):
+        if card.file not in self._refused and all(card.file != each.file for each in cards):
             cards.append(card)
             cards.sort(key=lambda each: (-each.round, each.file))
             del cards[CARDS:]
-        self._gone.discard(card.file)
 
     def refuse(self, card: ExpertCard) -> None:
         """The card's file is no expert."""
+        self.gone(card)
         self._refused[card.file] = None
         if len(self._refused) > MOST_ENTRIES:
             del self._refused[next(iter(self._refused))]
 
     def gone(self, card: ExpertCard) -> None:
-        """Nobody gives the card's file."""
-        self._gone.add(card.file)
+        """Nobody gives the card's file: it counts again once somebody writes anew of it."""
+        self._cards[card.part] = [each for each in self._cards[card.part] if each.file != card.file]
 
     # -- what follows -----------------------------------------------------------------------------------------
 
@@ -93,7 +92,7 @@ class View:
 
     def cards(self, part: str) -> list[ExpertCard]:
         """Those whose files are to be had, as far as we know; the furthest first."""
-        return [card for card in self._cards[part] if card.file not in self._gone and card.file not in self._refused]
+        return list(self._cards[part])
 
     def holders(self, now: float, card: ExpertCard) -> list[PeerId]:
         """Who may be asked for the card's file: all who say that they have it, but for those whose claim has run out.

@@ -13,13 +13,14 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
+from shoal.node.experts.files import read_parameters
 from shoal.node.model_spec import AnyModel
 from shoal.node.serve.ensemble.merged import merge, one_model, read_base
 from shoal.node.serve.ensemble.mix import PCB, parse_mix
 from shoal.node.serve.ensemble.panel import SHOWN, Member, Panel
 from shoal.node.serve.ensemble.prior import Window, foreseen, last_windows, prior_of
 from shoal.node.serve.ensemble.table import Entry, Table, checked, read_table, vocab_of
-from shoal.node.serve.ensemble.weights import expert_of, read_parameters
+from shoal.node.serve.ensemble.weights import expert_of
 from shoal.node.serve.served import BYTE_TOKENS, Choices
 from shoal.node.serve.text import BYTES, Bytes, Codec, Tokenized, read_tokenizer
 from shoal.node.tokens import TOKENIZER_FILE

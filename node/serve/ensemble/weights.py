@@ -1,12 +1,7 @@
-"""Experts' parameters from their files, and scorers of them."""
+"""Scorers of experts, from their parameters."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from shoal.node.device import choose_device
@@ -14,7 +9,7 @@ from shoal.node.layout import Layout
 from shoal.node.model import Llama, skeleton
 from shoal.node.model_spec import AnyModel, HfSpec, ModelSpec
 from shoal.node.models.kind import TrainedModel
-from shoal.node.models.registry import kind_of, layout_of
+from shoal.node.models.registry import kind_of
 from shoal.node.serve.expert import Expert, Stepwise
 from shoal.node.serve.library import library_scorer
 from shoal.node.serve.local import LlamaScorer
@@ -23,23 +18,6 @@ from shoal.node.serve.served import Choices
 from shoal.protocol.errors import LocalError
 
 UNUSED = 0  # a seed of weights that are overwritten
-
-
-def read_parameters(path: Path, model: AnyModel) -> Tensor:
-    """The flat vector in a safetensors file; LocalError unless its tensors are the model's, in fp32, and finite."""
-    try:
-        tensors = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise LocalError(f"{path} is not a safetensors file: {error}") from error
-    if any(tensor.dtype != torch.float32 for tensor in tensors.values()):
-        raise LocalError(f"{path} holds other numbers than fp32")
-    try:
-        vector = layout_of(model).pack(tensors)
-    except LocalError as error:
-        raise LocalError(f"{path} is not of the model that it should be of: {error}") from error
-    if not bool(torch.isfinite(vector).all()):
-        raise LocalError(f"{path} holds numbers that are not finite: its training has diverged")
-    return vector
 
 
 def expert_of(spec: AnyModel, parameters: Tensor, choices: Choices, version: str) -> Expert:

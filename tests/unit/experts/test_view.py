@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from shoal.node.experts.card import MAX_TOKENS
 from shoal.node.experts.claims import Claim
 from shoal.node.experts.view import CARDS, MAX_TERM
-from shoal.protocol.ids import RunId
+from shoal.protocol.ids import RunId, digest
 from shoal.protocol.messages.directory import ExpertCard
 from tests.unit.experts.family_kit import ANNA, BOB, LIAR, card, listed, other, size_of, view
 
@@ -57,6 +58,18 @@ def test_a_file_that_nobody_gave_counts_again_once_somebody_says_that_it_has_it(
     assert seen.sight(6.0).published == {"net": 4}, "what was refused is never used"
 
 
+def test_files_that_are_none_take_no_room_from_those_that_are() -> None:
+    seen, good = view(), card(BOB, round=4)
+    fakes = [card(LIAR, round=10, file=digest("test fake", bytes([number]))) for number in range(CARDS)]
+    for number, fake in enumerate(fakes):
+        seen.take_in(number, [listed(LIAR, sequence=number, card=fake)])
+        (seen.refuse if number % 2 else seen.gone)(fake)
+    seen.take_in(9.0, [listed(BOB, term=1, card=good)])
+    assert seen.cards("net") == [good]
+    seen.take_in(10.0, [listed(LIAR, sequence=99, card=fakes[1])])
+    assert seen.cards("net") == [good], "what was refused is shown in vain"
+
+
 def _changed(field: str) -> ExpertCard:
     """Bob's card, with a field changed after it was signed."""
     good = card(BOB)
@@ -88,6 +101,7 @@ def test_a_tampered_card_is_refused_and_its_sender_named(field: str) -> None:
         card(LIAR, round=0, steps=0),
         card(LIAR, size=size_of("net") + (9 << 20)),
         card(LIAR, size=4),
+        card(LIAR, tokens=MAX_TOKENS + 1),  # to which nobody could add any
         card(LIAR, "text"),  # shown as one of `net`
         card(LIAR, "other", size=size_of("net")),
         dataclasses.replace(card(LIAR), family=RunId(bytes(32))),
