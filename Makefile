@@ -19,15 +19,17 @@ export CFLAGS := $(CFLAGS) -I$(BREW)/include
 export LDFLAGS := $(LDFLAGS) -L$(BREW)/lib
 endif
 
-.PHONY: help swarm install test test-tiers netlab test-all lint format bench-peers preflight clean
+.PHONY: help swarm experts diffusion install test test-tiers netlab test-all lint format bench-peers preflight clean
 
 help:
 	@echo 'make swarm     train a model with four peers on this machine (ARGS="--peers 6" and so on)'
-	@echo 'make test      lint, types and every test that is not slow and runs on any machine'
+	@echo 'make experts   train experts apart with four peers, and compare them with one dense model'
+	@echo 'make diffusion experts that paint digits, trained by four peers, against one network of equal compute'
+	@echo 'make test      every test that is not slow and runs on any machine'
 	@echo 'make test-tiers  those that need a browser or network namespaces'
 	@echo 'make netlab    the laboratory of networks alone, with the tables that it prints (root, iproute2, nftables)'
 	@echo 'make test-all  all of them, and the slow ones'
-	@echo 'make lint      ruff and mypy only'
+	@echo 'make lint      ruff and mypy'
 	@echo 'make format    let ruff format and fix what it can'
 	@echo 'make bench-peers  install what benchmarks/ compares with, in environments of their own'
 	@echo 'make install   set up $(VENV) with the development tools, nothing else'
@@ -35,6 +37,12 @@ help:
 
 swarm: install
 	$(BIN)/shoal up $(ARGS)
+
+experts: install
+	$(BIN)/python benchmarks/experts.py $(ARGS)
+
+diffusion: install
+	$(BIN)/python benchmarks/diffusion.py $(ARGS)
 
 install: $(STAMP)
 
@@ -77,10 +85,10 @@ TIERS := $(addprefix tests/,browser compose netlab gpu)
 # These run one after the other: they time something, look at the whole machine, use every core, or write to the terminal.
 ALONE := tests/test_architecture.py tests/simulation/test_rounds.py \
     $(addprefix tests/integration/test_,death_in_round.py leaks.py network.py resume.py up.py worker.py)
-# All others run side by side, the longest first; on two cores three at once, as many of them mostly wait.
-TOGETHER := $(ALONE:%=--ignore=%) --numprocesses=3 --dist=load --maxschedchunk=1
+# All others run side by side, the longest first. Two at once: what one mostly waits for are processes that train.
+TOGETHER := $(ALONE:%=--ignore=%) --numprocesses=2 --dist=load --maxschedchunk=1
 
-test: lint
+test: install
 	$(BIN)/pytest $(TOGETHER) $(TIERS:%=--ignore=%) -m 'not slow'
 	$(BIN)/pytest $(ALONE) -m 'not slow'
 
@@ -90,7 +98,7 @@ test-tiers: install
 netlab: install
 	$(BIN)/pytest tests/netlab -s -m 'not slow'
 
-test-all: lint
+test-all: install
 	$(BIN)/pytest $(TOGETHER) --ignore=tests/compose
 	$(BIN)/pytest $(ALONE) tests/compose
 

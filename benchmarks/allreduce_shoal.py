@@ -19,7 +19,7 @@ from kit.peer import Fleet
 from kit.vectors import Floats, mean_error, vector
 
 from shoal.node.disk import Disk
-from shoal.node.driver import Driver
+from shoal.node.run.driver import Driver
 from shoal.protocol.certificate import genesis
 from shoal.protocol.chunks import chunk_bounds, fitting_bytes
 from shoal.protocol.compression import codec

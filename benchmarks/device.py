@@ -17,13 +17,13 @@ from statistics import median
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from shoal.node.corpus import Corpus, stdlib_corpus
-from shoal.node.device import device_bytes, device_name, pin
-from shoal.node.inner import InnerTrainer
-from shoal.node.manifest import Manifest, ModelSpec
-from shoal.node.method_spec import MethodSpec
-from shoal.node.moments import moments_size
-from shoal.node.shm import SharedVector
+from shoal.node.dataset.corpus import Corpus, stdlib_corpus
+from shoal.node.spec.manifest import Manifest, ModelSpec
+from shoal.node.spec.method import MethodSpec
+from shoal.node.trainer.device import device_bytes, device_name, pin
+from shoal.node.trainer.inner import InnerTrainer
+from shoal.node.worker.moments import moments_size
+from shoal.node.worker.shm import SharedVector
 
 STEPS = {"cuda": 40, "cpu": 3}
 SIZES = {

@@ -9,7 +9,7 @@ from typing import Any
 
 from kit.dht import LIFETIME, Boss, value_of
 
-from shoal.node.discovery import Discovery
+from shoal.node.peers.discovery import Discovery
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import Digest, digest
 from shoal.protocol.network import Network

@@ -27,7 +27,7 @@ import aiohttp
 
 sys.path.append(str(Path(__file__).parents[1]))  # for the tests' checkpoints
 
-from shoal.node.manifest import Manifest, ModelSpec
+from shoal.node.spec.manifest import Manifest, ModelSpec
 from tests.unit.checkpoint_kit import write
 
 MODEL = ModelSpec(dim=256, layers=6, heads=8, kv_heads=4, hidden=768, context=512)
@@ -74,11 +74,12 @@ def main() -> int:
 async def _measure(url: str) -> list[Result]:
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as session:
-        await _many(session, url, 2, 1)  # warm
-        return [await _many(session, url, clients, ROUNDS.get(clients, USUAL_ROUNDS)) for clients in CLIENTS]
+        await many(session, url, 2, 1)  # warm
+        return [await many(session, url, clients, ROUNDS.get(clients, USUAL_ROUNDS)) for clients in CLIENTS]
 
 
-async def _many(session: aiohttp.ClientSession, url: str, clients: int, rounds: int) -> Result:
+async def many(session: aiohttp.ClientSession, url: str, clients: int, rounds: int) -> Result:
+    """So many clients at once, each of which asks `rounds` times."""
     began = time.perf_counter()
     parts = await asyncio.gather(*(_client(session, url, rounds) for _ in range(clients)))
     times = [each for part in parts for each in part]
@@ -90,10 +91,11 @@ async def _many(session: aiohttp.ClientSession, url: str, clients: int, rounds: 
 
 async def _client(session: aiohttp.ClientSession, url: str, rounds: int) -> list[list[float]]:
     """For each request when it was sent, and when each of its events came."""
-    return [await _request(session, url) for _ in range(rounds)]
+    return [await request(session, url) for _ in range(rounds)]
 
 
-async def _request(session: aiohttp.ClientSession, url: str) -> list[float]:
+async def request(session: aiohttp.ClientSession, url: str) -> list[float]:
+    """When it was sent, and when each of its events came."""
     body = {"model": "serving", "prompt": PROMPT, "max_tokens": TOKENS, "stream": True, "ignore_eos": True}
     times, written = [time.perf_counter()], 0
     options = {"stream_options": {"include_usage": True}}

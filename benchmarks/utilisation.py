@@ -39,7 +39,7 @@ CONTEXT = 128  # tokens of a step, in batches of one
 PATIENCE = 300.0  # seconds, of a busy machine
 WORKER = Path(__file__).parent / "kit" / "paced_worker.py"
 PACED = (  # a node's first words: its workers are ours
-    f"import os; os.environ['SHOAL_STEP'] = '{STEP}'; import shoal.node.run_settings as settings; "
+    f"import os; os.environ['SHOAL_STEP'] = '{STEP}'; import shoal.node.run.settings as settings; "
     f"settings.BUILT_IN = ('{sys.executable}', '{WORKER}')"
 )
 WARM, CYCLES = 3, 5  # times H steps: before it counts, and while it does

@@ -11,7 +11,7 @@ internet peer's 192.168.1.7 is another machine than ours. Hence
 Of a list only one more is looked at than anybody may name (hearsay.py), so that the core still blames who names more.
 
 So nobody on the internet makes a node dial its own machine, nor hosts of private networks that it is not in; but for
-members of a run, which may span routed ones (node/reach.py). A name is never looked up for a peer. Documentation
+members of a run, which may span routed ones (node/peers/reach.py). A name is never looked up for a peer. Documentation
 networks (RFC 5737, RFC 3849) count as the internet, so that a network lab can play it.
 """
 

@@ -5,7 +5,7 @@
 A method is a pure class (node/methods/method.py): when peers exchange, what they send, what they make of the answer.
 This one is DiLoCo whose outer step is Lion's (Chen et al., arXiv 2302.06675): it goes by the signs of the momentum, so
 that a round changes all weights equally far. A run on the network names its method in its manifest, and each member
-has the code already: to use yours there, add it to node/methods/registry.py and node/method_spec.py on all machines.
+has the code already: to use yours there, add it to node/methods/registry.py and node/spec/method.py on all machines.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch import Tensor
 from shoal.node.lab.crowd import Crowd
 from shoal.node.lab.network import Network
 from shoal.node.lab.study import Study
-from shoal.node.manifest import parse_manifest
 from shoal.node.methods.diloco import DiLoCo
 from shoal.node.methods.method import MOMENTUM, PARAMETERS, Answer, Method, Vectors
+from shoal.node.spec.manifest import parse_manifest
 
 INNER_STEPS, WORKERS = 10, 4
 MANIFEST = f"""

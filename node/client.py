@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -79,8 +79,8 @@ class Client:
     def timeline(self, run: str, round: int) -> Answer:
         return self._get_object(f"/v1/runs/{_quote(run)}/rounds/{round}")
 
-    def create_run(self, manifest_toml: str, train: bool, checkpoint: str = "") -> Answer:
-        return self._post("/v1/runs", {"manifest": manifest_toml, "train": train, "checkpoint": checkpoint})
+    def create_run(self, manifest_toml: str, train: bool, checkpoints: Sequence[str] = ()) -> Answer:
+        return self._post("/v1/runs", {"manifest": manifest_toml, "train": train, "checkpoints": list(checkpoints)})
 
     def run_link(self, run: str) -> Answer:
         return self._get_object(f"/v1/runs/{_quote(run)}/link")
@@ -102,6 +102,9 @@ class Client:
 
     def experts(self, family: str) -> list[Answer]:
         return self._get_list(f"/v1/experts/{_quote(family)}")
+
+    def expert_sources(self, family: str) -> Answer:
+        return self._get_object(f"/v1/experts/{_quote(family)}/sources")
 
     def fetch_experts(self, family: str, folder: str) -> Answer:
         return self._post(f"/v1/experts/{_quote(family)}/fetch", {"folder": folder}, JOINING)

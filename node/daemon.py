@@ -10,34 +10,35 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
 
-from shoal.node import run_view
 from shoal.node.api import serve_api
-from shoal.node.directory import Directory
-from shoal.node.discovery import Discovery
 from shoal.node.doctor.desk import Desk
-from shoal.node.errands import Errands
 from shoal.node.faults import armed
+from shoal.node.handout.desk import Handout
 from shoal.node.home import DaemonInfo, Home
-from shoal.node.introduction import introduce
-from shoal.node.listings import providers, public_runs
 from shoal.node.logs import warn
-from shoal.node.nearby import Nearby, may_be_near
 from shoal.node.netcheck.gathering import NetCheck
 from shoal.node.options import NodeSettings
 from shoal.node.pausing import under_limits
-from shoal.node.port_mapping import PortMapping
-from shoal.node.reaching import Reaching
-from shoal.node.relaying import Relaying
-from shoal.node.remembered import PeerCache
-from shoal.node.runs import Runs
+from shoal.node.peers.directory import Directory
+from shoal.node.peers.discovery import Discovery
+from shoal.node.peers.listings import providers, public_runs
+from shoal.node.peers.nearby import Nearby, may_be_near
+from shoal.node.peers.port_mapping import PortMapping
+from shoal.node.peers.reaching import Reaching
+from shoal.node.peers.relaying import Relaying
+from shoal.node.peers.sight import Sight
+from shoal.node.run import view as run_view
+from shoal.node.run.errands import Errands
+from shoal.node.run.introduction import introduce
+from shoal.node.run.remembered import PeerCache
+from shoal.node.run.runs import Runs
+from shoal.node.run.standing import node_state
 from shoal.node.sentence import summary
 from shoal.node.service import Answer
 from shoal.node.service_manager import ServiceManager
-from shoal.node.sight import Sight
-from shoal.node.standing import node_state
 from shoal.node.transitions import Transitions
 from shoal.node.usage import resident_bytes
 from shoal.node.version import shoal_version
@@ -45,6 +46,7 @@ from shoal.protocol.errors import LocalError
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId, RunId
 from shoal.protocol.messages.data import GetPiece
+from shoal.protocol.messages.experts import AskExpert
 from shoal.protocol.messages.node import GetManifest, Refused
 from shoal.protocol.network import Network
 from shoal.protocol.wire import Message
@@ -69,8 +71,7 @@ class Daemon:
         self._home = home
         self._identity = identity
         self._stopping = asyncio.Event()
-        self._fault = armed(os.environ)
-        self._manager = ServiceManager(os.environ)
+        self._fault, self._manager = armed(os.environ), ServiceManager(os.environ)
         self._network = Network(identity, host=settings.listen_host, port=settings.port)
         self._network.takes = lambda run: self._runs.get(run) is not None
         self._network.on_message = self._on_message
@@ -86,9 +87,9 @@ class Daemon:
         self._relaying = Relaying(self._network, self._discovery, self._runs.move)
         self._port_mapping = PortMapping(settings, self._network, self._discovery, self._relaying, self._runs.move)
         self._netcheck = NetCheck(self._network, self._discovery, self._relaying, self._port_mapping.as_json)
-        self.netcheck = self._netcheck.answer
         families = self._runs.families
-        self.experts, self.fetch_experts, families.discovery = families.experts, families.fetch, self._discovery
+        families.discovery, self._switchboard = self._discovery, families.switchboard
+        self.experts, self.fetch_experts, self.expert_sources = families.experts, families.fetch, families.sources
         self._directory = Directory(self._discovery, self._network, lambda: self._runs.open)
         self._runs.providers = lambda run: providers(self._discovery, run)
         self._was_in_runs = bool(self._runs.restoring)
@@ -96,7 +97,7 @@ class Daemon:
         self._reaching = Reaching(self._network, settings.bootstrap, self._cache, self._misses_somebody)
         self._runs.on_linked = self._reaching.also
         self._desk = Desk(self._network, self._discovery, self._relaying, self._reaching, lambda: self._runs.open)
-        self.examine = self._desk.examine
+        self.netcheck, self.examine = self._netcheck.answer, self._desk.examine
         self._nearby = Nearby(identity.peer, self._network.addresses, self._reaching.hear, self._reaching.unhear)
 
     async def run(self) -> None:
@@ -108,15 +109,17 @@ class Daemon:
             warn(log, "fault-armed", f"this node will hurt itself, as its environment asks: {self._fault.fault}")
         await self._network.start()
         self._discovery.start()
+        await self._switchboard.start()
         try:
-            settings = self._settings
-            async with serve_api(self, self._home.token(), settings.admin_host, settings.admin_port) as (host, port):
+            where = self._settings.admin_host, self._settings.admin_port
+            async with serve_api(self, self._home.token(), *where) as (host, port):
                 addresses = self._network.addresses()
                 here = self._home.is_log(STDERR)
                 self._home.write_daemon(DaemonInfo(os.getpid(), host, port, self._identity.peer, addresses, here))
                 log.info("node %s listens on %s", self._identity.peer, ", ".join(addresses))
                 await self._live()
         finally:
+            await self._switchboard.close()
             await self._discovery.close()
             await self._network.close()
 
@@ -126,7 +129,7 @@ class Daemon:
         if may_be_near(self._settings):
             finding.append(self._nearby.run)
         watching = [self._look_at_home, self._note_peers, Transitions(self.status).run, self._keep_in_touch]
-        duties = (*finding, self._enter_runs, self._pausing.run, *watching)
+        duties = (*finding, self._enter_runs, self._pausing.run, Handout(self._home, self._runs).run, *watching)
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(duty()) for duty in duties]
@@ -188,14 +191,12 @@ class Daemon:
     # -- what the network says ------------------------------------------------------------------------------
 
     def _on_message(self, peer: PeerId, run: RunId | None, message: Message) -> None:
-        member = self._runs.get(run)
-        if member is not None:
+        if (member := self._runs.get(run)) is not None:
             member.meters.received(message)
             member.driver.receive(peer, message)
 
     def _on_left(self, peer: PeerId, run: RunId, message: Message, sent: bool) -> None:
-        member = self._runs.get(run)
-        if member is not None:
+        if (member := self._runs.get(run)) is not None:
             member.left(peer, message, sent)
 
     def _on_link(self, peer: PeerId, up: bool) -> None:
@@ -203,6 +204,7 @@ class Daemon:
             run.driver.link(peer, up)
         self._discovery.link(peer, up)
         self._relaying.link(peer, up)
+        self._switchboard.link(peer, up)
 
     def _on_call(self, peer: PeerId, message: Message) -> Message | Awaitable[Message]:
         if self._discovery.handles(message):
@@ -213,6 +215,8 @@ class Daemon:
             return introduce(message, self._runs.all, self._network.addresses())
         if isinstance(message, GetPiece):
             return self._runs.data.answer(peer, message)
+        if isinstance(message, AskExpert):
+            return self._switchboard.on_call(peer, message)
         return Refused(f"{type(message).__name__} is not served here")
 
     # -- what the API asks ----------------------------------------------------------------------------------
@@ -237,10 +241,7 @@ class Daemon:
             "addresses": list(self._network.addresses()),
             "memory": resident_bytes(),
             "ending": self._stopping.is_set(),
-            "runs": [
-                *rows,
-                *run_view.other_rows(self._runs),
-            ],
+            "runs": [*run_view.family_rows(self._runs), *rows, *run_view.rows_of_closed(self._runs)],
         }
 
     def peers(self) -> list[Answer]:
@@ -263,9 +264,9 @@ class Daemon:
         """See NodeService."""
         return [run_view.meters(run, self._network.traffic(run.id)) for run in self._runs.open.values()]
 
-    async def create_run(self, manifest_toml: str, train: bool, checkpoint: str = "") -> Answer:
+    async def create_run(self, manifest_toml: str, train: bool, checkpoints: Sequence[str] = ()) -> Answer:
         """See NodeService."""
-        return await self._runs.create(manifest_toml, train, checkpoint)
+        return await self._runs.create(manifest_toml, train, checkpoints)
 
     def run_link(self, run: str) -> Answer:
         """See NodeService."""

@@ -5,6 +5,7 @@
     lock           held (flock) by the daemon for as long as it lives; holds its pid
     daemon.json    where the running daemon's admin API listens, and whether it logs into logs/
     peers.json     where the peers were that were last seen
+    weights.sock   where the daemon hands out the parameters of runs, see node/handout/
     volume.json    how much has gone over the wire today, if that is limited
     logs/          daemon.log and the workers' logs
     runs/<id>/     one folder per run
@@ -87,6 +88,10 @@ class Home:
         return self.root / "volume.json"
 
     @property
+    def weights_socket(self) -> Path:
+        return self.root / "weights.sock"
+
+    @property
     def _daemon_file(self) -> Path:
         return self.root / "daemon.json"
 
@@ -95,7 +100,7 @@ class Home:
         return _make_folder(self.runs / run)
 
     def kept_runs(self) -> list[str]:
-        """The runs (ids in hex) that are at rest here, see node/resting.py: a file beside the state says of what."""
+        """The runs (ids in hex) that are at rest here (node/state/resting.py): a file beside the state says of what."""
         files = [path for path in self.runs.glob("*/rest/*") if path.is_file() and not path.suffix]
         return sorted({path.parent.parent.name for path in files})
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from shoal.node.logs import warn
 from shoal.node.options import NodeSettings
 from shoal.node.quantities import as_volume
-from shoal.node.runs import Runs
+from shoal.node.run.runs import Runs
 from shoal.node.service import Answer
 from shoal.node.volume import NEARLY, Volume
 from shoal.protocol.ids import PeerId

@@ -55,7 +55,7 @@ def headline(status: Answer) -> str:
         return f"Averaging {averaging} with the others."
     if state == "IN-ROUND" and (ready := _rounds(runs, ("matching",))):
         return f"Ready for {ready}, waiting for the others."
-    return f"Connected {_with_peers(status)}: {', '.join(map(_doing, runs))}."
+    return f"Connected {_with_peers(status)}: {', '.join(map(_doing, _telling(runs)))}."
 
 
 def summary(status: Answer) -> str:
@@ -74,8 +74,16 @@ def _with_peers(status: Answer) -> str:
     return "with others" if count is None else f"with {count} {'peer' if count == 1 else 'peers'}"
 
 
+def _telling(runs: list[Answer]) -> list[Answer]:
+    """All but families that train a part here in a run that tells of itself."""
+    names = {label(run) for run in runs}
+    return [run for run in runs if f"{label(run)}.{(run.get('experts') or {}).get('trains')}" not in names]
+
+
 def _doing(run: Answer) -> str:
     phase, name = run.get("phase"), label(run)
+    if phase == "waiting":
+        return f"waiting for a part of {name}"
     if phase == "failed":
         return f"{name} has failed on this node"
     if phase == "restoring":

@@ -6,7 +6,7 @@ meaning; new keys may appear, and readers ignore what they do not know.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Protocol
 
 from shoal.protocol.errors import LocalError
@@ -90,7 +90,7 @@ class NodeService(Protocol):
     def run_details(self, run: str) -> Answer:
         """{run, name, author, worker_socket, manifest, members, rounds}: the manifest as tables, a dict per member.
 
-        At `worker_socket`, a path, the run's worker talks to the node (worker_messages.py); empty if there is none yet.
+        At `worker_socket`, a path, the run's worker talks to the node (worker/messages.py); empty if there is none yet.
         """
         ...
 
@@ -118,7 +118,7 @@ class NodeService(Protocol):
         ...
 
     def meters(self) -> list[Answer]:
-        """What was counted of each run since this node joined it: see `run_view.meters`."""
+        """What was counted of each run since this node joined it: see run/view.py."""
         ...
 
     def run_link(self, run: str) -> Answer:
@@ -135,8 +135,11 @@ class NodeService(Protocol):
         """
         ...
 
-    async def create_run(self, manifest_toml: str, train: bool, checkpoint: str = "") -> Answer:
-        """Sign the manifest, found its run and join it: as `run_link`. From a checkpoint's folder, it goes on there."""
+    async def create_run(self, manifest_toml: str, train: bool, checkpoints: Sequence[str] = ()) -> Answer:
+        """Sign the manifest, found its run and join it: as `run_link`. From a checkpoint's folder, it goes on there.
+
+        The experts of a family may begin with several, one of each model.
+        """
         ...
 
     async def join_run(self, link: str, train: bool, checkpoint: str = "") -> Answer:
@@ -163,11 +166,22 @@ class NodeService(Protocol):
         """
         ...
 
+    async def expert_sources(self, family: str) -> Answer:
+        """{family, name, me, socket, manifest, parts}: what a process needs that asks experts, or answers for them.
+
+        `socket` is a path (node/asking/), `me` our PeerID. `parts`: [{part, model, files: [{file, round, steps,
+        finished, path, peers}]}], newest first: `path` is where a file lies here, None if it does not, `peers` are
+        those that say that they can be asked.
+        """
+        ...
+
     async def fetch_experts(self, family: str, folder: str) -> Answer:
-        """Download all published experts into a folder (absolute): {folder, experts, missing}.
+        """Download all published experts into a folder (absolute): {folder, experts, missing, tokens}.
 
         Each file is checked by its hash, each card by its author's signature; beside them is an ensemble.json
-        (docs/experts.md), whose `experts` these are. `missing` are the parts of which there is no file yet.
+        (docs/experts.md), whose `experts` these are. `missing` are the parts of which there is no file yet. `tokens`
+        is what a token is: {kind: "bytes" | "tokenizer", name, end_of_text}, with {file, blake3} of the tokenizer.json,
+        or the problem why it is not there.
         """
         ...
 
@@ -183,8 +197,8 @@ class NodeService(Protocol):
         ...
 
 
-def find_run(wanted: str, known: Mapping[str, str]) -> str:
-    """The id that `wanted` means among `known` (id in hex -> name); UnknownRun if none or several."""
+def find_run(wanted: str, known: Mapping[str, str], kind: str = "run") -> str:
+    """The id that `wanted` means among `known` (id in hex -> name), all of a `kind`; UnknownRun if none or several."""
     if wanted in known:
         return wanted
     lowered = wanted.lower()
@@ -195,7 +209,7 @@ def find_run(wanted: str, known: Mapping[str, str]) -> str:
         return found[0]
     if found:
         raise UnknownRun(f"'{wanted}' means several runs: {_listing(found, known)}; give more of the id")
-    raise UnknownRun(f"this node is in no run '{wanted}'; it is in {_listing(list(known), known) or 'none'}")
+    raise UnknownRun(f"this node is in no {kind} '{wanted}'; it is in {_listing(list(known), known) or 'none'}")
 
 
 def _listing(runs: list[str], known: Mapping[str, str]) -> str:

@@ -1,8 +1,8 @@
 """How fast our own line is, up and down, by the payloads that pass over it to and from all peers at once. Pure.
 
 Rules:
-- Nothing is sent for it, but for a newcomer's first probe (node/newcomer.py). What counts is what moves in a stretch:
-  as long as at least one payload is on its way.
+- Nothing is sent for it, but for a newcomer's first probe (node/run/newcomer.py). What counts is what moves in a
+  stretch: as long as at least one payload is on its way.
 - The first SETTLE seconds of a stretch do not count: then buffers fill, here or on the way, and TCP finds its pace. So
   what the system takes at once, as on the loopback, tells nothing.
 - The rate is that of WINDOW slots together; it rises quickly and forgets slowly, as a line that has too little to do,

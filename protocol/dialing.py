@@ -96,6 +96,14 @@ class Dialing:
             self._spawn(self._dial(self._attempt))
         await asyncio.shield(self._attempt)
 
+    async def reach_within(self, limit: float) -> None:
+        """The same, within so many seconds; a dial that takes longer goes on."""
+        try:
+            async with asyncio.timeout(limit):
+                await self.reach()
+        except TimeoutError as error:
+            raise TransportError(f"no connection with {short(self._peer)} in {limit:g} s") from error
+
     async def open_own_connection(self, protocol: str) -> Stream | None:
         """A stream with a connection for itself, or None if the peer cannot be dialled."""
         if not self._may_dial_again or not self._direct():

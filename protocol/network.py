@@ -137,8 +137,7 @@ class Network:
 
     def remember(self, peer: PeerId, addresses: tuple[str, ...] | list[str]) -> None:
         """Where `peer` may be reached; the latest words come first."""
-        plain = (place_of(address) for address in addresses)
-        self._neighbours.of(peer).dialing.learn(tuple(plain))
+        self._neighbours.of(peer).dialing.learn(tuple(map(place_of, addresses)))
 
     async def connect(self, multiaddr: str) -> PeerId:
         """Connect to a multiaddr; TransportError if nobody answers there by the name in its /p2p/, if it has one."""
@@ -150,7 +149,8 @@ class Network:
         except ValueError as error:
             raise LocalError(f"{multiaddr} does not end in /p2p/ and a PeerID") from error
         if peer == self.peer:
-            raise LocalError(f"{multiaddr} is this node itself" if self._are_ours(addresses) else self._namesake.words)
+            is_ours = any(own in addresses for own in (*self.mapped_addresses, *self.own_addresses()))
+            raise LocalError(f"{multiaddr} is this node itself" if is_ours else self._namesake.words)
         self.remember(peer, addresses)
         dialing = self._neighbours.of(peer).dialing
         dialing.forget_failures()
@@ -162,9 +162,6 @@ class Network:
         in_turns = by_turns(addresses)
         return await first_answer(lambda: in_turns, lambda address: self._transport.name_at(address, LIMIT))
 
-    def _are_ours(self, addresses: tuple[str, ...]) -> bool:
-        return any(own in addresses for own in (*self.mapped_addresses, *self.own_addresses()))
-
     def send(self, to: PeerId, run: RunId, message: Message) -> None:
         """Queue `message`; it may be lost. A payload in it must not change before it was sent."""
         self.carry_out(run, Send(to, message))
@@ -174,6 +171,10 @@ class Network:
         if not self._closing:
             self._traffic.setdefault(run, Traffic())
             self._neighbours.of(send.to).send(run, send)
+
+    async def meet(self, peer: PeerId, timeout: float = 10.0) -> None:
+        """Return when there is a connection with `peer`; TransportError if none is to be had within `timeout`."""
+        await self._neighbours.of(peer).dialing.reach_within(timeout)
 
     async def call(self, to: PeerId, message: Message, timeout: float = 10.0) -> Message:
         """The peer's answer; RemoteError if it refused or answered nonsense, TransportError if there is none."""

@@ -52,17 +52,25 @@ LIBP2P_ALLOWED = (
 )
 TORCH = {"torch", "safetensors.torch"}
 TRAINING = (
-    *("corpus", "lanes", "model", "layout", "inner", "inner_state", "recorded_step", "worker", "stints", "replica"),
-    *("device", "evaluate", "generate", "tokens", "stream"),
-    *(f"trainer/{name}" for name in ("layers", "memory", "optimizers", "peak", "stepper")),
+    *(f"dataset/{name}" for name in ("corpus", "lanes", "tokens", "stream")),
+    *(f"worker/{name}" for name in ("worker", "stints", "replica")),
     *("up/job", "checkpoint/write", "checkpoint/read"),
-    *(f"serve/{name}" for name in ("decoder", "local", "library", "source", "folder")),
-    *("outer", "replica_state", "exchange", "state", "state_file"),  # what a daemon loads with its first run
+    *(
+        f"serve/{name}"
+        for name in ("decoder", "local", "library", "source", "folder", "models", "threads", "live/source")
+    ),
 )
 TORCH_ALLOWED = (
     *("protocol/compression/", "protocol/reduction/", "node/methods/", "node/models/", "node/lab/", "node/script/"),
-    *("node/experts/merging.py", "node/experts/posterior.py", "node/experts/files.py", "node/experts/evaluation.py"),
-    *("node/serve/ensemble/", "node/diffusion/"),
+    *(
+        "node/experts/merging.py",
+        "node/experts/posterior.py",
+        "node/experts/files.py",
+        "node/experts/seeds.py",
+        "node/experts/evaluation.py",
+    ),
+    *("node/serve/ensemble/", "node/serve/images/", "node/diffusion/", "node/trainer/"),
+    "node/state/",  # what a daemon loads with its first run
     *(f"node/{name}.py" for name in TRAINING),
 )
 EXECUTING = {

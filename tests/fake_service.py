@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 from shoal.node.api import serve_api
 from shoal.node.dataset.supply import DataStanding
-from shoal.node.description import describe
 from shoal.node.home import DaemonInfo, Home
-from shoal.node.introduction import Introduction
-from shoal.node.manifest import Manifest
-from shoal.node.meters import Meters
 from shoal.node.netcheck.facts import Facts
 from shoal.node.netcheck.findings import report
 from shoal.node.options import NodeSettings
+from shoal.node.run.description import describe
+from shoal.node.run.introduction import Introduction
+from shoal.node.run.meters import Meters
 from shoal.node.service import Answer, UnknownRound, find_run
+from shoal.node.spec.manifest import Manifest
 from shoal.node.version import shoal_version
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.failure import Kind
@@ -212,10 +212,10 @@ class FakeService:
         rest["bulk"] = {"direct": {"sent": 20, "received": 40}, "relayed": {"sent": 10, "received": 0}}
         return [{"run": RUN, **meters.as_json(), **rest}]
 
-    async def create_run(self, manifest_toml: str, train: bool, checkpoint: str = "") -> Answer:
+    async def create_run(self, manifest_toml: str, train: bool, checkpoints: Sequence[str] = ()) -> Answer:
         if "typo" in manifest_toml:
             raise LocalError("manifest: unknown key 'typo'; the nearest known key is 'model'")
-        self.calls.append(("create", manifest_toml, train, *([checkpoint] if checkpoint else [])))
+        self.calls.append(("create", manifest_toml, train, *checkpoints))
         return ENTERED
 
     def run_link(self, run: str) -> Answer:
@@ -252,7 +252,11 @@ class FakeService:
     async def fetch_experts(self, family: str, folder: str) -> Answer:
         self.calls.append(("experts", family, folder))
         described = [{"name": "net", "file": "net.safetensors", "steps": 40}]
-        return {"folder": folder, "experts": described, "missing": ["text"]}
+        return {"folder": folder, "experts": described, "missing": ["text"], "tokens": {"kind": "bytes"}}
+
+    async def expert_sources(self, family: str) -> Answer:
+        find_run(family, {RUN: "stdlib"})
+        return {"family": RUN, "name": "stdlib", "me": PEER, "socket": "", "manifest": "", "parts": []}
 
     async def save_state(self, run: str, path: str, own: bool = False) -> Answer:
         self.calls.append(("save", run, path, *(["own"] if own else [])))

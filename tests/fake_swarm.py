@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 import types
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ class FakeNode:
         phases = [{"phase": "training", "seconds": ROUND}]
         return record | measured | learned | {"applied_at": began + ROUND, "phases": phases, "waited_for": {}}
 
-    async def create_run(self, manifest_toml: str, train: bool, checkpoint: str = "") -> dict[str, Any]:
+    async def create_run(self, manifest_toml: str, train: bool, checkpoints: Sequence[str] = ()) -> dict[str, Any]:
         self.say("run.toml", manifest_toml)
         return await self.join_run("", train)
 

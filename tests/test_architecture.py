@@ -65,7 +65,7 @@ CORE = "protocol/membership.py"
 PLANTED = [
     ("protocol/wire.py", "import shoal.dht.kademlia", "arrow"),
     ("protocol/link.py", "def f():\n    from shoal.node import daemon", "arrow"),
-    ("dht/kademlia.py", "from shoal.node.manifest import Manifest", "arrow"),
+    ("dht/kademlia.py", "from shoal.node.spec.manifest import Manifest", "arrow"),
     (CORE, "from shoal.protocol.host import Host", "arrow"),
     (CORE, "from shoal.protocol import reduction", "arrow"),
     ("protocol/messages/rounds.py", "from shoal.protocol.commit import Commit", "arrow"),

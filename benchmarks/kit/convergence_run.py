@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from kit.recipes import SIZES, Recipe, manifest, training
-from shoal.node.corpus import Corpus, stdlib_corpus
+from shoal.node.dataset.corpus import Corpus, stdlib_corpus
 from shoal.node.lab.study import run
 from shoal.node.lab.training import prepare
 from shoal.protocol.errors import LocalError

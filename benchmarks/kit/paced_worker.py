@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from shoal.node import worker
-from shoal.node.inner import InnerTrainer
+from shoal.node.trainer.inner import InnerTrainer
+from shoal.node.worker import worker
 
 STEP = float(os.environ["SHOAL_STEP"])
 P = ParamSpec("P")

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import product
 
 from shoal.node.lab.training import Training
-from shoal.node.manifest import Manifest, ModelSpec
-from shoal.node.method_spec import MethodSpec
+from shoal.node.spec.manifest import Manifest, ModelSpec
+from shoal.node.spec.method import MethodSpec
 
 Recipe = Mapping[str, float | int]
 Grid = Mapping[str, tuple[float | int, ...]]

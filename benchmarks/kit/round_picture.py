@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 from xml.etree.ElementTree import tostring
 
+from shoal.node.cli.round_words import name
 from shoal.node.report.markup import tag
 from shoal.node.report.plot import Axis, Plot
-from shoal.node.round_words import name
 
 Answer = dict[str, Any]
 FLOWS = {  # by kind and way: what people call it

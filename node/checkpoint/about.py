@@ -15,8 +15,8 @@ from blake3 import blake3
 from pydantic import Field, ValidationError
 
 from shoal.node.explain import explain
-from shoal.node.manifest import Manifest, decode_manifest
-from shoal.node.spec import Count, Named, Spec
+from shoal.node.spec.base import Count, Named, Spec
+from shoal.node.spec.manifest import Manifest, decode_manifest
 from shoal.protocol.errors import LocalError, RemoteError
 from shoal.protocol.ids import PeerId, RunId
 from shoal.protocol.roster import Base

@@ -1,7 +1,7 @@
 """A checkpoint as a folder that Hugging Face's transformers opens: the tensors, and files of settings.
 
 The tensors have the names that they have there, so they are copied as they are; the settings are those of the model's
-kind (node/models/).
+kind (node/models/), and its tokenizer goes with it.
 """
 
 from __future__ import annotations
@@ -12,14 +12,19 @@ from pathlib import Path
 
 from shoal.node.checkpoint.about import MODEL
 from shoal.node.checkpoint.read import load
+from shoal.node.checkpoint.tokenizer import write_tokenizer
 from shoal.node.disk import force
 from shoal.node.models.registry import kind_of
 from shoal.protocol.errors import LocalError
 
 
-def export(checkpoint: Path, out: Path) -> None:
-    """Verify a checkpoint and write its model to `out`, which must not exist; LocalError, and nothing is left there."""
-    spec = load(checkpoint).manifest.model
+def export(checkpoint: Path, out: Path, tokenizer: bytes | None = None) -> None:
+    """Verify a checkpoint and write its model to `out`, which must not exist; LocalError, and nothing is left there.
+
+    `tokenizer` is the run's tokenizer.json, if its tokens are not bytes and it is to be had.
+    """
+    manifest = load(checkpoint).manifest
+    spec = manifest.model
     if out.exists():
         raise LocalError(f"{out} exists: name a new folder")
     fresh = out.with_name(f".{out.name}.{os.getpid()}.new")
@@ -27,6 +32,7 @@ def export(checkpoint: Path, out: Path) -> None:
         fresh.mkdir(parents=True)
         shutil.copyfile(checkpoint / MODEL, fresh / MODEL)
         kind_of(spec).write_config(spec, fresh)
+        write_tokenizer(manifest, tokenizer, fresh)
         for path in (*fresh.iterdir(), fresh):
             force(path)
         fresh.rename(out)

@@ -18,8 +18,8 @@ from shoal.node.checkpoint.write import remove, sweep, write_checkpoint
 from shoal.node.logs import warn
 from shoal.node.malloc import trim
 from shoal.node.options import CHECKPOINT_EVERY, CHECKPOINT_KEEP
-from shoal.node.shm import FloatArray
-from shoal.node.state import Lease
+from shoal.node.state.committed import Lease
+from shoal.node.worker.shm import FloatArray
 from shoal.protocol.errors import LocalError
 
 log = logging.getLogger("shoal.checkpoint")

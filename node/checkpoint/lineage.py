@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from shoal.node.checkpoint.about import About
 from shoal.node.explain import explain
-from shoal.node.manifest import Manifest, OriginSpec
+from shoal.node.spec.manifest import Manifest, OriginSpec
 from shoal.protocol.errors import LocalError
 
 if TYPE_CHECKING:

@@ -17,16 +17,16 @@ from torch import Tensor
 
 from shoal.node.checkpoint.about import ABOUT, INNER, PRIVATE, About, file_of, read_about
 from shoal.node.checkpoint.scan import newest_first
-from shoal.node.inner_state import halves, private_views
-from shoal.node.layout import Layout
 from shoal.node.logs import warn
-from shoal.node.manifest import Manifest
 from shoal.node.methods.registry import method_of, shape_of
 from shoal.node.models.registry import layout_of
-from shoal.node.moments import moments_size
-from shoal.node.shm import FloatArray
-from shoal.node.state import CommittedState, read_back
-from shoal.node.state_shape import StateShape
+from shoal.node.spec.manifest import Manifest
+from shoal.node.state.committed import CommittedState, read_back
+from shoal.node.state.layout import Layout
+from shoal.node.state.shape import StateShape
+from shoal.node.trainer.inner_state import halves, private_views
+from shoal.node.worker.moments import moments_size
+from shoal.node.worker.shm import FloatArray
 from shoal.protocol.errors import LocalError
 
 log = logging.getLogger("shoal.checkpoint")

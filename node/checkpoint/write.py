@@ -21,11 +21,11 @@ from shoal.node.checkpoint.about import ABOUT, INNER, PRIVATE, About, FileFacts,
 from shoal.node.checkpoint.aside import set_aside
 from shoal.node.checkpoint.scan import folder_name, glance
 from shoal.node.disk import force
-from shoal.node.inner_state import halves, private_views
-from shoal.node.layout import Layout
 from shoal.node.methods.registry import method_of
-from shoal.node.shm import FloatArray
-from shoal.node.state import Snapshot
+from shoal.node.state.committed import Snapshot
+from shoal.node.state.layout import Layout
+from shoal.node.trainer.inner_state import halves, private_views
+from shoal.node.worker.shm import FloatArray
 from shoal.protocol.errors import LocalError
 
 ALIGNMENT = 8  # bytes: the tensors begin at a multiple of it, as safetensors recommends

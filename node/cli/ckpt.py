@@ -22,8 +22,8 @@ def ls(
     as_json: Json = False,
 ) -> None:
     """List checkpoints, each run's oldest first; a damaged one says what is wrong with it."""
-    from shoal.node import present
     from shoal.node.checkpoint.scan import find
+    from shoal.node.cli import present
     from shoal.node.home import find_home
 
     rows = [_row(found.path, found.about, found.problem) for found in find(place or find_home().root)]
@@ -36,9 +36,9 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Read checkpoints through: every file's hash and the root of the state. Exits with 1 if one is damaged."""
-    from shoal.node import present
     from shoal.node.checkpoint.read import load
     from shoal.node.checkpoint.scan import find
+    from shoal.node.cli import present
     from shoal.protocol.errors import LocalError
 
     rows = []
@@ -57,16 +57,33 @@ def verify(
         raise typer.Exit(Exit.FAILED)
 
 
-@app.command()
-def export(
+@app.command("export")
+def export_model(
     checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="A checkpoint's folder.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to make.")],
+    tokenizer: Annotated[
+        str,
+        typer.Option(
+            envvar="SHOAL_CKPT_TOKENIZER", metavar="FILE", help="The run's tokenizer.json, where it is not found."
+        ),
+    ] = "",
 ) -> None:
-    """Write the model as a folder that Hugging Face's transformers opens."""
-    from shoal.node.checkpoint import export as exporting
+    """Write the model, and its tokenizer, as a folder that Hugging Face's transformers opens."""
+    from shoal.node.checkpoint.export import export
+    from shoal.node.dataset.tokenizer import tokenizer_of_checkpoint
+    from shoal.protocol.errors import LocalError
 
-    exporting.export(checkpoint, out)
+    lacking = ""
+    try:
+        content = tokenizer_of_checkpoint(checkpoint, tokenizer)
+    except LocalError as error:
+        if tokenizer:
+            raise
+        content, lacking = None, str(error)
+    export(checkpoint, out, content)
     print(f"wrote {out}: open it with AutoModelForCausalLM.from_pretrained({str(out)!r})")
+    if lacking:
+        print(f"without a tokenizer: {lacking}")
 
 
 def _row(path: Path, about: Any, problem: str) -> dict[str, Any]:

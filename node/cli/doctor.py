@@ -17,7 +17,7 @@ def doctor(
     as_json: Json = False,
 ) -> None:
     """Find out how a peer is reached: what was tried and is tried now, both ends' views, how fast, and what to do."""
-    from shoal.node import present
+    from shoal.node.cli import present
     from shoal.node.client import Client
     from shoal.node.doctor.show import Examined
     from shoal.node.exits import Exit

@@ -37,7 +37,7 @@ app = typer.Typer(
 @app.command()
 def show(family: Family, as_json: Json = False) -> None:
     """List the parts: who trains them, how far, and what was published."""
-    from shoal.node import present
+    from shoal.node.cli import present
     from shoal.node.client import Client
     from shoal.node.home import find_home
 
@@ -52,7 +52,7 @@ def fetch(
     as_json: Json = False,
 ) -> None:
     """Download all published experts into a folder, with an ensemble.json; each is checked by hash and signature."""
-    from shoal.node import present
+    from shoal.node.cli import present
     from shoal.node.client import Client
     from shoal.node.home import find_home
 
@@ -62,12 +62,65 @@ def fetch(
         return
     names = ", ".join(f"{each['name']} ({each['steps']} steps)" for each in answer["experts"])
     print(f"wrote {answer['folder']}: {names}")
+    if problem := answer["tokens"].get("problem"):
+        print(f"without a tokenizer: {problem}")
     if answer["missing"]:
         print(f"nothing has been published yet of {', '.join(answer['missing'])}")
 
 
+@app.command()
+def answer(
+    family: Family,
+    parts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PART...]", help="Of these; without any, of all whose files are here."),
+    ] = None,
+    slots: Annotated[
+        int, typer.Option(envvar="SHOAL_ANSWER_SLOTS", min=1, max=4096, help="Texts that an expert holds at once.")
+    ] = 64,
+    each: Annotated[
+        int, typer.Option(envvar="SHOAL_ANSWER_EACH", min=1, max=4096, help="Of these, those of one peer.")
+    ] = 32,
+    device: Annotated[
+        str, typer.Option(envvar="SHOAL_ANSWER_DEVICE", help="To compute on: auto, cpu, mps, cuda, cuda:1.")
+    ] = "auto",
+    threads: Annotated[
+        int,
+        typer.Option(
+            envvar="SHOAL_ANSWER_THREADS", min=0, max=1024, help="Of the CPU; 0: one, or half the cores of many."
+        ),
+    ] = 0,
+) -> None:
+    """Answer other peers who serve the family, with the experts whose files this node has, until Ctrl-C."""
+    from shoal.node.asking.process import answer_until_told
+    from shoal.node.home import find_home
+
+    answer_until_told(find_home(), family, tuple(parts or ()), slots, each, device, threads)
+
+
+@app.command()
+def merge(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that `shoal experts fetch` has written.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder for the checkpoint.")],
+    mix: Annotated[
+        str, typer.Option(envvar="SHOAL_MERGE_MIX", metavar="average|pcb", help="How they are merged.")
+    ] = "average",
+    prior: Annotated[
+        str, typer.Option(envvar="SHOAL_MERGE_PRIOR", metavar="FILE", help="A text by which the experts are weighed.")
+    ] = "",
+    base: Annotated[
+        str, typer.Option(envvar="SHOAL_MERGE_BASE", metavar="FILE|SEED", help="For pcb: what they have begun with.")
+    ] = "",
+) -> None:
+    """Merge experts into a checkpoint, for `shoal run create --from` to branch from, or to serve."""
+    from shoal.node.serve.ensemble.branching import write_merge
+    from shoal.node.serve.served import Choices
+
+    print(f"wrote {write_merge(folder, out, Choices(device='cpu', mix=mix, prior=prior, base=base))}")
+
+
 def _row(each: dict[str, Any]) -> list[Any]:
-    from shoal.node import present
+    from shoal.node.cli import present
 
     published = each["published"] or {}
     peer = each["peer"][-6:] if each["peer"] else "finished" if each["finished"] else None

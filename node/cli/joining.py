@@ -106,8 +106,8 @@ def _what_was_shown(link: str, preview: dict[str, Any]) -> str:
 
 
 def _check_that_somebody_answers(yes: bool, as_json: bool) -> None:
+    from shoal.node.cli.present import is_terminal
     from shoal.node.options import UsageError
-    from shoal.node.present import is_terminal
 
     if yes:
         return
@@ -118,7 +118,7 @@ def _check_that_somebody_answers(yes: bool, as_json: bool) -> None:
 
 
 def _show(preview: dict[str, Any]) -> None:
-    from shoal.node.preview import show_preview
+    from shoal.node.cli.preview import show_preview
 
     show_preview(preview)
     print()

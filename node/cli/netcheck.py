@@ -28,7 +28,7 @@ def netcheck(
     The exit code is 0 if they do, directly or by relays; 4 if the node sees nobody, 8 if nobody can reach it, 10 if
     something else is broken, 11 if too little is known yet.
     """
-    from shoal.node import present
+    from shoal.node.cli import present
     from shoal.node.client import Client
     from shoal.node.home import find_home
     from shoal.node.netcheck.showing import show_netcheck

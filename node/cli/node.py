@@ -147,7 +147,8 @@ def start(
     no_train: NoTrain = False,
 ) -> None:
     """Start the node, in the background unless told otherwise."""
-    from shoal.node import launch, present
+    from shoal.node import launch
+    from shoal.node.cli import present
     from shoal.node.client import Client
     from shoal.node.home import find_home
     from shoal.node.quantities import parse_rate, parse_volume

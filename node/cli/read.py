@@ -23,7 +23,7 @@ def status(
     ] = False,
 ) -> None:
     """Show the node: am I alone, in which runs, how far, how well."""
-    from shoal.node import present
+    from shoal.node.cli import present
     from shoal.node.client import Client
     from shoal.node.home import find_home
 
@@ -38,10 +38,10 @@ def status(
 
 def peers(as_json: Json = False) -> None:
     """Show the peers of this node's runs: how each is reached, why so, how far it is and how fast."""
-    from shoal.node import present
+    from shoal.node.cli import present
+    from shoal.node.cli.peer_lines import show_peers
     from shoal.node.client import Client
     from shoal.node.home import find_home
-    from shoal.node.peer_lines import show_peers
 
     answer = Client(find_home()).peers()
     present.show_json(answer) if as_json else show_peers(answer)
@@ -78,10 +78,10 @@ def logs(
 
 
 def _show_round(round: int, run: str, as_json: bool) -> None:
-    from shoal.node import present
+    from shoal.node.cli import present
+    from shoal.node.cli.round_lines import show_round
     from shoal.node.client import Client
     from shoal.node.home import find_home
-    from shoal.node.round_lines import show_round
 
     client = Client(find_home())
     timeline = client.timeline(run or _only_run(client.runs()), round)
@@ -98,7 +98,7 @@ def _only_run(runs: list[dict[str, Any]]) -> str:
 
 def version(as_json: Json = False) -> None:
     """Show the version of this command."""
-    from shoal.node import present
+    from shoal.node.cli import present
     from shoal.node.version import shoal_version
 
     present.show_json({"version": shoal_version()}) if as_json else print(f"shoal {shoal_version()}")

@@ -33,18 +33,26 @@ From = Annotated[
 @app.command()
 def create(
     manifest: Annotated[Path, typer.Argument(help="The run's manifest, a TOML file.")],
-    checkpoint: From = None,
+    checkpoints: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from",
+            envvar="SHOAL_FROM",
+            metavar="CHECKPOINT",
+            help="A checkpoint's folder, that the run goes on from; of a family, several: one for each model.",
+        ),
+    ] = None,
     no_train: NoTrain = False,
     qr: Qr = None,
     as_json: Json = False,
 ) -> None:
     """Create a run from a manifest, join it, and print its link; from a checkpoint it goes on, as a new lineage."""
-    from shoal.node import present
+    from shoal.node.cli import present
     from shoal.node.cli.joining import node_at_hand
 
     text = _read_manifest(manifest)
     with node_at_hand() as client:
-        answer = client.create_run(text, not no_train, _absolute(checkpoint))
+        answer = client.create_run(text, not no_train, [_absolute(each) for each in checkpoints or ()])
     if as_json:
         present.show_json(answer)
         return
@@ -55,7 +63,7 @@ def create(
 @app.command()
 def link(run: Run, qr: Qr = None, as_json: Json = False) -> None:
     """Print a run's link: whoever has it can join, while any of the members in it is there."""
-    from shoal.node import present
+    from shoal.node.cli import present
     from shoal.node.client import Client
     from shoal.node.home import find_home
 
@@ -72,9 +80,8 @@ def link(run: Run, qr: Qr = None, as_json: Json = False) -> None:
 @app.command()
 def preview(run: Wanted, as_json: Json = False) -> None:
     """Show what joining a run would mean, and join nothing."""
-    from shoal.node import present
-    from shoal.node.cli import joining
-    from shoal.node.preview import show_preview
+    from shoal.node.cli import joining, present
+    from shoal.node.cli.preview import show_preview
 
     answer = joining.look(run)
     present.show_json(answer) if as_json else show_preview(answer)
@@ -108,7 +115,7 @@ def leave(run: Run, as_json: Json = False) -> None:
 @app.command()
 def ls(as_json: Json = False) -> None:
     """List the runs that this node is in."""
-    from shoal.node import present
+    from shoal.node.cli import present
     from shoal.node.client import Client
     from shoal.node.home import find_home
 
@@ -119,7 +126,7 @@ def ls(as_json: Json = False) -> None:
 @app.command()
 def discover(as_json: Json = False) -> None:
     """List public runs that anybody may join, as they announce themselves."""
-    from shoal.node import present
+    from shoal.node.cli import present
     from shoal.node.client import Client
     from shoal.node.home import find_home
 
@@ -130,7 +137,7 @@ def discover(as_json: Json = False) -> None:
 @app.command()
 def show(run: Run, as_json: Json = False) -> None:
     """Show a run: its manifest, its members, its last rounds."""
-    from shoal.node import present
+    from shoal.node.cli import present
     from shoal.node.client import Client
     from shoal.node.home import find_home
 
@@ -145,14 +152,14 @@ def _show_link(answer: dict[str, Any], qr: bool | None) -> None:
 
 
 def _draw(answer: dict[str, Any], qr: bool | None) -> None:
-    from shoal.node.qr import show
+    from shoal.node.cli.qr import show
 
     show(answer["link"], qr)
 
 
 def _say(answer: dict[str, Any], sentence: str, as_json: bool) -> None:
     """What was done: the node's answer for programs; a sentence for people."""
-    from shoal.node import present
+    from shoal.node.cli import present
 
     present.show_json(answer) if as_json else print(sentence)
 
@@ -164,7 +171,7 @@ def _absolute(path: Path | None) -> str:
 
 def _read_manifest(path: Path) -> str:
     """The file's text; what is wrong inside it is the node's to say."""
-    from shoal.node.toml import with_config
+    from shoal.node.spec.toml import with_config
     from shoal.protocol.errors import LocalError
 
     try:

@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from shoal.node.dataset.columns import NO_COLUMNS, Columns
 from shoal.node.dataset.pack import SUFFIX, file_digest, pack, stream_hasher
 from shoal.node.dataset.pieces import PAGES, PIECE, PIECES, TOP, Blob, Cutter, Index
 from shoal.node.dataset.texts import Text, check_any, find, read_texts
@@ -94,14 +95,14 @@ class Store:
             whole.replace(folder / PART)
         return None
 
-    def add(self, paths: Sequence[Path], column: str = "") -> Dataset:
+    def add(self, paths: Sequence[Path], columns: Columns = NO_COLUMNS) -> Dataset:
         """Pack a person's texts; LocalError if there are none, or the disk is full."""
         fresh = self._root / f"{FRESH}{secrets.token_hex(8)}"
         with _named(self._root):
             fresh.mkdir(mode=0o700, parents=True)
             try:
                 with (fresh / PACKED).open("wb") as file:
-                    made = measure(paths, column, file.write)
+                    made = measure(paths, columns, file.write)
                     file.flush()
                     os.fsync(file.fileno())
                 save_index(fresh, made.index)
@@ -188,11 +189,11 @@ class Download:
         return Dataset(self._digest, self._index, self._index.root, path)
 
 
-def measure(paths: Sequence[Path], column: str = "", write: Callable[[bytes], object] = len) -> Dataset:
-    """The name of a person's texts, and of those in a `column` of tables; their stream goes to `write` on the way."""
+def measure(paths: Sequence[Path], columns: Columns = NO_COLUMNS, write: Callable[[bytes], object] = len) -> Dataset:
+    """The name of a person's texts, and of those in `columns` of tables; their stream goes to `write` on the way."""
     found = find(paths)
     hasher, cutter, seen = stream_hasher(), Cutter(), _Seen()
-    for part in pack(seen.pass_on(read_texts(found, column))):
+    for part in pack(seen.pass_on(read_texts(found, columns))):
         hasher.update(part)
         cutter.feed(part)
         write(part)

@@ -18,11 +18,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from shoal.node.dataset.columns import Columns
 from shoal.node.dataset.fetch import Call, Fetch, Swarm, Wanted
 from shoal.node.dataset.pieces import THE_TOP, root_of
 from shoal.node.dataset.serve import Serving
 from shoal.node.dataset.store import Dataset, Store, measure
-from shoal.node.manifest import DataSpec, Manifest
+from shoal.node.spec.manifest import DataSpec, Manifest
 from shoal.protocol.errors import LocalError, ShoalError
 from shoal.protocol.ids import Digest, PeerId
 from shoal.protocol.messages.data import GetPiece, Later, PieceIs
@@ -55,7 +56,7 @@ class Supply:
         self._closing = False
         self.swarm = Swarm(call, lambda: self._closing or self.is_paused)
         self.serving = Serving()
-        self._own: dict[str, Dataset] = {}  # the person's text, as it was measured, by the column of tables
+        self._own: dict[Columns, Dataset] = {}  # the person's text, as it was measured, by the columns of tables
         self._open: dict[Digest, Dataset] = {}  # those that were looked at
         self._fetches: dict[Digest, Fetch] = {}
         self._locks: dict[Digest, asyncio.Lock] = {}
@@ -68,7 +69,7 @@ class Supply:
         spec = manifest.data
         if spec.name != "files" or spec.pieces or (spec.digest and not self._shares):
             return manifest
-        digest = _digest(spec) or (await self._own_text(spec.column)).digest
+        digest = _digest(spec) or (await self._own_text(spec.columns)).digest
         found = await self._find(spec, digest, None)
         if found is None:
             raise LocalError(f"the text that the manifest names is not here; {REMEDY}")
@@ -144,26 +145,26 @@ class Supply:
         async with self._locks.setdefault(digest, asyncio.Lock()):
             if found := await asyncio.to_thread(self._store.open, digest, root):
                 return self._keep(found)
-            own = await self._own_text(spec.column) if self._paths else None
+            own = await self._own_text(spec.columns) if self._paths else None
             if own is None or own.digest != digest:
                 return None
-            return self._keep(await self._packed(spec.column, own) if self._shares else own)
+            return self._keep(await self._packed(spec.columns, own) if self._shares else own)
 
-    async def _own_text(self, column: str) -> Dataset:
+    async def _own_text(self, columns: Columns) -> Dataset:
         """The name of the text at --data, which is nobody else's as long as no run is about it."""
         async with self._measuring:
-            if column not in self._own:
+            if columns not in self._own:
                 if not self._paths:
                     raise LocalError(f"the run is about text of your own; {REMEDY}")
-                self._own[column] = await asyncio.to_thread(measure, self._paths, column)
-            return self._own[column]
+                self._own[columns] = await asyncio.to_thread(measure, self._paths, columns)
+            return self._own[columns]
 
-    async def _packed(self, column: str, own: Dataset) -> Dataset:
+    async def _packed(self, columns: Columns, own: Dataset) -> Dataset:
         """A copy of it in the home; LocalError if it has changed since, or there is no room."""
         await asyncio.to_thread(self._store.tidy)
-        made = await asyncio.to_thread(self._store.add, self._paths, column)
+        made = await asyncio.to_thread(self._store.add, self._paths, columns)
         if made.digest != own.digest:
-            self._own.pop(column, None)
+            self._own.pop(columns, None)
             await asyncio.to_thread(self._store.forget, made.digest)
             raise LocalError("the text at --data has changed while it was read: try again")
         return made

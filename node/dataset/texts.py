@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
+from shoal.node.dataset.columns import NO_COLUMNS, Columns
 from shoal.node.dataset.tables import is_table, rows
 from shoal.protocol.errors import LocalError
 
@@ -46,20 +47,20 @@ def walk(path: Path) -> Iterator[tuple[str, Path]]:
                 yield file.relative_to(path).as_posix(), file
 
 
-def read_texts(found: Iterable[tuple[str, Path]], column: str = "") -> Iterator[Text]:
-    """Those of the files that are text, in the dataset's order; where a `column` is named, tables row by row."""
+def read_texts(found: Iterable[tuple[str, Path]], columns: Columns = NO_COLUMNS) -> Iterator[Text]:
+    """Those of the files that are text, in the dataset's order; where `columns` are named, tables row by row."""
     for _, same_name in groupby(sorted(found, key=_name), key=_name):
         several = list(same_name)
-        if column and len(several) == 1 and is_table(several[0][1]):
-            yield from _rows(*several[0], column)  # one at a time
+        if columns and len(several) == 1 and is_table(several[0][1]):
+            yield from _rows(*several[0], columns)  # one at a time
             continue
-        texts = [text for each in several for text in _read(*each, column)]
+        texts = [text for each in several for text in _read(*each, columns)]
         yield from sorted(texts, key=lambda text: (text.name, text.content))
 
 
-def _read(name: str, path: Path, column: str) -> Iterable[Text]:
-    if column and is_table(path):
-        return _rows(name, path, column)
+def _read(name: str, path: Path, columns: Columns) -> Iterable[Text]:
+    if columns and is_table(path):
+        return _rows(name, path, columns)
     text = read_text(name, path)
     return () if text is None else (text,)
 
@@ -82,8 +83,8 @@ def read_text(name: str, path: Path) -> Text | None:
     return None if END_OF_TEXT in content else Text(name, content)
 
 
-def _rows(name: str, path: Path, column: str) -> Iterator[Text]:
-    return (Text(row, content) for row, content in rows(name, path, column) if END_OF_TEXT not in content)
+def _rows(name: str, path: Path, columns: Columns) -> Iterator[Text]:
+    return (Text(row, content) for row, content in rows(name, path, columns) if END_OF_TEXT not in content)
 
 
 def _name(each: tuple[str, Path]) -> str:

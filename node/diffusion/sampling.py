@@ -18,15 +18,24 @@ Velocity = Callable[[Tensor, Tensor], Tensor]
 
 def sample(velocity: Velocity, noise: Tensor, steps: int) -> Tensor:
     """What the noise (B, d) is carried to, in 2 `steps` - 1 looks at the velocity."""
+    x = noise
+    for here, there in spans(steps):
+        x = step(velocity, x, here, there)
+    return x
+
+
+def spans(steps: int) -> list[tuple[float, float]]:
+    """The times at which each step begins and ends."""
     if steps < 1:
         raise ValueError(f"{steps} steps lead nowhere")
-    times = torch.linspace(1, 0, steps + 1).tolist()
-    x = noise
-    for here, there in pairwise(times):
-        ahead = velocity(x, torch.full((len(x),), here))
-        moved = x + ahead * (there - here)
-        if there > 0:
-            behind = velocity(moved, torch.full((len(x),), there))
-            moved = x + (ahead + behind) * ((there - here) / 2)
-        x = moved
-    return x
+    return list(pairwise(torch.linspace(1, 0, steps + 1).tolist()))
+
+
+def step(velocity: Velocity, x: Tensor, here: float, there: float) -> Tensor:
+    """From x (B, d) at one time to what it is at the next."""
+    ahead = velocity(x, x.new_full((len(x),), here))
+    moved = x + ahead * (there - here)
+    if there > 0:
+        behind = velocity(moved, x.new_full((len(x),), there))
+        moved = x + (ahead + behind) * ((there - here) / 2)
+    return moved

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import TYPE_CHECKING
 
-from shoal.node.discovery import Discovery
 from shoal.node.doctor.answering import Answering, handled
 from shoal.node.doctor.examination import Examination
 from shoal.node.doctor.sources import Sources
 from shoal.node.doctor.who import whom
-from shoal.node.forwarding import port_in, ports_to_forward
-from shoal.node.reaching import Reaching
-from shoal.node.relaying import Relaying
+from shoal.node.peers.discovery import Discovery
+from shoal.node.peers.forwarding import port_in, ports_to_forward
+from shoal.node.peers.reaching import Reaching
+from shoal.node.peers.relaying import Relaying
 from shoal.node.service import Answer
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import PeerId
@@ -21,7 +21,7 @@ from shoal.protocol.network import Network
 from shoal.protocol.wire import Message
 
 if TYPE_CHECKING:
-    from shoal.node.run import Run
+    from shoal.node.run.run import Run
 
 AT_ONCE = 4  # examinations
 

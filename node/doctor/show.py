@@ -10,7 +10,7 @@ import textwrap
 import time
 from typing import Any
 
-from shoal.node.present import bits, clean, colour
+from shoal.node.cli.present import bits, clean, colour
 from shoal.node.text import printable
 
 Answer = dict[str, Any]

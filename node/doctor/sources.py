@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from shoal.dht.directory import members_in
 from shoal.dht.keys import run_key
-from shoal.node.discovery import Discovery
-from shoal.node.reaching import Reaching
+from shoal.node.peers.discovery import Discovery
+from shoal.node.peers.reaching import Reaching
 from shoal.protocol.errors import ShoalError
 from shoal.protocol.ids import PeerId
 from shoal.protocol.multiaddrs import place_of
 from shoal.protocol.network import Network
 
 if TYPE_CHECKING:
-    from shoal.node.run import Run
+    from shoal.node.run.run import Run
 
 LOOK_UP_LIMIT = 4.0  # seconds
 MOST_RUNS = 4  # whose directories are read

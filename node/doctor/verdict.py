@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shoal.dht.scope import Scope, scope_of
-from shoal.node.forwarding import ports_to_forward
+from shoal.node.peers.forwarding import ports_to_forward
 from shoal.protocol.account import Account
 from shoal.protocol.ids import short
 from shoal.protocol.journal import OK, Step, Way

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from shoal.node.doctor.sources import Places
 from shoal.node.doctor.verdict import Verdict
-from shoal.node.reached import UNREACHED, as_reached
+from shoal.node.peers.reached import UNREACHED, as_reached
 from shoal.node.service import Answer
 from shoal.protocol.account import Account
 from shoal.protocol.journal import MOST_STEPS, Step

@@ -17,9 +17,9 @@ from dataclasses import replace
 from shoal.dht.directory import EVERY, LIFETIME, MANIFEST, MEMBER, read_entry
 from shoal.dht.keys import PUBLIC_RUNS, manifest_key, run_key
 from shoal.dht.record import MAX_VALUE
-from shoal.node.discovery import Discovery
 from shoal.node.experts.view import Listed
-from shoal.node.manifest import Manifest
+from shoal.node.peers.discovery import Discovery
+from shoal.node.spec.manifest import Manifest
 from shoal.protocol.errors import ShoalError
 from shoal.protocol.ids import NO_DIGEST, Digest
 from shoal.protocol.messages.directory import ManifestEntry, MemberEntry, PartEntry, RunNotice
@@ -63,7 +63,7 @@ class Board:
         for found in got.found:
             record, entry = found.record, read_entry(found)
             if record.subkey.startswith(SUBKEY) and not record.value:
-                entry = PartEntry((), 0, None, 0, None, None)  # it was withdrawn
+                entry = PartEntry((), 0, None, 0, None, None, None)  # it was withdrawn
             if record.subkey.startswith(SUBKEY) and isinstance(entry, PartEntry):
                 listed.append(Listed(record.author, record.sequence, record.subkey.removeprefix(SUBKEY), entry))
         return listed if got.answers or not self._network.links() else None

@@ -14,16 +14,18 @@ from blake3 import blake3
 
 from shoal.node.dataset.fetch import Wanted
 from shoal.node.dataset.store import Dataset
+from shoal.node.experts.common import PARTITION, SEED, own_seeds
 from shoal.node.experts.parts import experts_of, last_round
-from shoal.node.manifest import Manifest
-from shoal.node.requirements import FLOAT, parameters
+from shoal.node.experts.spec import PartSpec
+from shoal.node.spec.manifest import Manifest
+from shoal.node.spec.requirements import FLOAT, parameters
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import Digest, PeerId, RunId
 from shoal.protocol.messages.directory import ExpertCard
 from shoal.protocol.signing import Signer, check_signature, signed
 
-SEED = ""  # the part of the card of what all experts begin with
 MAX_TOKENS = 2**52  # behind a file; whoever goes on from it adds to them, and a manifest has room for 2**53
+PARTITION_MOST = 16 << 20  # bytes
 HEADER_MOST = 8 << 20  # bytes of a file that are not numbers: names and shapes
 
 
@@ -45,12 +47,16 @@ def check_card(card: ExpertCard, family: Manifest, author: PeerId, signer: Signe
 def _fault(card: ExpertCard, family: Manifest, author: PeerId) -> str:
     if card.family != family.run_id:
         return "of another family"
-    part = experts_of(family).part(card.part)
-    model = family.model
+    if card.part == PARTITION:
+        return _fault_of_partition(card, family, author)
+    part, first = experts_of(family).part(card.part), own_seeds(family).get(card.part)
+    model = (part or first or family).model or family.model
     if part is not None:
-        model = part.model or family.model
         if not 0 < card.round <= last_round(family, part) or card.steps != card.round * family.method.inner_steps:
             return f"that has made {card.steps} steps in {card.round} rounds, which is not how it is trained"
+    elif first is not None:
+        if fault := _fault_of_seed(card, first, author):
+            return fault
     elif card.part != SEED or family.origin is None or card.author != author:
         return f"of a part '{card.part[:32]}', which the family has not"
     if card.tokens > MAX_TOKENS:
@@ -58,6 +64,22 @@ def _fault(card: ExpertCard, family: Manifest, author: PeerId) -> str:
     numbers = FLOAT * parameters(model)
     if not numbers < card.size <= numbers + HEADER_MOST:
         return f"of {card.size} bytes, which its model has not"
+    return ""
+
+
+def _fault_of_seed(card: ExpertCard, first: PartSpec, author: PeerId) -> str:
+    assert first.seed is not None
+    if (card.file.hex(), card.tokens, card.author) != (first.seed.file, first.seed.tokens, author):
+        return "that is a seed, but not the one that the family's manifest names"
+    return "that is a seed, and says that it was trained as an expert" if card.round or card.steps else ""
+
+
+def _fault_of_partition(card: ExpertCard, family: Manifest, author: PeerId) -> str:
+    clusters = experts_of(family).clusters
+    if clusters is None or card.file.hex() != clusters.file or card.author != author:
+        return "that is a partition, but not the one that the family's manifest names"
+    if card.round or card.steps or card.tokens or card.size > PARTITION_MOST:
+        return "that is a partition, but says what none can be"
     return ""
 
 

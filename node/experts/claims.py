@@ -8,7 +8,7 @@ and its own claim. Rules:
 - A claim ranks by how far its author's file is, then by its term, then by that hash. A claim that takes a part over has
   a higher term than all before it: so who comes back after having been away gives way to whoever went on, unless it has
   published further. Whoever sees a live claim of higher rank on its own part yields.
-- Nobody gives a part up for another reason than that, but when it is finished.
+- Nobody gives a part up for another reason than that, but when it is finished; and whoever does chooses anew at once.
 - A fresh claim counts once it has been read back: training begins after the next look at all claims.
 - Who has no part, while there is none to take, waits.
 """
@@ -88,8 +88,14 @@ class Claims:
         self.mine: Claim | None = None
         self.is_confirmed = False  # it was read back: training may begin
 
-    def decide(self, sight: Sight, avoid: Sequence[str] = ()) -> Decision:
-        """What to do after a reading, and remember it; parts to `avoid` are not taken."""
+    def decide(self, sight: Sight, avoid: Sequence[str] = ()) -> list[Decision]:
+        """What to do after a reading, one after the other, and remember it; parts to `avoid` are not taken."""
+        decisions = [self._decide(sight, avoid)]
+        if isinstance(decisions[0], Yield | Release):
+            decisions.append(self._decide(sight, avoid))
+        return decisions
+
+    def _decide(self, sight: Sight, avoid: Sequence[str]) -> Decision:
         decision = self._rule(sight, avoid)
         if isinstance(decision, Take):
             self.mine, self.is_confirmed = decision.claim, False
@@ -99,14 +105,17 @@ class Claims:
             self.mine, self.is_confirmed = None, False
         return decision
 
-    def published(self, round: int) -> None:
-        """Our part's file is that far."""
-        if self.mine is not None:
+    def published(self, part: str, round: int) -> None:
+        """The file of a part that we train is that far; of one that is not ours any more, that means nothing."""
+        if self.mine is not None and self.mine.part == part:
             self.mine = replace(self.mine, published=max(round, self.mine.published))
 
-    def give_up(self) -> None:
-        """We cannot train it."""
-        self.mine, self.is_confirmed = None, False
+    def give_up(self, part: str) -> bool:
+        """We cannot train it; whether it was still ours."""
+        was_ours = self.mine is not None and self.mine.part == part
+        if was_ours:
+            self.mine, self.is_confirmed = None, False
+        return was_ours
 
     def is_finished(self, part: str, published: Mapping[str, int]) -> bool:
         """Whether the part's last file is there."""

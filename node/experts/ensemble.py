@@ -1,8 +1,11 @@
 """All published experts of a family in one folder, and ensemble.json: what mixes or merges them needs no more.
 
-    <part>.safetensors   the expert's parameters
-    ensemble.json        the family, the model and method settings of each expert, its file and the file's hash, its
-                         steps, its card with the author's signature, and the prior of each
+    <part>.safetensors     the expert's parameters
+    partition.safetensors  how the data were cut, where groups were learned (partition/)
+    tokenizer.json         of the family's data, if their tokens are not bytes
+    ensemble.json          the family, the model and method settings of each expert, its file and the file's hash, its
+                           steps, its card with the author's signature, the prior of each; how the data were cut, and
+                           what a token is
 
 Each file is fetched if it is not here, and hashed again where it lies in the end. The prior is uniform: who has texts
 of a domain finds a better one (posterior.py).
@@ -18,15 +21,17 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.node.disk import replace_file
 from shoal.node.experts.card import check_card, hash_file
+from shoal.node.experts.common import PARTITION
 from shoal.node.service import Answer
 from shoal.protocol.errors import LocalError
+from shoal.protocol.ids import content_hash
 from shoal.protocol.messages.directory import ExpertCard
 from shoal.protocol.wire import encode
 
 if TYPE_CHECKING:
     from shoal.node.experts.family import Family
 
-ENSEMBLE = "ensemble.json"
+ENSEMBLE, TOKENIZER = "ensemble.json", "tokenizer.json"
 FORMAT = 1
 
 
@@ -40,17 +45,45 @@ async def fetch_all(family: Family, folder: Path) -> Answer:
     if not cards:
         raise LocalError(f"no expert of {family.manifest.name} has been published yet, or nobody gives its file")
     described = [_describe(family, card, len(cards)) for card in cards]
+    tokens, tokenizer = await asyncio.to_thread(_tokens, family)
     table = {
         "format": FORMAT,
         "family": family.id.hex(),
         "name": family.manifest.name,
         "author": family.author,
         "complete": not missing,
+        "tokens": tokens,
         "experts": described,
     }
+    clusters = family.experts.clusters
+    if clusters is not None:
+        table["clusters"] = clusters.model_dump(mode="json")
     sources = {f"{card.part}.safetensors": (family.library.path(card.file), card) for card in cards}
-    await asyncio.to_thread(_write, folder, table, sources)
-    return {"folder": str(folder), "experts": described, "missing": missing}
+    if clusters is not None and clusters.file:
+        cut = await _newest(family, PARTITION)
+        if cut is None:
+            raise LocalError("nobody that can be reached gives the partition of the data: try again")
+        sources["partition.safetensors"] = (family.library.path(cut.file), cut)
+    await asyncio.to_thread(_write, folder, table, sources, tokenizer)
+    return {"folder": str(folder), "experts": described, "missing": missing, "tokens": tokens}
+
+
+def _tokens(family: Family) -> tuple[dict[str, Any], bytes | None]:
+    """What a token of the experts is, and the tokenizer.json if there is one here, or on the hub.
+
+    In a thread. Experts without it are of use to whoever has it, so that it is not to be had is said, and no error.
+    """
+    data = family.manifest.data
+    if not data.tokenizer:
+        return {"kind": "bytes"}, None
+    from shoal.node.dataset.tokenizer import find_tokenizer  # which needs torch
+
+    told = {"kind": "tokenizer", "name": data.tokenizer, "end_of_text": data.end_of_text}
+    try:
+        content = find_tokenizer(data, [family.home])
+    except LocalError as error:
+        return told | {"problem": str(error)}, None
+    return told | {"file": TOKENIZER, "blake3": content_hash(content).hex()}, content
 
 
 async def _newest(family: Family, part: str) -> ExpertCard | None:
@@ -84,15 +117,19 @@ def _describe(family: Family, card: ExpertCard, experts: int) -> dict[str, Any]:
     }
 
 
-def _write(folder: Path, table: dict[str, Any], sources: dict[str, tuple[Path, ExpertCard]]) -> None:
+def _write(
+    folder: Path, table: dict[str, Any], sources: dict[str, tuple[Path, ExpertCard]], tokenizer: bytes | None
+) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, (path, card) in sources.items():
             fresh = folder / f".{name}.new"
             shutil.copyfile(path, fresh)
             if hash_file(fresh) != card.file:
-                raise LocalError(f"the file of the expert {card.part} is damaged on this node's disk: fetch it again")
+                raise LocalError(f"the file of {name.partition('.')[0]} is damaged on this node's disk: fetch it again")
             fresh.replace(folder / name)
+        if tokenizer is not None:
+            replace_file(folder / TOKENIZER, [tokenizer])
         replace_file(folder / ENSEMBLE, [json.dumps(table, indent=1).encode()])
     except OSError as error:
         raise LocalError(f"cannot write {folder}: {error.strerror or error}") from error

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shoal.node.evaluate import windows
 from shoal.node.experts.posterior import DECAY, cached_prior, posterior, sparse
+from shoal.node.trainer.evaluate import windows
 
 Model = Callable[[Tensor], Tensor]
 """Logits (B, T, V) of what follows each of the tokens (B, T)."""

@@ -16,8 +16,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from shoal.node.experts.board import AGAIN, Board
-from shoal.node.experts.card import SEED, make_card
+from shoal.node.experts.card import make_card
 from shoal.node.experts.claims import Claim, Claims, Yield
+from shoal.node.experts.common import SEED, common, named, words
 from shoal.node.experts.keeping import Keeping
 from shoal.node.experts.leases import LOOK, SETTLE
 from shoal.node.experts.library import Library
@@ -26,10 +27,10 @@ from shoal.node.experts.parts import experts_of, last_round
 from shoal.node.experts.pursuit import Made, Pursuit
 from shoal.node.experts.telling import Told, entry_of
 from shoal.node.experts.view import View
-from shoal.node.introduction import Introduction
 from shoal.node.logs import warn
+from shoal.node.run.introduction import Introduction
 from shoal.protocol.errors import LocalError, ShoalError
-from shoal.protocol.ids import PeerId
+from shoal.protocol.ids import Digest, PeerId
 from shoal.protocol.messages.directory import ExpertCard, PartEntry
 from shoal.protocol.tasks import Tasks
 
@@ -60,16 +61,17 @@ class Family:
         self.claims = Claims(self.id, self.me, lasts)
         self.library: Library = ground.library
         self._memory = Memory(ground.home.run_folder(self.id.hex()))
-        self.keeping = Keeping(self.id, self.me, lasts, self.view, ground.library, self._memory)
+        self._common = common(self.manifest)
+        self.keeping = Keeping(self.id, self.me, lasts, self._common, self.view, ground.library, self._memory)
         of_node = (ground.runs, ground.library, self.view, ground.home, self.me)
         self.pursuit = Pursuit(self.manifest, *of_node, self.keeping.held, self._remember)
-        self._ground = ground
+        self._ground, self.home = ground, ground.home.root
         self._board = Board(self.manifest, ground.discovery, ground.network)
         self.obstacles: dict[str, str] = {}  # why something is not done yet
         self._told: dict[str, Told] = {}
         self._avoided: dict[str, float] = {}  # until when
         self._failures = 0
-        self._read_at = 0.0
+        self._read_at = self.looked_at = 0.0
         self._is_fresh = False  # our claim: it is not written yet
         self._stirred = asyncio.Event()
         self.failure = ""
@@ -94,6 +96,8 @@ class Family:
         await self._recall()
         if seed is not None and SEED not in self.keeping.held:
             await self._publish_seed(seed)
+        if self.author == self.me:
+            self._publish_made()
         async with asyncio.TaskGroup() as group:
             for duty in (self._claim, self._train, self._keep):
                 group.create_task(self._again_and_again(duty))
@@ -129,10 +133,18 @@ class Family:
             self.pursuit.part, self.pursuit.run = training.part, training.run
 
     async def _publish_seed(self, seed: Checkpoint) -> None:
-        from shoal.node.experts.files import write_seed
+        from shoal.node.experts.seeds import write_seed
 
         made = await self.library.make(partial(write_seed, seed=seed))
         self._hold(make_card(self.id, SEED, made, 0, 0, seed.about.samples, None, self.signer))
+
+    def _publish_made(self) -> None:
+        """The files that we have made when we founded the family."""
+        for name, file, tokens in named(self.manifest):
+            if name not in self.keeping.held:
+                if (made := self.library.held(file)) is None:
+                    raise LocalError(f"{self.manifest.name}: {words(name, 0)} has been lost: found the family again")
+                self._hold(make_card(self.id, name, made, 0, 0, tokens, None, self.signer))
 
     # -- claiming ---------------------------------------------------------------------------------------------
 
@@ -146,7 +158,7 @@ class Family:
     async def _look(self) -> None:
         """Read what all say, and decide."""
         listed = await self._board.read()
-        now = self._now()
+        now = self.looked_at = self._now()
         self._read_at = now + (LOOK * random.uniform(0.9, 1.1) if listed is not None else AGAIN)
         if listed is None:
             return
@@ -163,22 +175,22 @@ class Family:
     def _decide(self, now: float) -> None:
         self._rank()
         before, avoided = self.claims.mine, [part for part, until in self._avoided.items() if until > now]
-        decision = self.claims.decide(self.view.sight(now), avoided)
-        if isinstance(decision, Yield) and before is not None:
-            log.info("the part %s of %s is %s's", before.part, self.manifest.name, decision.to)
+        for decision in self.claims.decide(self.view.sight(now), avoided):
+            if isinstance(decision, Yield) and before is not None:
+                log.info("the part %s of %s is %s's", before.part, self.manifest.name, decision.to)
         if before != self.claims.mine:
-            self._is_fresh = self.claims.mine is not None
+            self._is_fresh, self._failures = self.claims.mine is not None, 0
             self._remember()
 
     def _rank(self) -> None:
         """Others see by our entry how far the file is that we have, whoever has made it."""
         if (mine := self.claims.mine) is not None and (card := self.keeping.held.get(mine.part)) is not None:
-            self.claims.published(card.round)
+            self.claims.published(card.part, card.round)
 
     async def _tell(self) -> None:
         """Write what is due of our entries; a fresh claim is read back a moment later."""
         now, addresses, puts = self._now(), self._board.addresses(), []
-        for part in (*self.claims.lasts, SEED):
+        for part in (*self.claims.lasts, *self._common):
             entry = entry_of(self, part, addresses)
             told = self._told.setdefault(part, Told())
             if told.is_due(now, entry):
@@ -190,6 +202,15 @@ class Family:
     async def _write(self, part: str, told: Told, entry: PartEntry | None) -> None:
         told.wrote(self._now(), entry, await self._board.write(part, entry))
 
+    def stir(self, looks: bool = False) -> None:
+        """Something may be due; `looks`: also to read what all say."""
+        self._read_at = 0.0 if looks else self._read_at
+        self._stirred.set()
+
+    def answered(self, part: str) -> Digest | None:
+        """The newest file of a part for which a process here answers."""
+        return next((card.file for card in self.view.cards(part) if self._ground.answers(card.file)), None)
+
     def is_told(self, card: ExpertCard) -> bool:
         """Whether it is for us to say that we have a file: it is ours, or we have said so."""
         told = self._told.get(card.part)
@@ -199,9 +220,9 @@ class Family:
     # -- training ---------------------------------------------------------------------------------------------
 
     async def _train(self) -> None:
-        mine = self.claims.mine
-        if self.pursuit.part and (mine is None or mine.part != self.pursuit.part):
+        if self.pursuit.part and (self.claims.mine is None or self.claims.mine.part != self.pursuit.part):
             await self.pursuit.leave()
+        mine = self.claims.mine
         if mine is None or not self.claims.is_confirmed or (part := self.experts.part(mine.part)) is None:
             return
         try:
@@ -217,8 +238,8 @@ class Family:
 
     def _give_up(self, part: str, error: LocalError) -> None:
         self._failures, self._avoided[part] = 0, self._now() + AVOIDED
-        self.claims.give_up()
-        self._remember()
+        if self.claims.give_up(part):
+            self._remember()
         warn(log, "part-given-up", f"{self.manifest.name}: this node cannot train the part {part}: {error}")
 
     async def _publish(self, made: Made) -> None:
@@ -226,7 +247,7 @@ class Family:
         steps = record.round * self.manifest.method.inner_steps
         card = make_card(self.id, part.name, made.file, record.round, steps, record.samples, record.loss, self.signer)
         self._hold(card)
-        self.claims.published(card.round)
+        self.claims.published(card.part, card.round)
         self._read_at = 0.0 if card.round >= self.claims.lasts[part.name] else self._read_at
         log.info("published round %d of the part %s of %s", card.round, part.name, self.manifest.name)
 

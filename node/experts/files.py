@@ -14,24 +14,23 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from shoal.node.checkpoint.about import About
-from shoal.node.checkpoint.lineage import going_on, origin_of
+from shoal.node.checkpoint.lineage import going_on
 from shoal.node.checkpoint.read import Checkpoint, load, load_newest
 from shoal.node.checkpoint.scan import CHECKPOINTS
 from shoal.node.checkpoint.write import write_checkpoint, write_tensors
 from shoal.node.home import Home
-from shoal.node.layout import Layout
-from shoal.node.manifest import Manifest
 from shoal.node.methods.method import PARAMETERS
 from shoal.node.methods.registry import method_of, shape_of
-from shoal.node.model_spec import AnyModel
 from shoal.node.models.registry import initial, layout_of
-from shoal.node.state import CommittedState, Snapshot, read_back
-from shoal.node.state_shape import StateShape
+from shoal.node.spec.manifest import Manifest
+from shoal.node.spec.model import AnyModel
+from shoal.node.state.committed import CommittedState, Snapshot
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import Digest, PeerId
 from shoal.protocol.roster import Base
 
 ORIGIN = "origin"  # the folder within a run's
+NOBODY = PeerId("-")  # whose moments those of a state are that nobody has trained
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +46,6 @@ class Beginning:
 def write_parameters(path: Path, snapshot: Snapshot) -> None:
     """The parameters of a version of a run's state, which is leased."""
     write_tensors(path, snapshot.shape.layout.views(snapshot.vectors[PARAMETERS]))
-
-
-def write_seed(path: Path, seed: Checkpoint) -> None:
-    """The parameters of a checkpoint."""
-    write_tensors(path, seed.shape.layout.views(seed.vectors[PARAMETERS]))
 
 
 def read_parameters(path: Path, model: AnyModel) -> Tensor:
@@ -72,37 +66,28 @@ def read_parameters(path: Path, model: AnyModel) -> Tensor:
     return vector
 
 
-def check_seed(path: Path, family: Manifest) -> None:
-    """LocalError unless the file holds the parameters that the family's manifest names."""
-    assert family.origin is not None
-    root = _root(family, layout_of(family.model), read_parameters(path, family.model))
-    if root.hex() != family.origin.root:
-        raise LocalError(f"{path} is not the family's seed: its state is {root.hex()[:8]}")
-
-
-def seeded(family: Manifest, seed: Checkpoint) -> Manifest:
-    """The manifest of a family whose experts begin with a checkpoint, of whatever method; LocalError if it cannot."""
-    if not seed.manifest.model.is_of(family.model) and family.model != seed.manifest.model:
-        raise LocalError(f"the family's model is not that of {seed.path}: its experts cannot begin with it")
-    root = _root(family, seed.shape.layout, seed.vectors[PARAMETERS]).hex()
-    origin = origin_of(seed.about.model_copy(update={"root": root}))
-    more = {"origin": origin.model_dump(), "model": seed.manifest.model.model_dump()}
-    return Manifest.model_validate(family.model_dump() | more)
-
-
 def begin(manifest: Manifest, start: Beginning, home: Home, me: PeerId) -> tuple[Manifest, Checkpoint]:
     """The whole manifest of a part's run, and the checkpoint of its origin, on disk; `manifest` lacks the origin."""
-    layout = layout_of(manifest.model)
     theta = read_parameters(start.file, manifest.model) if start.file is not None else initial(manifest)
     if theta is None:
         raise LocalError(f"the seed of {manifest.name} does not give the weights of a model of {manifest.model.name}")
-    agreed, _ = method_of(manifest, layout).begin(theta)
-    state = CommittedState(shape_of(manifest, layout), agreed, start.round)
-    base = Base(start.round, start.history, state.current.root, (me,))
-    about = About.of(manifest, base, (me,), samples=start.samples, peer=me, inner_steps=0)
-    whole = going_on(manifest, Checkpoint(home.runs, about, manifest, state.current.shape, agreed, None))
+    state, about = first_state(manifest, theta, start, (me,))
+    of_start = Checkpoint(home.runs, about, manifest, state.current.shape, state.current.vectors, None)
+    whole = going_on(manifest, of_start)
     folder = home.run_folder(whole.run_id.hex()) / ORIGIN
     return whole, load(write_checkpoint(folder, about, state.current, None))
+
+
+def first_state(
+    manifest: Manifest, theta: Tensor, start: Beginning, members: tuple[PeerId, ...]
+) -> tuple[CommittedState, About]:
+    """What a run of this manifest holds that begins with the parameters theta, (d,), and how its checkpoint says it."""
+    layout = layout_of(manifest.model)
+    agreed, _ = method_of(manifest, layout).begin(theta)
+    state = CommittedState(shape_of(manifest, layout), agreed, start.round)
+    base = Base(start.round, start.history, state.current.root, members)
+    peer = members[0] if members else NOBODY
+    return state, About.of(manifest, base, members, samples=start.samples, peer=peer, inner_steps=0)
 
 
 def begin_again(manifest: Manifest, home: Home, run: str, beyond: int) -> tuple[Manifest, Checkpoint] | None:
@@ -111,9 +96,3 @@ def begin_again(manifest: Manifest, home: Home, run: str, beyond: int) -> tuple[
     if checkpoint is None or checkpoint.about.round <= beyond:
         return None
     return going_on(manifest, checkpoint), checkpoint
-
-
-def _root(family: Manifest, layout: Layout, theta: Tensor) -> Digest:
-    """Of the parameters alone: the seed's method may have agreed on more."""
-    shape = StateShape(layout, family.rounds.state_chunk_bytes, (PARAMETERS,))
-    return read_back(shape, 0, {PARAMETERS: theta}).root

@@ -1,7 +1,8 @@
 """Which files of a family are on this node: its own, the last of every part, and the newest of some that go on.
 
 Rules:
-- The last file of a part, and the seed, are kept by every member whose limit allows it, so any of them gives them.
+- The last file of a part, the seeds and the partition are kept by every member whose limit allows it, so any of them
+  gives them.
 - The newest file of a part that is not finished is kept by MOST_KEEPERS members beside its owner (claims.py), chosen
   by a hash, so that it outlives the owner.
 - An older file goes once nobody is likely to be fetching it any more.
@@ -10,10 +11,9 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from shoal.node.experts.card import SEED
 from shoal.node.experts.claims import keepers
 from shoal.node.experts.leases import LOOK
 from shoal.node.experts.library import Library
@@ -33,13 +33,20 @@ class Obtain(Protocol):
 
 
 class Keeping:
-    """One family's. `lasts` has each part's last round."""
+    """One family's. `lasts` has each part's last round, `common` what its other files are called (common.py)."""
 
     def __init__(
-        self, family: RunId, me: PeerId, lasts: Mapping[str, int], view: View, library: Library, memory: Memory
+        self,
+        family: RunId,
+        me: PeerId,
+        lasts: Mapping[str, int],
+        common: Sequence[str],
+        view: View,
+        library: Library,
+        memory: Memory,
     ) -> None:
         self.held: dict[str, ExpertCard] = {}  # of each part, the newest file that is here
-        self._family, self._me, self._lasts = family, me, lasts
+        self._family, self._me, self._lasts, self._common = family, me, lasts, common
         self._view, self._library, self._memory = view, library, memory
 
     async def recall(self, cards: list[ExpertCard]) -> None:
@@ -58,25 +65,26 @@ class Keeping:
     def wanted(self, now: float, mine: str) -> list[ExpertCard]:
         """Files that we should have, and have not."""
         live, found = [*self._view.live(now), self._me], []
-        for part in (SEED, *self._lasts):
+        for part in (*self._common, *self._lasts):
             held, cards = self.held.get(part), self._view.cards(part)
             if not cards or (held is not None and held.round >= cards[0].round):
                 continue
             owner = self._view.owner(now, part)
-            is_last = part == SEED or cards[0].round >= self._lasts[part]
+            is_last = part in self._common or cards[0].round >= self._lasts[part]
             chosen = keepers(self._family, part, live, owner[0] if owner is not None else None)
             if (is_last or (part != mine and self._me in chosen)) and self._library.has_room(cards[0].size):
                 found.append(cards[0])
         return found
 
     def hold(self, card: ExpertCard, tasks: Tasks) -> None:
-        """The card's file is here."""
-        before = self.held.get(card.part)
-        self._memory.has(card)
-        self.held[card.part] = card
+        """The card's file is here; it may be less far than the one that was."""
+        before = self.held.get(card.part, card)
+        older, newer = sorted((before, card), key=lambda each: each.round)
+        self._memory.has(newer)
+        self.held[card.part] = newer
         self._view.add(card)
-        if before is not None and before.file != card.file:
-            asyncio.get_running_loop().call_later(FETCHING, self._drop, before.file, tasks)
+        if older.file != newer.file:
+            asyncio.get_running_loop().call_later(FETCHING, self._drop, older.file, tasks)
 
     async def forget(self) -> None:
         """None of them any more."""

@@ -6,7 +6,7 @@ each claim that it finds a whole lease. A record stays in the DHT for much longe
 far, which whoever takes the part over must know.
 
     LEASE 60 s, RENEW 20 s, LOOK 20 s, 10 % more or less: one renewal may be lost, and any reading. Whoever has no part
-    looks once more when a lease runs out. So a part is taken over at most LOOK + LEASE + SETTLE = 85 s after the last
+    looks once more when a lease runs out. So a part is taken over at most 22 + 60 + 3 = 85 s after the last
     renewal of its claim, and what the DHT takes; training begins when the file has come.
     A renewal is stored with 15 servers; a look is a get, 3 to 9 calls: 54 to 72 calls a minute and peer.
 """

@@ -23,6 +23,7 @@ from shoal.node.dataset.fetch import Fetch
 from shoal.node.dataset.store import Dataset, Store
 from shoal.node.dataset.supply import GIB, Supply
 from shoal.node.experts.card import Write, hash_file, wanted
+from shoal.node.experts.common import words
 from shoal.protocol.errors import LocalError, ShoalError, TransportError
 from shoal.protocol.ids import Digest, PeerId
 from shoal.protocol.messages.directory import ExpertCard
@@ -53,6 +54,14 @@ class Library:
         """Whether the file is here."""
         return file in self._held
 
+    def place(self, file: Digest) -> Path:
+        """Where a file lies, or would."""
+        return self._root / file.hex() / FILE
+
+    def held(self, file: Digest) -> Dataset | None:
+        """The file, if it is here."""
+        return self._held.get(file)
+
     def path(self, file: Digest) -> Path:
         """Where a file that is here lies."""
         found = self._held[file].path
@@ -76,7 +85,7 @@ class Library:
             if not await self.open(card):
                 if not self.has_room(card.size):
                     raise LocalError(
-                        f"the file of the expert '{card.part}' has {card.size} bytes: with those that are here, that "
+                        f"{words(card.part, card.round)} has {card.size} bytes: with the files that are here, that "
                         f"is more than {self._supply.limit / GIB:g} GiB: start this node with a greater --data-limit"
                     )
                 self._keep(await self._get(card, donors))
@@ -86,8 +95,9 @@ class Library:
         try:
             return await Fetch(wanted(card), self._store, self._supply.swarm, donors).run()
         except ShoalError as error:
-            who = f"round {card.round} of the expert '{card.part}'" if card.part else "the family's seed"
-            raise TransportError(f"{who} cannot be fetched: nobody that can be reached gives the file") from error
+            raise TransportError(
+                f"{words(card.part, card.round)} cannot be fetched: nobody that can be reached gives the file"
+            ) from error
 
     async def drop(self, file: Digest) -> None:
         """The file is of no use any more."""

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from shoal.node.experts.spec import ExpertsSpec, PartSpec
 from shoal.node.explain import explain
-from shoal.node.manifest import CodecSpec, Manifest
-from shoal.node.method_spec import MethodSpec
+from shoal.node.spec.manifest import CodecSpec, Manifest
+from shoal.node.spec.method import MethodSpec
 from shoal.protocol.errors import LocalError
 
 
@@ -28,7 +28,7 @@ def part_manifest(family: Manifest, part: PartSpec) -> Manifest:
     table = family.model_dump() | {
         "name": f"{family.name}.{part.name}",
         "model": (part.model or family.model).model_dump(),
-        "data": family.data.model_dump() | {"only": part.only},
+        "data": experts_of(family).data_of(part, family.data).model_dump(),
         "method": MethodSpec.model_validate(method).model_dump(),
         "rounds": family.rounds.model_dump() | {"min_members": 1, "start_members": 1, "last": last_round(family, part)},
         "codec": CodecSpec().model_dump(),  # nothing is lost on the way to oneself
@@ -45,8 +45,3 @@ def part_manifest(family: Manifest, part: PartSpec) -> Manifest:
 def last_round(family: Manifest, part: PartSpec) -> int:
     """After which the part's expert is finished."""
     return experts_of(family).steps_of(part) // family.method.inner_steps
-
-
-def has_seed(family: Manifest, part: PartSpec) -> bool:
-    """Whether the part's expert begins with the family's seed: there is one, and it is of the same model."""
-    return family.origin is not None and (part.model is None or part.model == family.model)

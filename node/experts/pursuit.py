@@ -1,10 +1,12 @@
 """The run in which this node trains a part: founded from the furthest file, watched, published from, left.
 
 Rules:
-- It begins with the furthest file of the part that is to be had; if there is none, with the family's seed, or what the
-  manifest's seed gives. A file that is not of the part's model counts for nothing, and its author is named.
+- It begins with the furthest file of the part that is to be had; if there is none, with the seed of its model, or what
+  the manifest's seed gives. A file that is not of the part's model counts for nothing, and its author is named.
 - A peer alone in a run that was killed lacks the state of which it has voted: so it founds the run anew, from its own
   newest checkpoint if that is beyond the furthest file.
+- A worker that makes no step for HELPLESS seconds, crash after crash, is a failure as any other: our part is not to
+  wait for a machine that cannot train it.
 - A file is made of the committed state every `publish_every` rounds, as it stands when that is noticed, and of the last
   round. Training goes on meanwhile.
 """
@@ -16,18 +18,20 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from math import inf
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal.node.dataset.store import Dataset
-from shoal.node.experts.card import SEED
+from shoal.node.experts.common import PARTITION, SEED, own_seeds, seed_of, words
 from shoal.node.experts.library import Library
-from shoal.node.experts.parts import experts_of, has_seed, last_round, part_manifest
+from shoal.node.experts.parts import experts_of, last_round, part_manifest
 from shoal.node.experts.spec import PartSpec
 from shoal.node.experts.view import View
 from shoal.node.home import Home
 from shoal.node.logs import warn
-from shoal.node.manifest import Manifest
-from shoal.node.records import CommitRecord
+from shoal.node.run.records import CommitRecord
+from shoal.node.spec.manifest import Manifest
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.ids import Digest, PeerId, digest
 from shoal.protocol.messages.directory import ExpertCard
@@ -35,10 +39,11 @@ from shoal.protocol.messages.directory import ExpertCard
 if TYPE_CHECKING:
     from shoal.node.checkpoint.read import Checkpoint
     from shoal.node.experts.files import Beginning
-    from shoal.node.run import Run
-    from shoal.node.runs import Runs
+    from shoal.node.run.run import Run
+    from shoal.node.run.runs import Runs
 
 STRANDED = 5.0  # seconds that a run waits for a state which nobody has
+HELPLESS = 120.0  # seconds without a step since a worker was lost
 
 log = logging.getLogger("shoal.experts")
 
@@ -50,6 +55,18 @@ class Made:
     part: PartSpec
     file: Dataset
     record: CommitRecord
+
+
+class Lasting:
+    """Whether something has been so for a while without a break."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._since = seconds, inf
+
+    def is_so(self, is_now: bool, now: float) -> bool:
+        """After this look."""
+        self._since = min(self._since, now) if is_now else inf
+        return now - self._since >= self._seconds
 
 
 class Pursuit:
@@ -71,7 +88,7 @@ class Pursuit:
         self.part = self.run = ""
         self._family, self._runs, self._library, self._view = family, runs, library, view
         self._home, self._me = home, me
-        self._stranded_since: float | None = None
+        self._stranded, self._helpless = Lasting(STRANDED), Lasting(HELPLESS)
 
     @property
     def open_run(self) -> Run | None:
@@ -85,12 +102,12 @@ class Pursuit:
         """
         if self.run in self._runs.restoring:
             return None
-        run = self.open_run
-        if run is None or run.failure or self._is_stranded(run):
-            before, failure = self.run, run.failure if run is not None else ""
+        run, before = self.open_run, self.run
+        if run is not None and (failure := self._failure(run)):
             await self.leave()
-            if failure:
-                raise LocalError(failure)
+            raise LocalError(failure)
+        if run is None or self._is_stranded(run):
+            await self.leave()
             await self._begin(part, before)
             return None
         return await self._publish(part, run)
@@ -106,6 +123,7 @@ class Pursuit:
     async def _begin(self, part: PartSpec, before: str) -> None:
         """Found the part's run; `before` is the one in which we trained it."""
         manifest = part_manifest(self._family, part)
+        await self._partition()
         start = await self._furthest(part) or await self._seed(part)
         founded = await asyncio.to_thread(self._prepare, manifest, start, before)
         self.run, self.part = founded[0].run_id.hex(), part.name
@@ -129,22 +147,40 @@ class Pursuit:
         for card in sorted(known.values(), key=lambda card: -card.round):
             if card.round >= last_round(self._family, part) or not await self.obtain(card):
                 continue
-            history = digest("expert history", self._family.run_id, card.part.encode(), card.file)
-            return Beginning(self._library.path(card.file), card.round, history, card.tokens)
+            return Beginning(
+                self._library.path(card.file), card.round, self._history(card.part, card.file), card.tokens
+            )
         return None
 
     async def _seed(self, part: PartSpec) -> Beginning:
         from shoal.node.experts.files import Beginning
 
-        if not has_seed(self._family, part):
-            return Beginning(None, 0, digest("expert history", self._family.run_id, part.name.encode()), 0)
-        origin = self._family.origin
-        assert origin is not None
-        for card in self._view.cards(SEED):
+        name, origin = seed_of(self._family, part), self._family.origin
+        if name is None:
+            return Beginning(None, 0, self._history(part.name), 0)
+        file = await self._common(name)
+        if name == SEED and origin is not None:
+            return Beginning(file, 0, Digest(bytes.fromhex(origin.history)), origin.samples)
+        assert part.seed is not None
+        named = Digest(bytes.fromhex(part.seed.file))
+        return Beginning(file, 0, self._history(part.name, named), part.seed.tokens)
+
+    async def _partition(self) -> None:
+        """Have the file by which the part's texts are known, if the manifest names one."""
+        clusters = experts_of(self._family).clusters
+        if clusters is None or not clusters.file:
+            return
+        await self._common(PARTITION)
+
+    async def _common(self, name: str) -> Path:
+        """The file of that name, which is of no one part (common.py)."""
+        for card in self._view.cards(name):
             if await self.obtain(card):
-                history = Digest(bytes.fromhex(origin.history))
-                return Beginning(self._library.path(card.file), 0, history, origin.samples)
-        raise TransportError("nobody that can be reached gives the seed with which the experts begin")
+                return self._library.path(card.file)
+        raise TransportError(f"nobody that can be reached gives {words(name, 0)}")
+
+    def _history(self, part: str, *file: Digest) -> Digest:
+        return digest("expert history", self._family.run_id, part.encode(), *file)
 
     # -- files ------------------------------------------------------------------------------------------------
 
@@ -152,7 +188,7 @@ class Pursuit:
         """Whether the card's file is here, fetched if need be, and is an expert. LocalError if there is no room."""
         try:
             if not await self._library.open(card) and not self._holders(card):
-                raise TransportError(f"nobody that lives has round {card.round} of the expert '{card.part}'")
+                raise TransportError(f"nobody that lives has {words(card.part, card.round)}")
             path = await self._library.fetch(card, partial(self._holders, card))
         except TransportError as error:
             log.info("%s", error)
@@ -172,14 +208,20 @@ class Pursuit:
         return self._view.holders(asyncio.get_running_loop().time(), card)
 
     def _check(self, card: ExpertCard) -> None:
-        from shoal.node.experts.files import check_seed, read_parameters
+        from shoal.node.experts.files import read_parameters
+        from shoal.node.experts.seeds import check_seed
 
-        path = self._library.path(card.file)
+        path, clusters = self._library.path(card.file), experts_of(self._family).clusters
+        if card.part == PARTITION:
+            from shoal.node.experts.partition.partition import read
+
+            assert clusters is not None
+            read(path, clusters)
+            return
         if card.part == SEED:
             check_seed(path, self._family)
             return
-        part = experts_of(self._family).part(card.part)
-        assert part is not None
+        part = experts_of(self._family).part(card.part) or own_seeds(self._family)[card.part]
         read_parameters(path, part.model or self._family.model)
 
     async def _publish(self, part: PartSpec, run: Run) -> Made | None:
@@ -195,12 +237,13 @@ class Pursuit:
             made = await self._library.make(partial(write_parameters, snapshot=snapshot))
         return Made(part, made, record)
 
+    def _failure(self, run: Run) -> str:
+        """Why the run cannot be trained in here; empty if it can."""
+        trouble = run.training.trouble if run.training is not None else ""
+        is_helpless = self._helpless.is_so(bool(trouble), asyncio.get_running_loop().time())
+        return run.failure or (f"nothing is trained any more: {trouble}" if is_helpless else "")
+
     def _is_stranded(self, run: Run) -> bool:
         """Whether we have voted on later rounds than we have the state of, and nobody else may have it."""
-        now = asyncio.get_running_loop().time()
         is_waiting = run.voted_before > run.outer.committed.current.round + 1 and not run.member.membership.alive()
-        if not is_waiting:
-            self._stranded_since = None
-            return False
-        self._stranded_since = self._stranded_since if self._stranded_since is not None else now
-        return now - self._stranded_since >= STRANDED
+        return self._stranded.is_so(is_waiting, asyncio.get_running_loop().time())

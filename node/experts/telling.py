@@ -37,20 +37,20 @@ class Told:
 
 
 def _substance(entry: PartEntry) -> tuple[object, ...]:
-    return entry.addresses, entry.term, entry.run, entry.card
+    return entry.addresses, entry.term, entry.run, entry.card, entry.answers
 
 
 def entry_of(family: Family, part: str, addresses: tuple[str, ...]) -> PartEntry | None:
-    """What we have to say of a part: that we train it, or that we have its file; None: nothing."""
-    card, mine = family.keeping.held.get(part), family.claims.mine
+    """What we have to say of a part: that we train it, have its file, or answer for it; None: nothing."""
+    card, mine, answers = family.keeping.held.get(part), family.claims.mine, family.answered(part)
     if mine is not None and mine.part == part:
         run = family.pursuit.open_run if family.pursuit.part == part else None
         if run is None:
-            return PartEntry(addresses, mine.term, None, 0, None, card)
+            return PartEntry(addresses, mine.term, None, 0, None, card, answers)
         loss = run.training.loss if run.training is not None else None
-        return PartEntry(addresses, mine.term, run.id, run.outer.committed.current.round, loss, card)
-    if card is None:
+        return PartEntry(addresses, mine.term, run.id, run.outer.committed.current.round, loss, card, answers)
+    if card is None and answers is None:
         return None
-    tellers = family.view.tellers(card)
-    told = family.is_told(card)
-    return PartEntry(addresses, 0, None, 0, None, card) if told or len(tellers) < HOLDERS else None
+    if answers is not None or card is None or family.is_told(card) or len(family.view.tellers(card)) < HOLDERS:
+        return PartEntry(addresses, 0, None, 0, None, card, answers)
+    return None

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from shoal.node.experts.card import SEED, check_card
+from shoal.node.experts.card import check_card
 from shoal.node.experts.claims import Claim, Sight
+from shoal.node.experts.common import common
 from shoal.node.experts.leases import LEASE, Leases
-from shoal.node.manifest import Manifest
+from shoal.node.spec.manifest import Manifest
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import Digest, PeerId
 from shoal.protocol.messages.directory import ExpertCard, PartEntry
@@ -44,7 +45,7 @@ class View:
         self._parts = parts
         self._leases = Leases(lease)
         self._entries: dict[tuple[PeerId, str], PartEntry] = {}
-        self._cards: dict[str, list[ExpertCard]] = {part: [] for part in (*parts, SEED)}  # newest first
+        self._cards: dict[str, list[ExpertCard]] = {part: [] for part in (*parts, *common(family))}  # newest first
         self._terms: dict[str, int] = dict.fromkeys(parts, 0)
         self._refused: dict[Digest, None] = {}  # files that are none of ours
 
@@ -104,6 +105,11 @@ class View:
     def tellers(self, card: ExpertCard) -> list[PeerId]:
         """Who says so in an entry."""
         return [peer for (peer, _), entry in self._entries.items() if entry.card and entry.card.file == card.file]
+
+    def answerers(self, now: float, card: ExpertCard) -> list[PeerId]:
+        """Who says that the expert of the card's file can be asked there, but for those whose claim has run out."""
+        said = [peer for (peer, _), entry in self._entries.items() if entry.answers == card.file]
+        return sorted(peer for peer in said if not self._is_lapsed(now, peer))
 
     def owner(self, now: float, part: str) -> tuple[PeerId, PartEntry] | None:
         """Who trains a part, and what it says of it; of several, whose claim has the highest term."""

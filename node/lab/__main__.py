@@ -13,13 +13,13 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from shoal.node.corpus import stdlib_corpus
+from shoal.node.dataset.corpus import stdlib_corpus
 from shoal.node.exits import Exit
 from shoal.node.lab.registry import METHODS, WrongSetting, parse
 from shoal.node.lab.study import Result, run
 from shoal.node.lab.training import Training, prepare
-from shoal.node.manifest import Manifest, ModelSpec, load_manifest
-from shoal.node.method_spec import MethodSpec
+from shoal.node.spec.manifest import Manifest, ModelSpec, load_manifest
+from shoal.node.spec.method import MethodSpec
 from shoal.protocol.errors import LocalError
 
 SMALL = Manifest(

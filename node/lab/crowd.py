@@ -11,13 +11,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from shoal.node.dataset.lanes import lane_batch
 from shoal.node.lab import many
-from shoal.node.lanes import lane_batch
-from shoal.node.layout import Layout
-from shoal.node.manifest import Manifest
-from shoal.node.model import Llama, build
-from shoal.node.model_spec import ModelSpec
-from shoal.node.schedule import lr_factor
+from shoal.node.spec.manifest import Manifest
+from shoal.node.spec.model import ModelSpec
+from shoal.node.state.layout import Layout
+from shoal.node.trainer.model import Llama, build
+from shoal.node.trainer.schedule import lr_factor
 from shoal.protocol.errors import LocalError
 
 EPSILON = 1e-8  # AdamW's

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from shoal.node.layout import Layout
-from shoal.node.manifest import ModelSpec
-from shoal.node.model import NORM_EPSILON, rotate, rotations
+from shoal.node.spec.manifest import ModelSpec
+from shoal.node.state.layout import Layout
+from shoal.node.trainer.model import NORM_EPSILON, rotate, rotations
 
 Weights = Mapping[str, Tensor]  # by the names of model.py, each (M, *its shape)
 

@@ -16,7 +16,6 @@ from typing import Any
 
 from shoal.node.lab.crowd import EPSILON, Crowd
 from shoal.node.lab.network import FP32
-from shoal.node.manifest import EXACT_AGAIN
 from shoal.node.methods.co2 import CO2
 from shoal.node.methods.ddp import DDP
 from shoal.node.methods.delayed import DelayedDiLoCo
@@ -27,6 +26,7 @@ from shoal.node.methods.method import Method
 from shoal.node.methods.noloco import NoLoCo
 from shoal.node.methods.sparseloco import SparseLoCo
 from shoal.node.methods.streaming import Streaming
+from shoal.node.spec.manifest import EXACT_AGAIN
 from shoal.protocol.compression import Codec, codec
 
 Settings = Mapping[str, Any]  # each an int, a float or a str

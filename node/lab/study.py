@@ -21,12 +21,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shoal.node.corpus import Corpus
-from shoal.node.evaluate import validation_loss
+from shoal.node.dataset.corpus import Corpus
 from shoal.node.lab.crowd import Crowd
 from shoal.node.lab.network import FP32, NO_TRAFFIC, Network, Traffic
 from shoal.node.methods.gossip import merge
 from shoal.node.methods.method import Answer, Exchange, Method, Vectors, applied
+from shoal.node.trainer.evaluate import validation_loss
 
 Answers = list[Answer | None]  # one per worker
 Tell = Callable[[int, float], None]

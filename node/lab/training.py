@@ -1,7 +1,7 @@
 """One training of the laboratory, from what it is called to what came of it.
 
-The references that a method is held against (node/baseline.py) are one worker each, which never gets beyond its warm
-start: *alone* with the batches of one lane, *joined* with those of all lanes together.
+The references that a method is held against (node/trainer/baseline.py) are one worker each, which never gets beyond its
+warm start: *alone* with the batches of one lane, *joined* with those of all lanes together.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from shoal.node.lab.crowd import Crowd
 from shoal.node.lab.network import Network
 from shoal.node.lab.registry import WrongSetting, plan
 from shoal.node.lab.study import Study
-from shoal.node.manifest import Manifest
+from shoal.node.spec.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)

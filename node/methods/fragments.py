@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shoal.node.layout import Layout, Place
-from shoal.node.tensors import layer_of
+from shoal.node.spec.tensors import layer_of
+from shoal.node.state.layout import Layout, Place
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from shoal.node.layout import Layout
-from shoal.node.manifest import Manifest
 from shoal.node.methods.co2 import CO2
 from shoal.node.methods.ddp import DDP
 from shoal.node.methods.delayed import DelayedDiLoCo
@@ -20,8 +18,10 @@ from shoal.node.methods.noloco import NoLoCo
 from shoal.node.methods.sparseloco import SparseLoCo
 from shoal.node.methods.streaming import Streaming
 from shoal.node.methods.timetable import Timetable
-from shoal.node.schedule import rate
-from shoal.node.state_shape import StateShape
+from shoal.node.spec.manifest import Manifest
+from shoal.node.state.layout import Layout
+from shoal.node.state.shape import StateShape
+from shoal.node.trainer.schedule import rate
 from shoal.protocol.compression import codec
 
 EPSILON = 1e-8  # AdamW's

@@ -22,7 +22,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from shoal.node.layout import Layout
 from shoal.node.methods.diloco import outer_step, pseudo_gradient
 from shoal.node.methods.fragments import Fragment, fragments
 from shoal.node.methods.method import (
@@ -35,6 +34,7 @@ from shoal.node.methods.method import (
     Merged,
     Vectors,
 )
+from shoal.node.state.layout import Layout
 
 
 def offsets(count: int, inner_steps: int) -> tuple[int, ...]:

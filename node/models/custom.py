@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from shoal.node.custom_spec import CustomSpec
-from shoal.node.tensors import Shapes, expand
+from shoal.node.spec.custom import CustomSpec
+from shoal.node.spec.tensors import Shapes, expand
 from shoal.protocol.errors import LocalError
 
 

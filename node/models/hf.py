@@ -2,7 +2,7 @@
 
 Rules:
 - Configs only, never code from anywhere: `trust_remote_code` is never passed, and what a config could name is refused
-  in model_spec.py.
+  in spec/model.py.
 - All is fp32; which weights there are is the manifest's word, and a library that makes others of the config is told of.
 - A tied weight is one weight, under its first name. Buffers are the config's, and nobody exchanges them.
 """
@@ -20,11 +20,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from shoal.node.layout import Layout
-from shoal.node.model_spec import HfSpec
 from shoal.node.models import extra
 from shoal.node.models.kind import TrainedModel
-from shoal.node.tensors import Shapes, expand, first_difference
+from shoal.node.spec.model import HfSpec
+from shoal.node.spec.tensors import Shapes, expand, first_difference
+from shoal.node.state.layout import Layout
 from shoal.node.trainer.options import TrainerOptions
 from shoal.protocol.errors import LocalError
 

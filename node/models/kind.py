@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from shoal.node.layout import trained
-from shoal.node.tensors import Shapes, layer_of
+from shoal.node.spec.tensors import Shapes, layer_of
+from shoal.node.state.layout import trained
 from shoal.node.trainer.options import TrainerOptions
 
 

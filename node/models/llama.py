@@ -1,4 +1,4 @@
-"""Shoal's own decoder (node/model.py), as one kind of model among others."""
+"""Shoal's own decoder (node/trainer/model.py), as one kind of model among others."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from shoal.node.layout import Layout
-from shoal.node.model import INIT_STD, NORM_EPSILON, Llama, build, skeleton
-from shoal.node.model_spec import ModelSpec
-from shoal.node.tensors import Shapes
+from shoal.node.spec.model import ModelSpec
+from shoal.node.spec.tensors import Shapes
+from shoal.node.state.layout import Layout
 from shoal.node.trainer.flops import flops_per_token
+from shoal.node.trainer.model import INIT_STD, NORM_EPSILON, Llama, build, skeleton
 
 END_OF_TEXT = 0  # corpus.py ends each text with this byte
 

@@ -15,9 +15,9 @@ from blake3 import blake3
 from torch import nn
 
 from shoal.node.checkpoint.about import MODEL
-from shoal.node.model_spec import HfSpec, LoraSpec
 from shoal.node.models import extra
 from shoal.node.models.hf import HfModel, network_from, network_of, quietly, skeleton
+from shoal.node.spec.model import HfSpec, LoraSpec
 from shoal.protocol.errors import LocalError
 
 ADAPTERS = "adapter_model.safetensors"  # peft's name of the file

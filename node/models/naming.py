@@ -19,15 +19,15 @@ from shoal.node.checkpoint.read import Checkpoint, load
 from shoal.node.checkpoint.write import write_checkpoint
 from shoal.node.explain import explain
 from shoal.node.home import Home
-from shoal.node.layout import Layout
-from shoal.node.manifest import MAX_MANIFEST, Manifest
 from shoal.node.methods.registry import method_of, shape_of
-from shoal.node.model_spec import HfSpec
 from shoal.node.models.hf import HfModel, check_is_causal, check_sizes, fresh
 from shoal.node.models.lora import LoraModel
-from shoal.node.run_facts import first_base
-from shoal.node.state import CommittedState
-from shoal.node.tensors import fold
+from shoal.node.run.facts import first_base
+from shoal.node.spec.manifest import MAX_MANIFEST, Manifest
+from shoal.node.spec.model import HfSpec
+from shoal.node.spec.tensors import fold
+from shoal.node.state.committed import CommittedState
+from shoal.node.state.layout import Layout
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import PeerId
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.node.layout import Layout
-from shoal.node.manifest import Manifest
-from shoal.node.model_spec import AnyModel
 from shoal.node.models.kind import Kind, TrainedModel
+from shoal.node.spec.manifest import Manifest
+from shoal.node.spec.model import FROM_SEED, AnyModel
+from shoal.node.state.layout import Layout
 from shoal.protocol.errors import LocalError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def build(manifest: Manifest, weights: Sequence[Path] = ()) -> TrainedModel:
 
 def initial(manifest: Manifest) -> Tensor | None:
     """The weights that the manifest's seed gives, to the same bits on every machine; None if it gives no such thing."""
-    if manifest.model.name != "llama":
+    if manifest.model.name not in FROM_SEED:
         return None  # they are those of the founder's machine: the run's origin
     model = build(manifest)
     return Layout.of(model).read(model)
@@ -59,4 +59,16 @@ def _custom() -> Kind:
     return CustomKind()
 
 
-KINDS: Mapping[str, Callable[[], Kind]] = {"llama": _llama, "hf": _hf, "custom": _custom}
+def _pictures() -> Kind:
+    from shoal.node.models.pictures import PictureKind
+
+    return PictureKind()
+
+
+KINDS: Mapping[str, Callable[[], Kind]] = {
+    "llama": _llama,
+    "hf": _hf,
+    "custom": _custom,
+    "flow": _pictures,
+    "router": _pictures,
+}

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from shoal.node.exits import Exit
-from shoal.node.forwarding import ports_to_forward
 from shoal.node.netcheck.facts import Facts
+from shoal.node.peers.forwarding import ports_to_forward
 from shoal.node.service import Answer
 from shoal.protocol.circuit.forecast import forecasts
 from shoal.protocol.multiaddrs import host_and_port

@@ -14,11 +14,11 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 
 from shoal.dht.scope import Scope, scope_between, scope_of
-from shoal.node.discovery import Discovery
 from shoal.node.netcheck.facts import Facts, Portmap
 from shoal.node.netcheck.findings import RELAYS, report
+from shoal.node.peers.discovery import Discovery
+from shoal.node.peers.relaying import Relaying
 from shoal.node.quantities import limits_in_words
-from shoal.node.relaying import Relaying
 from shoal.node.service import Answer
 from shoal.protocol.account import Link
 from shoal.protocol.addresses import is_loopback

@@ -9,7 +9,7 @@ import shutil
 import textwrap
 from collections.abc import Iterator
 
-from shoal.node.present import clean, colour, show_pairs
+from shoal.node.cli.present import clean, colour, show_pairs
 from shoal.node.service import Answer
 
 STYLES = {"ok": "green", "info": "dim", "warn": "yellow", "bad": "bold red"}

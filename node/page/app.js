@@ -1,6 +1,7 @@
 // The page of a node: log in, listen, show. Everything shown comes in snapshots, once a second at most.
 
 import { Table, byId, make, setClass, setText, sync } from "./dom.js";
+import { FamilyCard } from "./family.js";
 import { digest, fixed, peerName, rate } from "./format.js";
 import { Live } from "./live.js";
 import { RunCard } from "./run.js";
@@ -20,7 +21,7 @@ const PEER_COLUMNS = [
   { title: "Receives", text: ({ receive_rate }) => rate(receive_rate), kind: "number" },
 ];
 
-const cards = new Map(); // run id -> RunCard
+const cards = new Map(); // run id -> RunCard or FamilyCard
 const peers = new Table(byId("peers"), PEER_COLUMNS);
 const live = new Live({ onSnapshot: show, onState: showConnection, onRefused: enter });
 
@@ -69,7 +70,7 @@ function showConnection(isLive) {
   setClass(byId("live"), isLive ? "live on" : "live");
 }
 
-function show({ now, status, peers: others, more_peers: more, rounds, curves }) {
+function show({ now, status, peers: others, more_peers: more, rounds, curves, families }) {
   document.title = `${status.state} · Shoal ${peerName(status.peer)}`;
   setText(byId("node"), peerName(status.peer));
   byId("node").title = status.peer;
@@ -77,7 +78,7 @@ function show({ now, status, peers: others, more_peers: more, rounds, curves }) 
   setClass(byId("state-word"), `badge ${STATES[status.state] ?? ""}`);
   setText(byId("headline"), status.headline);
   setText(byId("advice"), status.advice ?? "");
-  showRuns(status.runs, rounds, curves, now);
+  showRuns(status.runs, rounds, curves, families, now);
   const names = new Map(status.runs.map(({ run, name }) => [run, name]));
   peers.update(others.map((peer) => ({ ...peer, name: names.get(peer.run) })));
   setText(byId("no-peers"), more ? `and ${more} more` : "No other peer is known.");
@@ -85,7 +86,7 @@ function show({ now, status, peers: others, more_peers: more, rounds, curves }) 
   showFacts(status);
 }
 
-function showRuns(rows, rounds, curves, now) {
+function showRuns(rows, rounds, curves, families, now) {
   const present = new Set(rows.map(({ run }) => run));
   for (const [run, card] of cards) {
     if (present.has(run)) continue;
@@ -93,8 +94,10 @@ function showRuns(rows, rounds, curves, now) {
     cards.delete(run);
   }
   for (const row of rows) {
-    if (!cards.has(row.run)) cards.set(row.run, new RunCard(byId("runs")));
-    cards.get(row.run).update(row, rounds[row.run] ?? [], curves[row.run], now);
+    const parts = families[row.run];
+    if (!cards.has(row.run)) cards.set(row.run, new (parts ? FamilyCard : RunCard)(byId("runs")));
+    if (parts) cards.get(row.run).update(row, parts);
+    else cards.get(row.run).update(row, rounds[row.run] ?? [], curves[row.run], now);
   }
 }
 

@@ -30,7 +30,8 @@ export function sync(parent, items, create, update) {
 
 /**
  * A table with a row per item.
- * A column is {title, text(item)}, and perhaps kind (classes), hint(item), shown on hover, and isOdd(item), marked.
+ * A column is {title, text(item)}, and perhaps kind (classes), hint(item), shown on hover, isOdd(item), marked, and
+ * share(item), of one: drawn as a bar, with the text beside it.
  */
 export class Table {
   constructor(table, columns, caption) {
@@ -45,12 +46,13 @@ export class Table {
   }
 
   update(items) {
-    const row = () => make("tr", "", ...this.columns.map(() => make("td")));
+    const row = () => make("tr", "", ...this.columns.map(({ share }) => make("td", "", ...(share ? bar() : []))));
     sync(this.body, items, row, (line, item) => {
-      this.columns.forEach(({ text, kind, hint, isOdd }, index) => {
+      this.columns.forEach(({ text, kind, hint, isOdd, share }, index) => {
         const cell = line.children[index];
         const words = text(item);
-        setText(cell, words);
+        setText(share ? cell.lastElementChild : cell, words);
+        if (share) cell.firstElementChild.value = share(item);
         setClass(cell, [kind, words === "–" ? "empty" : "", isOdd?.(item) ? "odd" : ""].filter(Boolean).join(" "));
         const title = hint?.(item) ?? "";
         if (cell.title !== title) cell.title = title;
@@ -58,3 +60,5 @@ export class Table {
     });
   }
 }
+
+const bar = () => [make("progress", ""), make("span", "minor")];

@@ -1,12 +1,10 @@
 // One run: how far it is, what holds it up, its curves, its last rounds.
 
+import { Card, isBetween } from "./card.js";
 import { Chart } from "./charts.js";
-import { Table, make, setClass, setText, sync } from "./dom.js";
+import { make } from "./dom.js";
 import { ago, bytes, count, digest, fixed, peerName, percent, seconds } from "./format.js";
 
-const PHASES = { // all others: in a round
-  failed: "bad", finished: "good", training: "calm", syncing: "warn", restoring: "warn", paused: "warn",
-};
 const LOSSES = [
   { label: "this node", name: "own", hint: "training loss here" },
   { label: "swarm", name: "swarm", hint: "mean of the members' training losses" },
@@ -62,7 +60,7 @@ function isUsual({ phase }, rounds, now) {
   const ends = rounds.map((round) => round.applied_at);
   const gaps = ends.slice(1).map((end, index) => end - ends[index]).sort((one, other) => one - other);
   const usual = Math.max(5, gaps[Math.floor(gaps.length / 2)] ?? UNKNOWN);
-  return !(phase in PHASES) && !(now - ends.at(-1) > OVERDUE * usual);
+  return !isBetween(phase) && !(now - ends.at(-1) > OVERDUE * usual);
 }
 
 function tiles(row) {
@@ -85,50 +83,21 @@ function tiles(row) {
   ];
 }
 
-export class RunCard {
+export class RunCard extends Card {
   constructor(parent) {
-    this.name = make("h2");
-    this.id = make("span", "mono muted");
-    this.waiting = make("span", "waiting minor");
-    this.phase = make("span", "badge");
-    this.notice = make("p", "notice");
-    this.warnings = make("p", "notice");
-    this.tiles = make("dl", "tiles");
+    super(parent);
     const charts = make("div", "charts");
-    const table = make("table", "rounds");
-    const scroll = make("div", "scroll", table);
-    scroll.tabIndex = 0;
-    scroll.setAttribute("role", "region");
-    scroll.setAttribute("aria-label", "Last rounds");
-    this.card = make("section", "card run", make("div", "title", this.name, this.id, this.waiting, this.phase), this.notice, this.warnings);
-    this.card.append(this.tiles, charts, scroll);
-    parent.append(this.card);
+    this.card.append(charts);
     const loss = (value) => fixed(value, 2);
     this.loss = new Chart(charts, { title: "Loss", series: LOSSES, format: loss, fromZero: false });
     this.speed = new Chart(charts, { title: "Tokens per second", series: SPEEDS, format: count, fromZero: true });
-    this.rounds = new Table(table, ROUND_COLUMNS, "Last rounds");
+    this.rounds = this.addTable(ROUND_COLUMNS, "Last rounds", "rounds");
     this.points = [];
   }
 
   update(row, rounds, news, now) {
-    setText(this.name, row.name ?? row.run.slice(0, 8));
-    setText(this.id, digest(row.run));
-    this.id.title = row.run;
-    setText(this.phase, row.phase);
-    setClass(this.phase, `badge ${PHASES[row.phase] ?? "good"}`);
-    setClass(this.card, row.trains === false ? "card run idle" : "card run");
-    const waiting = row.failure ? "" : (row.waiting_for ?? "");
-    const quiet = isUsual(row, rounds, now);
-    setText(this.waiting, quiet ? waiting : "");
-    this.waiting.title = this.waiting.textContent;
-    setText(this.notice, row.failure ? `It has failed on this node: ${row.failure}` : quiet ? "" : waiting);
-    setClass(this.notice, row.failure ? "notice bad" : "notice");
-    setText(this.warnings, (row.warnings ?? []).map((each) => each.words).join("; "));
-    const tile = () => make("div", "", make("dt"), make("dd"));
-    sync(this.tiles, tiles(row), tile, (node, [name, value]) => {
-      setText(node.children[0], name);
-      setText(node.children[1], value);
-    });
+    this.showState(row, isUsual(row, rounds, now));
+    this.showTiles(tiles(row));
     this.rounds.update(told(rounds, now));
     if (news) this.draw(news);
   }
@@ -138,9 +107,5 @@ export class RunCard {
     const column = (index) => this.points.map((point) => point[index]);
     this.loss.update([column(0), column(1), column(2)]);
     this.speed.update([column(0), column(3), column(4)]);
-  }
-
-  remove() {
-    this.card.remove();
   }
 }

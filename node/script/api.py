@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from shoal.dht.link import looks_like_link, parse_link
 from shoal.node.cli.joining import node_at_hand
 from shoal.node.client import Answer, Client
-from shoal.node.custom_spec import CustomSpec
 from shoal.node.home import find_home
 from shoal.node.service import find_run
+from shoal.node.spec.custom import CustomSpec
 from shoal.protocol.errors import LocalError
 
 if TYPE_CHECKING:

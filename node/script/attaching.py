@@ -6,12 +6,12 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from shoal.node.custom_spec import CustomSpec
-from shoal.node.manifest import decode_manifest
 from shoal.node.methods.registry import method_of
 from shoal.node.script.module import OwnModule
 from shoal.node.script.session import Session
-from shoal.node.worker_link import WorkerLink
+from shoal.node.spec.custom import CustomSpec
+from shoal.node.spec.manifest import decode_manifest
+from shoal.node.worker.link import WorkerLink
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import RunId
 

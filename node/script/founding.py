@@ -15,11 +15,11 @@ from shoal.node.checkpoint.write import write_checkpoint
 from shoal.node.client import Client
 from shoal.node.explain import explain
 from shoal.node.home import Home
-from shoal.node.manifest import MAX_MANIFEST, Manifest
 from shoal.node.methods.registry import method_of, shape_of
-from shoal.node.run_facts import first_base
+from shoal.node.run.facts import first_base
 from shoal.node.script.module import OwnModule
-from shoal.node.state import CommittedState
+from shoal.node.spec.manifest import MAX_MANIFEST, Manifest
+from shoal.node.state.committed import CommittedState
 from shoal.node.up.plan import to_toml
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import PeerId
@@ -50,7 +50,7 @@ def found(client: Client, home: Home, own: OwnModule, tables: Mapping[str, Any])
     folder = home.run_folder(manifest.run_id.hex()) / ORIGIN
     path = write_checkpoint(folder, about, state.current, None)
     try:
-        return str(client.create_run(to_toml(manifest), True, str(path))["run"])
+        return str(client.create_run(to_toml(manifest), True, [str(path)])["run"])
     except LocalError:  # the node has refused; where its answer is lost, it may have founded the run, and needs this
         shutil.rmtree(folder.parent, ignore_errors=True)
         raise

@@ -13,11 +13,11 @@ import torch
 from blake3 import blake3
 from torch import Tensor, nn
 
-from shoal.node import inner_state
-from shoal.node.custom_spec import CustomSpec
-from shoal.node.inner_state import halves
-from shoal.node.layout import Layout, trained
-from shoal.node.tensors import expand, first_difference, fold
+from shoal.node.spec.custom import CustomSpec
+from shoal.node.spec.tensors import expand, first_difference, fold
+from shoal.node.state.layout import Layout, trained
+from shoal.node.trainer import inner_state
+from shoal.node.trainer.inner_state import halves
 from shoal.protocol.errors import LocalError
 
 

@@ -14,20 +14,20 @@ from dataclasses import dataclass
 
 import torch
 
-from shoal.node.device import device_bytes, device_name
-from shoal.node.inner import InnerRound
 from shoal.node.methods.method import Method
 from shoal.node.methods.timetable import Timetable
-from shoal.node.replica import Replica
 from shoal.node.script.losses import Losses
 from shoal.node.script.module import OwnModule
 from shoal.node.script.told import Told, listen
-from shoal.node.stints import Stints
-from shoal.node.utilisation import Utilisation
-from shoal.node.worker_link import WorkerLink
-from shoal.node.worker_messages import Finished, Ready, Train
-from shoal.node.worker_messages import Progress as Report
-from shoal.node.worker_vectors import mark_of
+from shoal.node.trainer.device import device_bytes, device_name
+from shoal.node.trainer.inner import InnerRound
+from shoal.node.worker.link import WorkerLink
+from shoal.node.worker.messages import Finished, Ready, Train
+from shoal.node.worker.messages import Progress as Report
+from shoal.node.worker.replica import Replica
+from shoal.node.worker.stints import Stints
+from shoal.node.worker.utilisation import Utilisation
+from shoal.node.worker.vectors import mark_of
 from shoal.protocol.errors import LocalError
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from shoal.node.orders import Orders
-from shoal.node.worker_link import WorkerLink
-from shoal.node.worker_messages import Finished, Stop, Train
+from shoal.node.worker.link import WorkerLink
+from shoal.node.worker.messages import Finished, Stop, Train
+from shoal.node.worker.orders import Orders
 from shoal.protocol.errors import ShoalError, TransportError
 from shoal.protocol.wire import Message
 

@@ -5,5 +5,5 @@ scorer: next-token log-probabilities of many sequences  scorer (the interface), 
 experts: what an ensemble asks, and scorers of scorers  expert (the interface), ensemble/
 batch:  whose turn it is, token by token                sampling, stops, sequence, batch; no clock, no thread
 engine: a thread around a batch, asyncio in front       engine
-HTTP:   OpenAI's shapes                                 requests, shapes, routes, app
+HTTP:   OpenAI's shapes                                 body, requests, shapes, listing, routes, metrics, app
 """

@@ -73,12 +73,16 @@ class _Reader:
 
 async def _send(reader: _Reader, ticket: Ticket, plan: Plan, shape: Shape, tells_usage: bool) -> None:
     choices = [Choice() for _ in plan.jobs]
-    await reader.take(b"".join(map(event, shape.opening(len(choices)))))
     try:
         async for came in ticket.deltas():
+            events: list[Table] = []
             for place, delta in came:
-                choices[place].tokens = delta.tokens
-            await reader.take(b"".join(event(shape.part(place, delta)) for place, delta in came if _says_any(delta)))
+                if not choices[place].version:
+                    events += shape.opening(place, delta)
+                choices[place].note(delta)
+                if _says_any(delta):
+                    events.append(shape.part(place, delta))
+            await reader.take(b"".join(map(event, events)))
     except ShoalError as error:
         await reader.take(event(fault_of(error).body))
         return

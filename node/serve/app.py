@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -15,7 +17,7 @@ from aiohttp import web
 from shoal.node.serve.answering import STALL
 from shoal.node.serve.engine import WAITING, Engine
 from shoal.node.serve.guard import Guard, errors_as_json
-from shoal.node.serve.metrics import Metrics
+from shoal.node.serve.metrics import Metrics, of_texts
 from shoal.node.serve.routes import Routes
 from shoal.node.serve.served import Served
 from shoal.protocol.errors import LocalError, ShoalError
@@ -42,35 +44,54 @@ class Listening:
 @asynccontextmanager
 async def serving(served: Served, where: Listening) -> AsyncIterator[int]:
     """Serve while the context is open; gives the port."""
-    listener = _listen(where)
+    listener = listen(where)
     engine = Engine(served.scorer, served.codec, waiting=where.waiting)
-    app = web.Application(middlewares=[errors_as_json, Guard(where.key, where.host).check], client_max_size=MAX_BODY)
-    app.add_routes([*Routes(served, engine, where.stall).table(), *Metrics(engine).table()])
+    metrics, routes = Metrics(lambda: of_texts(engine.load())), Routes(served, engine, where.stall)
+    async with answering(listener, where, routes.table(), metrics, engine.stop) as port:
+        yield port
+
+
+@asynccontextmanager
+async def answering(
+    listener: socket.socket,
+    where: Listening,
+    table: Sequence[web.RouteDef],
+    metrics: Metrics,
+    stop: Callable[[], Awaitable[None]],
+) -> AsyncIterator[int]:
+    """Answer at the routes while the context is open; gives the port. `stop` ends what makes the answers."""
+    guards = [metrics.count, errors_as_json, Guard(where.key, where.host).check]
+    app = web.Application(middlewares=guards, client_max_size=MAX_BODY)
+    app.add_routes([*table, *metrics.table()])
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=LAST_ANSWERS)
     await runner.setup()
     try:
         await web.SockSite(runner, listener).start()
         yield int(listener.getsockname()[1])
     finally:
-        await engine.stop()  # first: so streams end with the word that it stops
+        await stop()  # first: so streams end with the word that it stops
         await runner.cleanup()
 
 
 async def serve(served: Served, where: Listening) -> None:
     """Until SIGINT or SIGTERM; SIGHUP has the source looked at again, if it is one that changes."""
+    async with serving(served, where) as port, looking_again(served.name, served.look_again), following(served):
+        await until_told(f"{served.name}: {served.sentence}", where, port)
+
+
+async def until_told(sentence: str, where: Listening, port: int) -> None:
+    """Say what is served, and where; return at SIGINT or SIGTERM."""
     over = asyncio.Event()
     for each in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(each, over.set)
-    async with serving(served, where) as port, looking_again(served):
-        address = f"[{where.host}]" if ":" in where.host else where.host
-        print(f"{served.name}: {served.sentence}; at http://{address}:{port}/v1", flush=True)
-        await over.wait()
+    address = f"[{where.host}]" if ":" in where.host else where.host
+    print(f"{sentence}; at http://{address}:{port}/v1", flush=True)
+    await over.wait()
 
 
 @asynccontextmanager
-async def looking_again(served: Served) -> AsyncIterator[None]:
+async def looking_again(name: str, look_again: Callable[[], str] | None) -> AsyncIterator[None]:
     """While the context is open, look at the source again at each SIGHUP; one that never changes needs none of this."""
-    look_again = served.look_again
     if look_again is None or CHANGED is None:
         yield
         return
@@ -82,11 +103,11 @@ async def looking_again(served: Served) -> AsyncIterator[None]:
             await changed.wait()
             changed.clear()
             try:
-                print(f"{served.name}: {await asyncio.to_thread(look_again)}", flush=True)
+                print(f"{name}: {await asyncio.to_thread(look_again)}", flush=True)
             except ShoalError as error:
-                log.warning("%s stays as it was: %s", served.name, error)
+                log.warning("%s stays as it was: %s", name, error)
             except Exception:  # of a library, out of memory: what is served is whole
-                log.exception("%s stays as it was", served.name)
+                log.exception("%s stays as it was", name)
 
     task = asyncio.create_task(live(), name="looking-again")
     try:
@@ -97,12 +118,33 @@ async def looking_again(served: Served) -> AsyncIterator[None]:
         await asyncio.wait([task])
 
 
-def _listen(where: Listening) -> socket.socket:
+@asynccontextmanager
+async def following(served: Served) -> AsyncIterator[None]:
+    """While the context is open, a thread goes after what changes the source, if it is one that changes by itself."""
+    if served.follow is None:
+        yield
+        return
+    over = threading.Event()
+    thread = threading.Thread(target=served.follow, args=(over,), name="following", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        await asyncio.to_thread(thread.join, LAST_ANSWERS)
+
+
+def listen(where: Listening) -> socket.socket:
+    """A socket there; LocalError if it cannot be had."""
     try:
         family, *_, address = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)[0]
         listener = socket.create_server((address[0], where.port), family=family)
     except OSError as error:
-        reason = error.strerror or error
+        if error.errno == errno.EADDRINUSE:
+            raise LocalError(
+                f"port {where.port} of {where.host} is taken: choose another --port, or 0 for any free one"
+            ) from error
+        reason = (error.strerror or str(error)).partition(" (while")[0]  # Python adds the address, which is said anyway
         raise LocalError(f"cannot listen on --host {where.host}, --port {where.port}: {reason}") from error
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # those accepted inherit it
     return listener

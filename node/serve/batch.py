@@ -12,20 +12,17 @@ Rules:
 from __future__ import annotations
 
 import heapq
-import logging
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from shoal.node.serve.scorer import LogProbs, Piece, Scorer, SomeFailed, Telling
+from shoal.node.serve.scorer import Changing, LogProbs, Piece, Scorer, SomeFailed, Telling, in_words
 from shoal.node.serve.sequence import Composer, Delta, Job
 from shoal.node.serve.text import Codec
-from shoal.protocol.errors import LocalError, ShoalError
+from shoal.protocol.errors import ShoalError
 
 CHUNK = 128  # tokens of prompts in a step
-
-log = logging.getLogger("shoal.serve")
 
 
 class Reader(Protocol):
@@ -58,6 +55,7 @@ class Writing:
     composer: Composer
     unread: tuple[int, ...]  # the rest of the prompt; once that is read, the token that was drawn last
     is_prompt: bool = True
+    version: str = ""  # of the weights that score it; known with its first scores
 
 
 class Batch:
@@ -66,6 +64,7 @@ class Batch:
     def __init__(self, scorer: Scorer, codec: Codec, chunk: int = CHUNK) -> None:
         self._scorer, self._codec, self._chunk = scorer, codec, chunk
         self._telling = scorer if isinstance(scorer, Telling) else None
+        self._changing = scorer if isinstance(scorer, Changing) else None
         self._free = list(range(scorer.slots))  # a heap: low slots first, so that those in use lie together
         self._writing: dict[int, Writing] = {}
         self._prompts: deque[int] = deque()  # slots whose prompts are read, whose turn is next first
@@ -105,7 +104,7 @@ class Batch:
             rows = [(piece, row) for piece, row in zip(pieces, some.rows, strict=True) if piece.slot not in some.failed]
             return [*lost, *self._all_scored(rows)]
         except Exception as error:  # of the model's own code, out of memory: these requests are lost, the server is not
-            reason = _in_words(error)
+            reason = in_words(error)
             return [self._lost(piece.slot, reason) for piece in pieces]
         return self._all_scored(zip(pieces, scores, strict=True))
 
@@ -142,6 +141,8 @@ class Batch:
         """What follows from the scores after a piece."""
         writing = self._writing[piece.slot]
         if writing.is_prompt:
+            if not writing.version:
+                writing.version = self._version_of(piece.slot)
             writing.unread = writing.unread[len(piece.tokens) :]
             if writing.unread:
                 return None
@@ -151,13 +152,16 @@ class Batch:
             token, delta = writing.composer.next(row)
         except Exception as error:  # of a tokenizer's code, or of a model that has diverged: the others go on
             self._leave(piece.slot)
-            return Told(writing.reader, _in_words(error))
-        writing.unread = (token,)
+            return Told(writing.reader, in_words(error))
+        writing.unread, delta = (token,), replace(delta, version=writing.version)
         if delta.finish is not None:
             if self._telling is not None:
                 delta = replace(delta, notes=self._telling.told(piece.slot))
             self._leave(piece.slot)
         return Told(writing.reader, delta)
+
+    def _version_of(self, slot: int) -> str:
+        return self._changing.version_of(slot) if self._changing is not None else self._scorer.version
 
     def _lost(self, slot: int, error: ShoalError) -> Told:
         told = Told(self._writing[slot].reader, error)
@@ -169,11 +173,3 @@ class Batch:
             self._prompts.remove(slot)
         self._scorer.end(slot)
         heapq.heappush(self._free, slot)
-
-
-def _in_words(error: Exception) -> ShoalError:
-    """The error itself if it was raised on purpose; else it is a bug, in the log."""
-    if isinstance(error, ShoalError):
-        return error
-    log.error("the model failed", exc_info=error)
-    return LocalError(f"the model failed: {type(error).__name__}; the log of the server has the details")

@@ -1,4 +1,4 @@
-"""Shoal's own decoder (node/model.py) with a cache of keys and values: the same weights, called for new tokens only.
+"""Shoal's own decoder (node/trainer/model.py) with a cache of keys and values, called for new tokens only.
 
 Training needs none of this, so it stands apart: `forward` walks the model's own modules. Shapes are those of model.py,
 and S is the length of the longest sequence in a call, G = N / K the query heads that share a key-value head.
@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from shoal.node.model import Attention, Layer, Llama, rotate, rotations_at
 from shoal.node.trainer.layers import Rope
+from shoal.node.trainer.model import Attention, Layer, Llama, rotate, rotations_at
 
 Rows = slice | Tensor  # of the cache
 

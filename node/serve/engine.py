@@ -62,7 +62,7 @@ class Engine:
         self, scorer: Scorer, codec: Codec, *, waiting: int = WAITING, room: int = ROOM, chunk: int = CHUNK
     ) -> None:
         self._scorer, self._batch = scorer, Batch(scorer, codec, chunk)
-        self._most, self._room = waiting, room
+        self.most, self._room = scorer.slots + waiting, room  # sequences that are here at once
         self._waiting: deque[tuple[Job, Seat]] = deque()
         self._changed = threading.Condition()  # guards `_waiting`, `_stopping` and `_looks`
         self._stopping = False
@@ -81,7 +81,7 @@ class Engine:
             if self._stopping:
                 raise STOPPED
             here = len(self._waiting) + self._batch.busy + len(jobs)
-            if here > self._scorer.slots + self._most:
+            if here > self.most:
                 raise Busy(self._retry_after())
             self._waiting += [(job, Seat(ticket, place, now)) for place, job in enumerate(jobs)]
         self.look_again()

@@ -5,19 +5,21 @@ whoever foresaw most (node/experts/posterior.py). It may be a model here, or on 
 
 Rules for experts, beside those for scorers:
 - One sequence's calls come one after the other; those to different experts come side by side, from several threads.
-- What raises leaves no slot of that call usable. Such sequences go on without the expert, and only `end` their slots.
+- What raises leaves no slot of that call usable, and what is named in `failed` not those. Such sequences go on without
+  the expert, and only `end` their slots.
 - `end` neither blocks nor raises.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from shoal.node.serve.scorer import LogProbs, Piece, Scorer
+from shoal.protocol.errors import ShoalError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,6 +32,7 @@ class Weighed:
 
     rows: LogProbs  # (pieces, vocab), as Scorer.extend gives them
     within: np.ndarray[Any, np.dtype[np.float64]]  # (pieces,): log p of a piece's tokens but the first, summed
+    failed: Mapping[int, ShoalError] = field(default_factory=dict)  # by slots: whose row and worth mean nothing
 
 
 @runtime_checkable
@@ -38,6 +41,15 @@ class Expert(Scorer, Protocol):
 
     def weigh(self, pieces: Sequence[Piece]) -> Weighed:
         """As `extend`, with what the tokens of the pieces were worth."""
+        ...
+
+
+@runtime_checkable
+class Placed(Protocol):
+    """An expert that is somewhere else, or may be."""
+
+    def place(self) -> dict[str, Any]:
+        """What /v1/models says of where it is; called from any thread."""
         ...
 
 

@@ -17,10 +17,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from shoal.node.checkpoint.about import MODEL
-from shoal.node.device import choose_device
-from shoal.node.layout import Layout
-from shoal.node.model import skeleton
-from shoal.node.model_spec import ModelSpec
+from shoal.node.checkpoint.tokenizer import CONFIG, ENDS, GENERATION, TOKENIZER_CONFIG, tokenizer_of_bytes
+from shoal.node.dataset.tokens import TOKENIZER_FILE
 from shoal.node.models import extra
 from shoal.node.models.hf import quietly
 from shoal.node.models.llama import config
@@ -29,13 +27,15 @@ from shoal.node.serve.library import library_scorer
 from shoal.node.serve.local import LlamaScorer
 from shoal.node.serve.scorer import Scorer
 from shoal.node.serve.served import BYTE_TOKENS, Choices, Served
-from shoal.node.serve.text import BYTES, Bytes, Codec, Tokenized, read_tokenizer
-from shoal.node.tokens import TOKENIZER_FILE
+from shoal.node.serve.text import BYTES, MAX_FILE, Bytes, Codec, Tokenized, read_tokenizer
+from shoal.node.spec.model import ModelSpec
+from shoal.node.state.layout import Layout
+from shoal.node.trainer.device import choose_device
+from shoal.node.trainer.model import skeleton
 from shoal.protocol.errors import LocalError
 
-CONFIG, GENERATION = "config.json", "generation_config.json"
-TOKENIZER_CONFIG, TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
-MAX_TABLE = 16 << 20
+TEMPLATE = "chat_template.jinja"
+MAX_TABLE = MAX_FILE  # bytes
 LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 USUAL = 2048  # tokens, where a config does not say how many its model sees
 
@@ -59,7 +59,7 @@ def open_folder(path: Path, choices: Choices) -> Served:
 
 
 def own(table: Mapping[str, Any]) -> ModelSpec | None:
-    """The decoder of node/model.py that a config.json describes; None if it describes anything else."""
+    """The decoder of node/trainer/model.py that a config.json describes; None if it describes anything else."""
     try:
         spec = ModelSpec(
             vocab=table["vocab_size"],
@@ -74,7 +74,8 @@ def own(table: Mapping[str, Any]) -> ModelSpec | None:
         )
     except (KeyError, ValidationError):
         return None
-    return spec if dict(table) == config(spec) else None
+    ends = {key: table.get(key) for key in ENDS}  # are the tokenizer's
+    return spec if dict(table) == config(spec) | ends else None
 
 
 def _decoder(path: Path, spec: ModelSpec, choices: Choices, version: str) -> Scorer:
@@ -127,7 +128,7 @@ def _library(path: Path, table: dict[str, Any], choices: Choices, version: str) 
 
 def _codec(path: Path, table: Mapping[str, Any], vocab: int, chosen: str) -> Codec:
     file = Path(chosen) if chosen and chosen != BYTE_TOKENS else path / TOKENIZER_FILE
-    if chosen == BYTE_TOKENS or (not file.exists() and vocab <= BYTES):
+    if chosen == BYTE_TOKENS or (not file.exists() and vocab <= BYTES) or _is_of_bytes(file):
         return Bytes()
     if not file.exists():
         raise LocalError(
@@ -138,6 +139,11 @@ def _codec(path: Path, table: Mapping[str, Any], vocab: int, chosen: str) -> Cod
     if codec.size > vocab:
         raise LocalError(f"{file} has {codec.size:,} tokens, and the model {vocab:,}")
     return codec
+
+
+def _is_of_bytes(file: Path) -> bool:
+    """Whether it is what we export where a byte is a token: we need no library for that."""
+    return file.exists() and _table(file) == tokenizer_of_bytes()
 
 
 def _ends(path: Path, table: Mapping[str, Any]) -> frozenset[int]:

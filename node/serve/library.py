@@ -42,12 +42,7 @@ def library_scorer(network: Any, *, limit: int, slots: int, version: str) -> Sco
     network.requires_grad_(False).eval()
     text = network.config.get_text_config()
     vocab: int = text.vocab_size
-
-    def logits(tokens: Tensor) -> Tensor:
-        out: Tensor = network(input_ids=tokens, use_cache=False).logits
-        return out
-
-    plain = PlainScorer(logits, network.device, vocab=vocab, limit=limit, slots=slots, version=version)
+    plain = _plain(network, vocab, limit, slots, version)
     rope = str(getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None))
     alone = any(kind in rope for kind in BY_LENGTH)
     for is_batched in (False,) if alone else (True, False):
@@ -59,6 +54,23 @@ def library_scorer(network: Any, *, limit: int, slots: int, version: str) -> Sco
             "models of type %s cannot be served %s: each token will take longer", network.config.model_type, way
         )
     return plain
+
+
+def renewed_library_scorer(scorer: Scorer, network: Any, version: str) -> Scorer:
+    """A scorer like `scorer`, of the same kind of model with other weights, which need not be tried anew."""
+    network.requires_grad_(False).eval()
+    vocab, limit, slots = scorer.vocab, scorer.limit, scorer.slots
+    if isinstance(scorer, LibraryScorer):
+        return LibraryScorer(network, scorer.is_batched, vocab=vocab, limit=limit, slots=slots, version=version)
+    return _plain(network, vocab, limit, slots, version)
+
+
+def _plain(network: Any, vocab: int, limit: int, slots: int, version: str) -> PlainScorer:
+    def logits(tokens: Tensor) -> Tensor:
+        out: Tensor = network(input_ids=tokens, use_cache=False).logits
+        return out
+
+    return PlainScorer(logits, network.device, vocab=vocab, limit=limit, slots=slots, version=version)
 
 
 def is_right(scorer: Scorer, plain: Scorer) -> bool:
@@ -111,7 +123,7 @@ class LibraryScorer:
 
     def __init__(self, network: Any, is_batched: bool, *, vocab: int, limit: int, slots: int, version: str) -> None:
         self.vocab, self.limit, self.slots, self.version = vocab, limit, slots, version
-        self._network, self._is_batched = network, is_batched
+        self._network, self.is_batched = network, is_batched
         self._groups: dict[int, Group] = {}  # by slot
 
     def extend(self, pieces: Sequence[Piece]) -> LogProbs:
@@ -128,7 +140,7 @@ class LibraryScorer:
 
     def _call(self, pieces: Sequence[Piece]) -> Tensor:
         """Logits (B, T, V) of pieces of one length."""
-        if not self._is_batched:
+        if not self.is_batched:
             return torch.cat([self._score([piece], self._alone(piece.slot)) for piece in pieces])
         return self._score(pieces, self._together(tuple(piece.slot for piece in pieces)))
 
@@ -136,7 +148,7 @@ class LibraryScorer:
         device, count = self._network.device, len(pieces[0].tokens)
         lengths = torch.tensor(group.lengths, device=device)[:, None]
         settings: dict[str, Any] = {}
-        if self._is_batched:
+        if self.is_batched:
             if group.cache is None:  # of whole sequences, whatever the model's own would keep
                 group.cache = extra.transformers().DynamicCache()
             places = torch.arange(group.width + count, device=device)

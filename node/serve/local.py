@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.node.model import Llama
 from shoal.node.serve.decoder import Cache, forward, forward_every
 from shoal.node.serve.expert import Weighed
 from shoal.node.serve.scorer import LogProbs, Piece
+from shoal.node.trainer.model import Llama
 
 ROOM = 64  # tokens that the cache has room for at first; then twice as many, each time
 
@@ -22,12 +22,20 @@ ROOM = 64  # tokens that the cache has room for at first; then twice as many, ea
 class LlamaScorer:
     """See Scorer, and Expert."""
 
-    def __init__(self, model: Llama, *, vocab: int, limit: int, slots: int, version: str) -> None:
+    def __init__(
+        self, model: Llama, *, vocab: int, limit: int, slots: int, version: str, cache: Cache | None = None
+    ) -> None:
+        """`cache` is one with as many slots, of a scorer that holds nothing in the slots that this one is asked for."""
         self.vocab, self.limit, self.slots, self.version = vocab, limit, slots, version
         self._model = model.eval().requires_grad_(False)
         self._device = model.model.embed_tokens.weight.device
-        self._cache = Cache.empty(model, slots)
+        self._cache = Cache.empty(model, slots) if cache is None else cache
         self._held = [0] * slots  # tokens
+
+    def renewed(self, model: Llama, version: str) -> LlamaScorer:
+        """A scorer with other weights of the same shapes. Each slot is either's, from its first token to its end."""
+        sizes = {"vocab": self.vocab, "limit": self.limit, "slots": self.slots}
+        return LlamaScorer(model, **sizes, version=version, cache=self._cache)
 
     def extend(self, pieces: Sequence[Piece]) -> LogProbs:
         """See Scorer."""

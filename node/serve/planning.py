@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shoal.node.serve.faults import CALLER, TOO_LONG, BadRequest, Fault
+from shoal.node.serve.faults import TOO_LONG, BadRequest
 from shoal.node.serve.requests import MAX_CHOICES, Asked, ChatAsked, CompletionAsked
 from shoal.node.serve.sampling import Sampling
 from shoal.node.serve.sequence import Job
@@ -46,13 +46,6 @@ def plan_chat(asked: ChatAsked, served: Served, seed: int) -> Plan:
     stops = (*asked.stop, *served.chat.stops)
     limits = (asked.most, served.scorer.limit)
     return _plan(asked, [prompt], served, seed, limits, "messages", stops, asked.alternatives)
-
-
-def check_model(asked: Asked, served: Served) -> None:
-    """Fault unless the request is for the model that is served."""
-    if asked.model != served.name:
-        message = f"the model '{asked.model[:100]}' does not exist here: there is '{served.name}'"
-        raise Fault(404, message, CALLER, "model", "model_not_found")
 
 
 def _tokens(prompt: str | list[int], served: Served) -> list[int]:

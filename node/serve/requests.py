@@ -1,16 +1,12 @@
-"""What a client may ask for: OpenAI's request bodies, as far as they mean something here.
-
-Rules: what is null is absent. What means nothing here is ignored (`user`), or refused if it would change the answer:
-better an error than an answer to another question. Sizes are bounded.
-"""
+"""What a client may ask for: OpenAI's bodies about text, as far as they mean something here. Sizes are bounded."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from shoal.node.serve.faults import UNSUPPORTED, BadRequest
+from shoal.node.serve.body import Body
 
 MAX_CHOICES = 16  # of a request, all its prompts together
 MAX_STOPS = 4
@@ -53,10 +49,10 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class Asked(BaseModel):
+class Asked(Body):
     """What both kinds of requests have."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+    ignored, neutral, shapes = IGNORED, NEUTRAL, SHAPES
 
     model: str
     max_tokens: Count | None = None
@@ -64,21 +60,10 @@ class Asked(BaseModel):
     top_p: Annotated[float, Field(ge=0, le=1)] = 1.0
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    stop: Annotated[list[Stop], BeforeValidator(_listed), Field(max_length=MAX_STOPS)] = []
+    stop: Annotated[list[Stop], BeforeValidator(_listed)] = Field(default_factory=list, max_length=MAX_STOPS)
     stream: bool = False
     stream_options: StreamOptions | None = None
     ignore_eos: bool = False  # not OpenAI's, but known from other servers: go on after the end of a text
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_what_means_nothing(cls, table: Any) -> Any:
-        if not isinstance(table, dict):
-            return table
-        kept = {key: each for key, each in table.items() if each is not None and key not in IGNORED}
-        for key, allowed in NEUTRAL.items():
-            if key in kept and kept.pop(key) not in allowed:
-                raise BadRequest(f"'{key}' is not supported here, as it would change the answer", key, UNSUPPORTED)
-        return kept
 
     @property
     def tells_usage(self) -> bool:
@@ -152,19 +137,3 @@ class ChatAsked(Asked):
 
 
 AskedKind = TypeVar("AskedKind", bound=Asked)
-
-
-def read_asked(kind: type[AskedKind], body: Any) -> AskedKind:
-    """The request that a JSON body is; BadRequest, which names the parameter, if it is none."""
-    try:
-        return kind.model_validate(body)
-    except ValidationError as error:
-        first = min(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
-        where = str(first["loc"][0]) if first["loc"] else None
-        if first["type"] == "extra_forbidden":
-            raise BadRequest(f"unknown or unsupported parameter '{where}'"[:200], where, UNSUPPORTED) from error
-        if first["type"] == "missing":
-            raise BadRequest(f"you must provide '{where}'", where) from error
-        if where is None:
-            raise BadRequest("the body must be a JSON object") from error
-        raise BadRequest(f"'{where}': {SHAPES.get(where, first['msg'])}", where) from error

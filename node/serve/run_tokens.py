@@ -2,55 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-from shoal.node.corpus import among
-from shoal.node.data_spec import DataSpec
-from shoal.node.dataset.pack import read_pack
-from shoal.node.dataset.store import PACKED
 from shoal.node.home import find_home
-from shoal.node.manifest import Manifest
 from shoal.node.serve.text import Bytes, Codec, Tokenized, read_tokenizer
-from shoal.node.tokens import from_hub
+from shoal.node.spec.manifest import Manifest
 from shoal.protocol.errors import LocalError
 
 
-def run_codec(manifest: Manifest, checkpoint: Path, chosen: str) -> Codec:
-    """`chosen` is a tokenizer's file, if the owner names one. LocalError if the run's tokenizer is nowhere here."""
+def run_codec(manifest: Manifest, place: Path, chosen: str) -> Codec:
+    """`place` is a checkpoint, or in a node's home; `chosen` is a tokenizer's file, if the owner names one.
+
+    LocalError if the run's tokenizer is nowhere here.
+    """
     data, vocab = manifest.data, manifest.model.vocab
     if not data.tokenizer:
         if chosen:
             raise LocalError("the run's tokens are bytes: serve it without --tokenizer")
         return Bytes()
-    codec = Tokenized(_content(data, checkpoint, chosen), frozenset(), special=False, what=chosen or data.tokenizer)
+    if chosen:
+        content = read_tokenizer(Path(chosen))
+    else:
+        from shoal.node.dataset.tokenizer import find_tokenizer
+
+        content = find_tokenizer(data, [*place.resolve().parents, find_home().root])
+    what = chosen or data.tokenizer
+    codec = Tokenized(content, frozenset(), special=False, what=what)
     if codec.size > vocab:
         raise LocalError(f"the tokenizer {data.tokenizer} has {codec.size:,} tokens, and the run's model {vocab:,}")
-    if data.end_of_text:
-        end = codec.tokens.token_to_id(data.end_of_text)
-        if end is None:
-            raise LocalError(f"the run's end_of_text {data.end_of_text!r} is no token of {chosen or data.tokenizer}")
-        codec.ends = frozenset({end})
+    codec.ends = ends_of(codec, data.end_of_text, what)
     return codec
 
 
-def _content(data: DataSpec, checkpoint: Path, chosen: str) -> bytes:
-    """The tokenizer.json."""
-    if chosen:
-        return read_tokenizer(Path(chosen))
-    if data.is_from_hub:
-        return from_hub(data)
-    for packed in _packed(data, checkpoint):
-        return among(data, read_pack(packed))
-    raise LocalError(
-        f"the run's tokenizer {data.tokenizer} is among its data, and this machine has no packed copy of these: name "
-        f"the file with --tokenizer"
-    )
-
-
-def _packed(data: DataSpec, checkpoint: Path) -> Iterator[Path]:
-    """Where the run's data may lie: in the home that the checkpoint is in, or in this user's."""
-    if data.digest:
-        homes = [*checkpoint.resolve().parents, find_home().root]
-        places = (home / "data" / data.digest / PACKED for home in homes)
-        yield from (place for place in places if place.is_file())
+def ends_of(codec: Tokenized, end_of_text: str, what: str) -> frozenset[int]:
+    """The token that ends a text, if there is one; LocalError if the tokenizer, which is `what`, does not know it."""
+    if not end_of_text:
+        return frozenset()
+    end = codec.tokens.token_to_id(end_of_text)
+    if end is None:
+        raise LocalError(f"the run's end_of_text {end_of_text!r} is no token of {what}")
+    return frozenset({end})

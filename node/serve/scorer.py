@@ -13,15 +13,18 @@ Rules for scorers:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from shoal.protocol.errors import ShoalError
+from shoal.protocol.errors import LocalError, ShoalError
 
 LogProbs = np.ndarray[Any, np.dtype[np.float32]]
+
+log = logging.getLogger("shoal.serve")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,14 @@ class SomeFailed(Exception):
         """`failed` has what went wrong, by slots."""
         super().__init__(f"{len(failed)} sequences cannot go on")
         self.rows, self.failed = rows, failed
+
+
+def in_words(error: Exception) -> ShoalError:
+    """The error itself if it was raised on purpose; else it is a bug, in the log."""
+    if isinstance(error, ShoalError):
+        return error
+    log.error("the model failed", exc_info=error)
+    return LocalError(f"the model failed: {type(error).__name__}; the log of the server has the details")
 
 
 class Scorer(Protocol):
@@ -87,4 +98,13 @@ class Telling(Protocol):
 
     def told(self, slot: int) -> dict[str, Any]:
         """How the sequence in a slot was scored; asked as it ends, by the engine's thread."""
+        ...
+
+
+@runtime_checkable
+class Changing(Protocol):
+    """A scorer whose `version` may change while sequences are written."""
+
+    def version_of(self, slot: int) -> str:
+        """Which weights score the sequence in a slot; by the engine's thread."""
         ...

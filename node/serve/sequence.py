@@ -46,6 +46,7 @@ class Delta:
     tokens: int  # so far
     facts: tuple[TokenFacts, ...] = ()
     finish: Finish | None = None
+    version: str = ""  # of the weights that it was written with
     notes: Mapping[str, Any] = field(default_factory=dict)  # with the last one: what the scorer tells (Telling)
 
 

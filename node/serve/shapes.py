@@ -20,13 +20,19 @@ class Choice:
     facts: list[TokenFacts] = field(default_factory=list)
     tokens: int = 0
     finish: str | None = None
+    version: str = ""  # of the weights that write it
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     def add(self, delta: Delta) -> None:
         """The next part."""
         self.text.append(delta.text)
         self.facts += delta.facts
-        self.tokens, self.finish, self.notes = delta.tokens, delta.finish, delta.notes
+        self.note(delta)
+        self.notes = delta.notes
+
+    def note(self, delta: Delta) -> None:
+        """The next part, whose text goes out by itself."""
+        self.tokens, self.finish, self.version = delta.tokens, delta.finish, delta.version
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +42,6 @@ class Shape:
     id: str
     created: int
     model: str
-    fingerprint: str
     is_chat: bool
     tells_logprobs: bool
 
@@ -49,33 +54,33 @@ class Shape:
             row = said or {"text": text}
             ending = {"finish_reason": choice.finish, **_noted(choice.notes)}
             rows.append({"index": index, **row, "logprobs": self._logprobs(choice.facts), **ending})
-        return self._table("chat.completion", rows) | {"usage": usage(choices, prompt_tokens)}
+        return self._table("chat.completion", choices[0].version, rows) | {"usage": usage(choices, prompt_tokens)}
 
-    def opening(self, choices: int) -> list[Table]:
-        """What a stream begins with."""
+    def opening(self, index: int, delta: Delta) -> list[Table]:
+        """What goes before a choice's first part, which `delta` is."""
         if not self.is_chat:
             return []
         first = {"role": "assistant", "content": ""}
-        return [self._part({"index": index, "delta": first, "finish_reason": None}) for index in range(choices)]
+        return [self._part(delta, {"index": index, "delta": first, "finish_reason": None})]
 
     def part(self, index: int, delta: Delta) -> Table:
         """One part of a stream."""
         said = {"content": delta.text} if delta.text or delta.facts else {}
         row: Table = {"index": index, **({"delta": said} if self.is_chat else {"text": delta.text})}
         ending = {"finish_reason": delta.finish, **_noted(delta.notes)}
-        return self._part(row | {"logprobs": self._logprobs(delta.facts), **ending})
+        return self._part(delta, row | {"logprobs": self._logprobs(delta.facts), **ending})
 
     def closing(self, choices: Sequence[Choice], prompt_tokens: int) -> Table:
         """What a stream ends with whose usage is told."""
-        return self._table("chat.completion.chunk") | {"usage": usage(choices, prompt_tokens)}
+        return self._table("chat.completion.chunk", choices[0].version) | {"usage": usage(choices, prompt_tokens)}
 
-    def _part(self, row: Table) -> Table:
-        return self._table("chat.completion.chunk", [row])
+    def _part(self, delta: Delta, row: Table) -> Table:
+        return self._table("chat.completion.chunk", delta.version, [row])
 
-    def _table(self, chat: str, rows: Sequence[Table] = ()) -> Table:
+    def _table(self, chat: str, version: str, rows: Sequence[Table] = ()) -> Table:
         kind = chat if self.is_chat else "text_completion"
         head = {"id": self.id, "object": kind, "created": self.created, "model": self.model}
-        return {**head, "system_fingerprint": self.fingerprint, "choices": list(rows)}
+        return {**head, "system_fingerprint": version, "choices": list(rows)}
 
     def _logprobs(self, facts: Sequence[TokenFacts]) -> Table | None:
         if not self.tells_logprobs:

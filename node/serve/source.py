@@ -1,46 +1,43 @@
-"""From a folder to a model that can be asked: a run's checkpoint, experts, or a folder that transformers opens."""
+"""To a model that can be asked, from a folder with a run's checkpoint, experts or what transformers opens, or a name.
+
+What is a folder is one; what is not, and looks like no path, is the name of a run that the node of this machine is in.
+"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-
-import torch
 
 from shoal.node.checkpoint.about import ABOUT
 from shoal.node.checkpoint.read import Checkpoint, load
 from shoal.node.checkpoint.scan import PREFIX, find
-from shoal.node.device import choose_device
-from shoal.node.layout import Layout
-from shoal.node.manifest import Manifest
 from shoal.node.methods.method import PARAMETERS
-from shoal.node.model import Llama
-from shoal.node.model_spec import HfSpec, ModelSpec
-from shoal.node.models.kind import TrainedModel
-from shoal.node.models.registry import build
-from shoal.node.options import default_threads
 from shoal.node.serve.chat import PlainChat
 from shoal.node.serve.ensemble.source import open_ensemble
 from shoal.node.serve.ensemble.table import ENSEMBLE
 from shoal.node.serve.folder import open_folder
-from shoal.node.serve.library import library_scorer
-from shoal.node.serve.local import LlamaScorer
+from shoal.node.serve.models import scorer_of
+from shoal.node.serve.named import open_named
 from shoal.node.serve.run_tokens import run_codec
-from shoal.node.serve.scorer import Scorer
 from shoal.node.serve.served import Choices, Served
+from shoal.node.serve.threads import use_threads
 from shoal.protocol.errors import LocalError
 
 CONFIG, ADAPTERS = "config.json", "adapter_config.json"
 
 
-def open_source(path: Path, choices: Choices) -> Served:
-    """The model in the folder `path`; LocalError, which says what is wrong, if there is none that can be served."""
-    torch.set_num_threads(choices.threads or default_threads())
-    if not path.is_dir():
-        raise LocalError(f"{path} is not a folder: name a checkpoint's, or a model's that transformers opens")
+def open_source(source: str | Path, choices: Choices) -> Served:
+    """The model that is meant; LocalError, which says what is wrong, if there is none that can be served."""
+    use_threads(choices.threads)
+    path = Path(source)
+    if not os.path.isdir(path):  # unlike Path's, False for a name that no folder could have
+        if os.path.exists(path) or "/" in str(source):
+            raise LocalError(f"{source} is not a folder: name a checkpoint's, or a model's that transformers opens")
+        return open_named(str(source), choices)
     if (path / ENSEMBLE).exists():
+        choices.check_no_peers(f"the folder {path}")
         return open_ensemble(path, choices)
-    if choices.mix or choices.prior or choices.base:
-        raise LocalError(f"--mix, --prior and --base are for folders of experts, and {path} has no {ENSEMBLE}")
+    choices.check_no_mix(f"{path}, which has no {ENSEMBLE}")
     if (path / ABOUT).exists() or path.name.startswith(PREFIX):
         return of_checkpoint(load(path), choices)
     if (path / ADAPTERS).exists():
@@ -56,7 +53,7 @@ def open_source(path: Path, choices: Choices) -> Served:
 def of_checkpoint(checkpoint: Checkpoint, choices: Choices) -> Served:
     """The model of a run as a checkpoint has it."""
     manifest, about = checkpoint.manifest, checkpoint.about
-    scorer = scorer_of(manifest, checkpoint.vectors[PARAMETERS], choices, about.root[:16])
+    scorer = scorer_of(manifest.model, checkpoint.vectors[PARAMETERS], choices, about.root[:16])
     return Served(
         name=manifest.name,
         scorer=scorer,
@@ -65,26 +62,3 @@ def of_checkpoint(checkpoint: Checkpoint, choices: Choices) -> Served:
         created=int(about.saved_at),
         sentence=f"run {about.name} ({about.run[:8]}), round {about.round}",
     )
-
-
-def scorer_of(manifest: Manifest, parameters: torch.Tensor, choices: Choices, version: str) -> Scorer:
-    """A run's model with these parameters, on the device that was chosen; LocalError if no text can come of it."""
-    spec = manifest.model
-    if not isinstance(spec, ModelSpec | HfSpec):
-        raise LocalError("the run's model is a script's own, and only that script can build it and ask it")
-    if isinstance(spec, HfSpec) and spec.lora is not None:
-        raise LocalError(
-            "the run trains adapters on a base that its checkpoints do not hold: export them (`shoal ckpt export`), "
-            "merge them with their base (peft's merge_and_unload), and serve that folder"
-        )
-    model = with_parameters(manifest, parameters).to(choose_device(choices.device))
-    if isinstance(model, Llama):
-        return LlamaScorer(model, vocab=spec.vocab, limit=spec.context, slots=choices.slots, version=version)
-    return library_scorer(model.network, limit=spec.context, slots=choices.slots, version=version)
-
-
-def with_parameters(manifest: Manifest, parameters: torch.Tensor) -> TrainedModel:
-    """The model on the CPU, ready to be asked."""
-    model = build(manifest)
-    Layout.of(model).load(parameters, model)
-    return model.eval()

@@ -7,8 +7,8 @@ not count.
 
 from __future__ import annotations
 
-from shoal.node.manifest import ModelSpec
-from shoal.node.requirements import parameters
+from shoal.node.spec.manifest import ModelSpec
+from shoal.node.spec.requirements import parameters
 
 
 def flops_per_token(spec: ModelSpec) -> int:

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from shoal.node.trainer.options import TrainerOptions
 
-Rope = tuple[Tensor, Tensor]  # cosines and sines, see node/model.py
+Rope = tuple[Tensor, Tensor]  # cosines and sines, see node/trainer/model.py
 CallLayer = Callable[[nn.Module, Tensor, Rope], Tensor]
 
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from shoal.node.layout import decays
-from shoal.node.method_spec import MethodSpec
 from shoal.node.models.kind import TrainedModel
+from shoal.node.spec.method import MethodSpec
+from shoal.node.state.layout import decays
 from shoal.protocol.errors import LocalError
 
 MUON_MOMENTUM = 0.95  # Jordan's

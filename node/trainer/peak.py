@@ -11,7 +11,7 @@ import time
 
 import torch
 
-from shoal.node.device import mixed_precision
+from shoal.node.trainer.device import mixed_precision
 
 TERA = 1e12
 KNOWN = {  # by the whole name that CUDA gives them: a laptop's GPU, or a slice of one, is another

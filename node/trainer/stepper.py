@@ -19,13 +19,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from shoal.node.device import device_name, mixed_precision
 from shoal.node.logs import warn
 from shoal.node.models.kind import TrainedModel
-from shoal.node.recorded_step import NotRecordedError, RecordedStep
+from shoal.node.trainer.device import device_name, mixed_precision
 from shoal.node.trainer.memory import is_out_of_memory, make_room
 from shoal.node.trainer.optimizers import can_be_recorded
 from shoal.node.trainer.options import TrainerOptions
+from shoal.node.trainer.recorded_step import NotRecordedError, RecordedStep
 from shoal.protocol.errors import LocalError
 
 log = logging.getLogger("shoal.trainer")

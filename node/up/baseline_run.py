@@ -22,7 +22,7 @@ class References:
 
     def gap_recovered(self, swarm: float) -> float | None:
         """How far from alone to joined the swarm has come; None where joined is no better than alone."""
-        from shoal.node.baseline import gap_recovered
+        from shoal.node.trainer.baseline import gap_recovered
 
         return gap_recovered(self.alone, swarm, self.joined) if self.joined < self.alone else None
 
@@ -35,7 +35,7 @@ class Note(Protocol):
 
 async def train_references(plan: Plan, jobs: Jobs, note: Note) -> References:
     """Train every reference, noting how each came out as soon as it is known."""
-    from shoal.node.baseline import best, trainings  # brings torch
+    from shoal.node.trainer.baseline import best, trainings  # brings torch
 
     wanted = trainings(plan.manifest, len(plan.peers), plan.rounds, plan.data)
     slots = asyncio.Semaphore(AT_ONCE)

@@ -20,18 +20,19 @@ from typing import Any
 
 import torch
 
-from shoal.node import baseline
 from shoal.node.checkpoint.read import load
-from shoal.node.corpus import load_corpus, read_files, texts_corpus
-from shoal.node.device import choose_device
-from shoal.node.evaluate import validation_loss
-from shoal.node.generate import END_OF_TEXT, generate
-from shoal.node.layout import Layout
-from shoal.node.manifest import load_manifest
+from shoal.node.dataset.columns import Columns
+from shoal.node.dataset.corpus import load_corpus, read_files, texts_corpus
 from shoal.node.methods.method import PARAMETERS
 from shoal.node.methods.registry import shape_of
 from shoal.node.models.registry import build, layout_of
-from shoal.node.state_file import load_state, save_weights
+from shoal.node.spec.manifest import load_manifest
+from shoal.node.state.file import load_state, save_weights
+from shoal.node.state.layout import Layout
+from shoal.node.trainer import baseline
+from shoal.node.trainer.device import choose_device
+from shoal.node.trainer.evaluate import validation_loss
+from shoal.node.trainer.generate import END_OF_TEXT, generate
 from shoal.node.trainer.options import TrainerOptions
 from shoal.node.up.jobs import WEIGHTS
 from shoal.protocol.errors import LocalError
@@ -40,9 +41,9 @@ INITIAL = "initial"  # instead of a state file: the model as the manifest's seed
 SAMPLE_BYTES = 400
 
 
-def corpus(column: str, *data: str) -> dict[str, Any]:
-    """What the text of --data is, for the manifest and for the person; `column` is that of tables, or empty."""
-    found = texts_corpus(*read_files([Path(path) for path in data], column))
+def corpus(column: str, domain: str, *data: str) -> dict[str, Any]:
+    """What the text of --data is, for the manifest and for the person; `column` and `domain` are those of tables."""
+    found = texts_corpus(*read_files([Path(path) for path in data], Columns(column, domain)))
     return {
         "digest": found.digest.hex(),
         "files": found.files,
@@ -63,7 +64,7 @@ def validate(manifest_file: str, state: str, device: str, *data: str, weights: S
     model.to(choose_device(device))  # one thread is slow at a model that was trained on a GPU
     loss = validation_loss(model, text, manifest.model.context)
     sample = ""
-    if state != INITIAL and not manifest.data.tokenizer:
+    if state != INITIAL and manifest.data.name != "digits" and not manifest.data.tokenizer:
         written = generate(model, bytes([END_OF_TEXT]), SAMPLE_BYTES, context=manifest.model.context)
         sample = written.decode(errors="replace")
     return {"loss": loss, "parameters": layout.size, "sample": sample}

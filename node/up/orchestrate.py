@@ -94,7 +94,8 @@ async def _settle(options: UpOptions, out: Path, jobs: Jobs, swarm: Swarm) -> Pl
     resumed = await _resume(options.resume, jobs, swarm) if options.resume is not None else None
     if options.data:
         read = (resumed.about.decoded_manifest() if resumed else chosen_manifest(options)).data
-        corpus = await jobs.run("corpus", "corpus", read.column, *(path.absolute() for path in options.data))
+        paths = [path.absolute() for path in options.data]
+        corpus = await jobs.run("corpus", "corpus", read.column, read.domain, *paths)
         digest = corpus["digest"]
         text = (
             f"{corpus['files']} text files, {corpus['train']:,} bytes to train on and {corpus['validation']:,} to "

@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from shoal.node.home import Home
-from shoal.node.manifest import DataSpec, Manifest, load_manifest, parse_manifest
 from shoal.node.options import AUTO, UP_CHECKPOINT_EVERY, UpOptions, UsageError
-from shoal.node.toml import dump
+from shoal.node.spec.manifest import DataSpec, Manifest, load_manifest, parse_manifest
+from shoal.node.spec.toml import dump
 from shoal.node.up.resume import Resumption
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import digest
 
 RUNS = Path("runs")  # where results go when --out names no place
-READING = {"tokenizer", "end_of_text", "column"}  # of a manifest's data: how text is read, whosever it is
+READING = {"tokenizer", "end_of_text", "column", "domain"}  # of a manifest's data: how text is read, whosever it is
 
 
 @dataclass(frozen=True, slots=True)

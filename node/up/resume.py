@@ -17,8 +17,8 @@ from shoal.node.checkpoint.about import About
 from shoal.node.checkpoint.lineage import origin_of
 from shoal.node.checkpoint.scan import Found, find
 from shoal.node.home import Home
-from shoal.node.manifest import Manifest
 from shoal.node.options import UsageError
+from shoal.node.spec.manifest import Manifest
 
 Damage = Callable[[Sequence[Path]], Awaitable[Mapping[str, str]]]
 """Reads checkpoints through: path -> what is wrong, for those with which something is."""

@@ -10,9 +10,9 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
+from shoal.node.cli.present import is_terminal
 from shoal.node.faults import Fault
-from shoal.node.present import is_terminal
-from shoal.node.toml import dump
+from shoal.node.spec.toml import dump
 from shoal.node.up.peers import LocalPeer
 from shoal.node.up.plan import Plan, to_toml
 from shoal.node.up.processes import Children
@@ -58,7 +58,7 @@ class _Stage:
             page = await founder.ask(lambda client: client.page(with_login=True))
             swarm.say(f"watch it in a browser: {page}")
         await self._start(others, founder.addresses[0])
-        own = plan.checkpoint_of(founder.name)
+        own = [path] if (path := plan.checkpoint_of(founder.name)) else []
         swarm.run = (await founder.ask(lambda client: client.create_run(to_toml(plan.manifest), True, own)))["run"]
         if not plan.manifest.model.is_complete:  # what is measured later is of the tensors that the founder has named
             whole = await founder.ask(lambda client: client.run_details(swarm.run))

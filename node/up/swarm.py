@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shoal.node.client import Answer
-from shoal.node.replica_words import why_lapsed
+from shoal.node.run.replica_words import why_lapsed
 from shoal.node.up.display import Display
 from shoal.node.up.peers import LocalPeer
 from shoal.node.up.records import Ledger, Metrics, is_replica

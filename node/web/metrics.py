@@ -19,9 +19,9 @@ from prometheus_client.core import (
     Metric,
 )
 
+from shoal.node.run.standing import STATES
 from shoal.node.sentence import label
 from shoal.node.service import Answer, NodeService
-from shoal.node.standing import STATES
 from shoal.protocol.paths import PATHS
 
 

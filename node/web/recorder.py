@@ -42,6 +42,7 @@ class Recorder:
             "more_peers": max(0, len(peers) - MOST_PEERS),
             "rounds": rounds,
             "curves": {run: _as_json(each) for run, each in news.items() if each.points},
+            "families": {row["run"]: self._parts(row["run"]) for row in status["runs"] if row.get("experts")},
         }
         return {key: _plain(value) for key, value in seen.items()}
 
@@ -49,6 +50,12 @@ class Recorder:
         """None of a run that is shown although the node is not in it: one that it could not enter again."""
         try:
             return self._service.rounds(run, LAST_ROUNDS)
+        except UnknownRun:
+            return []
+
+    def _parts(self, family: str) -> list[Answer]:
+        try:
+            return self._service.experts(family)
         except UnknownRun:
             return []
 

@@ -38,6 +38,7 @@ class Routes:
             web.post("/v1/runs/{run}/leave", self._leave_run),
             web.post("/v1/runs/{run}/save", self._save_state),
             web.get("/v1/experts/{family}", self._experts),
+            web.get("/v1/experts/{family}/sources", self._expert_sources),
             web.post("/v1/experts/{family}/fetch", self._fetch_experts),
             web.post("/v1/stop", self._stop),
         ]
@@ -84,8 +85,11 @@ class Routes:
         return web.json_response(self._service.timeline(run, _count(number, "the round")))
 
     async def _create_run(self, request: web.Request) -> web.Response:
-        body = await read_body(request, {"manifest": str, "train": bool}, {"checkpoint": str})
-        created = await self._service.create_run(body["manifest"], body["train"], body.get("checkpoint", ""))
+        body = await read_body(request, {"manifest": str, "train": bool}, {"checkpoints": list})
+        checkpoints = body.get("checkpoints", [])
+        if not all(isinstance(each, str) for each in checkpoints):
+            raise LocalError("the body's 'checkpoints' must be a list of folders")
+        created = await self._service.create_run(body["manifest"], body["train"], checkpoints)
         return web.json_response(created)
 
     async def _run_link(self, request: web.Request) -> web.Response:
@@ -116,6 +120,9 @@ class Routes:
 
     async def _experts(self, request: web.Request) -> web.Response:
         return web.json_response(self._service.experts(request.match_info["family"]))
+
+    async def _expert_sources(self, request: web.Request) -> web.Response:
+        return web.json_response(await self._service.expert_sources(request.match_info["family"]))
 
     async def _fetch_experts(self, request: web.Request) -> web.Response:
         body = await read_body(request, {"folder": str})

@@ -4,7 +4,7 @@ Rules:
 - Of each flow the first in is the first out. Contributions go before means: others wait for them to make theirs.
 - What is queued is bounded in bytes: payloads that were encoded count with their size, the others with none, as they
   hold no memory before their turn.
-- What a broken carrier had in hand comes back to the front, with what it had written last and may never have arrived.
+- What a broken carrier had in hand comes back to the front, with all that nobody has said to have arrived.
 """
 
 from __future__ import annotations
@@ -73,13 +73,15 @@ class Backlog:
         with self._has_more:
             return self._take([flow])
 
-    def take(self, flows: Callable[[], Collection[Flow]], rest: Callable[[], None] = lambda: None) -> Parcel | None:
-        """The next one of these, as soon as there is one; None once there are no `flows`. `wake` has us look again.
+    def take(
+        self, flows: Callable[[], Collection[Flow] | None], rest: Callable[[], None] = lambda: None
+    ) -> Parcel | None:
+        """The next one of these, as soon as there is one; None once `flows` are None. `wake` has us look again.
 
         `rest` is called before we wait.
         """
         with self._has_more:
-            while wanted := flows():
+            while (wanted := flows()) is not None:
                 if (parcel := self._take(wanted)) is not None:
                     return parcel
                 rest()

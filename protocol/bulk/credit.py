@@ -11,14 +11,11 @@ Rules:
 - What was given to a socket cannot be taken back, and it may be dead. So while less than LEAST is held, another one
   gets LEAST in any case.
 - Streams have no credit, and are not read while SHARED is held: who uses both may fill it twice.
-- It is said on the socket itself, the other way, sealed: 24 bytes for each GRAIN.
+- It is said on the socket itself, the other way, a GRAIN at a time (reports.py).
 """
 
 from __future__ import annotations
 
-from cryptography.exceptions import InvalidTag
-
-from shoal.protocol.bulk.sealing import TAG, Sealed, key_back
 from shoal.protocol.errors import RemoteError, TransportError
 from shoal.protocol.ids import PeerId
 from shoal.protocol.rooms import rounded
@@ -26,8 +23,6 @@ from shoal.protocol.rooms import rounded
 SHARED = 32 << 20  # bytes; both ends know it
 LEAST = 8 << 20
 GRAIN = 2 << 20
-NUMBER = 8  # bytes
-RECORD = NUMBER + TAG
 
 
 class Credit:
@@ -35,6 +30,11 @@ class Credit:
 
     def __init__(self) -> None:
         self._granted, self._spent = 0, 0
+
+    @property
+    def granted(self) -> int:
+        """Bytes, in all."""
+        return self._granted
 
     @property
     def left(self) -> int:
@@ -51,14 +51,13 @@ class Credit:
             raise RemoteError("sends contributions without credit", sender)
         self.spend(size)
 
-    def grow(self, size: int) -> int:
-        """So much more; what it is now in all."""
+    def grow(self, size: int) -> None:
+        """So much more."""
         self._granted += size
-        return self._granted
 
     def grant(self, total: int) -> None:
-        """What the other end says: so much in all. TransportError for what nobody says who means it."""
-        if not self._granted + GRAIN <= total <= self._spent + SHARED:
+        """What the other end says: so much in all, as before or more. TransportError for what nobody would say."""
+        if total != self._granted and not self._granted + GRAIN <= total <= self._spent + SHARED:
             raise TransportError(f"was given credit of {total} bytes, after {self._granted}")
         self._granted = total
 
@@ -77,44 +76,14 @@ class Pool:
         """That socket is gone."""
         self._credits.remove(credit)
 
-    def due(self, held: int) -> dict[Credit, int]:
-        """What each is to be told now, in all, where `held` bytes wait here."""
+    def share_out(self, held: int) -> list[Credit]:
+        """Let those grow that should, where `held` bytes wait here: they are to be told."""
         room = SHARED - held - sum(max(0, each.left) for each in self._credits)
-        share, totals = SHARED // max(1, len(self._credits)), dict[Credit, int]()
+        share, grown = SHARED // max(1, len(self._credits)), list[Credit]()
         for each in self._credits:
             more = min(max(room, LEAST - held - each.left), share - each.left)
             if more >= GRAIN:
                 room -= more
-                totals[each] = each.grow(more)
-        return totals
-
-
-class Teller(Sealed):
-    """Who receives, and says how much may be sent."""
-
-    def __init__(self, key: bytes) -> None:
-        super().__init__(key_back(key))
-
-    def record(self, total: int) -> bytes:
-        """What goes on the wire."""
-        return self._cipher.encrypt(self._nonce(), total.to_bytes(NUMBER, "big"), None)
-
-
-class Listener(Sealed):
-    """Who sends, and hears it."""
-
-    def __init__(self, key: bytes) -> None:
-        super().__init__(key_back(key))
-        self._unread = b""
-
-    def heard(self, data: bytes) -> int | None:
-        """The newest total in what has come, if there is one; TransportError for what the other end did not seal."""
-        self._unread += data
-        total = None
-        while len(self._unread) >= RECORD:
-            record, self._unread = self._unread[:RECORD], self._unread[RECORD:]
-            try:
-                total = int.from_bytes(self._cipher.decrypt(self._nonce(), record, None), "big")
-            except InvalidTag as error:
-                raise TransportError("credit was altered on its way") from error
-        return total
+                each.grow(more)
+                grown.append(each)
+        return grown

@@ -8,7 +8,7 @@ TLS: so a token is seen by nobody but who gave it. (Python's ssl cannot ask a cl
     TLS 1.3, pins the certificate
     token, half of a key  ─────────────────►  redeems the token
               ◄─────────────────────────────  half of a key
-    from here on: frames one way, sealed (sealing.py), and credit the other way (credit.py)
+    from here on: frames one way, sealed (sealing.py), and reports the other way (reports.py)
 
 All blocking, for LIMIT seconds at most.
 """

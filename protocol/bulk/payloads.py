@@ -245,10 +245,10 @@ class Payloads:
 
     def _give_credit(self) -> None:
         self._is_credit_due = False  # before we look: what is given back from now on has us look again
-        totals = self._pool.due(self._contributions.held)
+        grown = self._pool.share_out(self._contributions.held)
         for each in list(self._receivers):
-            if each.credit in totals:
-                each.grant(totals[each.credit])
+            if each.credit in grown:
+                each.report()
 
     def _note(self, run: RunId, size: int, path: str) -> None:
         self._side.gauge.received += size

@@ -3,7 +3,7 @@
 Rules:
 - A payload is read into memory that is used again, and opened where it stays; nobody copies it after that.
 - Contributions come on credit (credit.py): who sends without any loses the connection. All else is always taken.
-- No more than AHEAD payloads wait for the loop to take them.
+- No more than AHEAD payloads wait for the loop to take them. What it took its sender hears of (receipts.py).
 - Whoever breaks the framing or the seal loses the connection, and is named. A bad message costs its sender that message
   and a REST, in which we read nothing of it.
 - A payload of a run that we are not in is read, as there is no other way past it, and is not looked at.
@@ -18,10 +18,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from shoal.protocol.bulk.credit import Credit, Teller
+from shoal.protocol.bulk.credit import Credit
 from shoal.protocol.bulk.framing import PREFIX, Sizes, run_of, sizes, unpacked
 from shoal.protocol.bulk.handshake import Opened
 from shoal.protocol.bulk.posts import Posts
+from shoal.protocol.bulk.receipts import Taken
+from shoal.protocol.bulk.reports import Report, Teller
 from shoal.protocol.bulk.sealing import TAG, Opener
 from shoal.protocol.bulk.tenants import Tenant
 from shoal.protocol.errors import RemoteError, TransportError
@@ -34,7 +36,7 @@ from shoal.protocol.wire import Message
 
 AHEAD = 4  # payloads
 REST = 0.2  # seconds
-# Milliseconds after which credit that nobody acknowledges means a dead connection: keep-alive does not ask meanwhile.
+# Milliseconds after which a report that nobody acknowledges means a dead connection: keep-alive does not ask meanwhile.
 UNHEARD = (socket.TCP_USER_TIMEOUT, 40_000) if hasattr(socket, "TCP_USER_TIMEOUT") else None
 
 log = logging.getLogger(__name__)
@@ -70,7 +72,7 @@ class Receiver:
         self._posts, self._takes, self._complain = posts, takes, complain
         self._came, self._ended = came, ended
         self._sealed = memoryview(bytearray(1 << 20))
-        self._ahead = threading.Semaphore(AHEAD)
+        self._ahead, self._taken = threading.Semaphore(AHEAD), Taken()
         self._is_open = True
         self._was_bad = False
         self.thread = threading.Thread(target=self._run, name="bulk-in", daemon=True)
@@ -86,14 +88,15 @@ class Receiver:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._ahead.release()
 
-    def grant(self, total: int) -> None:
-        """Tell the peer how much it may send of contributions, in all."""
-        record = self._teller.record(total)
+    def report(self) -> None:
+        """Tell the peer how much it may send of contributions, and what is here, in all."""
+        self._taken.told()
+        record = self._teller.record(Report(self.credit.granted, self._taken.count))
         try:
             if self._socket.send(record, socket.MSG_DONTWAIT) == len(record):
                 return
         except OSError as error:
-            log.debug("credit cannot be given: %s", error)
+            log.debug("a report cannot be sent: %s", error)
         self.close()  # it does not read what it asks for
 
     def _run(self) -> None:
@@ -173,3 +176,5 @@ class Receiver:
     def _hand_on(self, run: RunId, message: Message | None, begin: float, end: float, size: int) -> None:
         self._ahead.release()
         self._came(run, message, begin, end, size)
+        if self._taken.add(size):
+            self.report()

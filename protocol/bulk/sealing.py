@@ -37,8 +37,8 @@ def bound(key: bytes, dialler: PeerId, listener: PeerId, listener_sends: bool) -
 
 
 def key_back(key: bytes) -> bytes:
-    """The key of what the receiver says on the same connection (credit.py)."""
-    return digest("bulk credit", key)[:KEY]
+    """The key of what the receiver says on the same connection (reports.py)."""
+    return digest("bulk reports", key)[:KEY]
 
 
 class Sealed:

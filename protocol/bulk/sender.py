@@ -2,10 +2,11 @@
 
 Rules:
 - All that takes time happens outside of Python's lock: encoding, sealing, writing.
-- When the socket breaks, what was in hand goes back to the backlog, and so does what was written last (RECENT): it may
-  lie in a buffer that nobody will read. To get a payload twice does no harm.
-- A contribution is taken only as long as the peer gives credit for it (credit.py), and means meanwhile.
-- The loop reads what the peer says: its credit, and its end, which no write would find as long as nothing is to be
+- When the socket breaks, what was in hand goes back to the backlog, and so does all that the peer has not said to have
+  (receipts.py). To get a payload twice does no harm.
+- A contribution is taken only as long as the peer gives credit for it (credit.py), and means meanwhile; neither while
+  too much is on its way of which the peer has said nothing.
+- The loop reads what the peer says: its reports, and its end, which no write would find as long as nothing is to be
   sent, and of which the first write after it would hear nothing.
 """
 
@@ -16,23 +17,23 @@ import logging
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from shoal.protocol.bulk.backlog import TRIES, UNWANTED, Backlog, Packed, Parcel
-from shoal.protocol.bulk.credit import RECORD, Credit, Listener
+from shoal.protocol.bulk.credit import Credit
 from shoal.protocol.bulk.filling import Filling, look
 from shoal.protocol.bulk.handshake import Opened
 from shoal.protocol.bulk.pacing import Turn
 from shoal.protocol.bulk.posts import Posts
+from shoal.protocol.bulk.receipts import Unheard
+from shoal.protocol.bulk.reports import RECORD, Listener
 from shoal.protocol.bulk.sealing import Sealer
 from shoal.protocol.errors import TransportError
 from shoal.protocol.messages.bulk import Flow
 from shoal.protocol.throttle import Flow as Rate
 
-HEARD = 64 * RECORD  # bytes of credit at a time
-RECENT = 8 << 20  # bytes: more than the buffers of both ends hold together
+HEARD = 64 * RECORD  # bytes of reports at a time
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +58,7 @@ class Sender:
         self._credit, self.filling = Credit(), filling
         self._backlog, self._turn, self._up, self._posts = backlog, turn, up, posts
         self._wrote, self._ended = wrote, ended
-        self._recent: deque[tuple[Parcel, int]] = deque()
-        self._recent_size = 0
+        self._unheard = Unheard()
         self._is_open, self._has_broken, self._is_watched = True, False, False
         self.thread = threading.Thread(target=self._run, name="bulk-out", daemon=True)
 
@@ -77,11 +77,12 @@ class Sender:
         self._backlog.wake()
 
     def _hear(self) -> None:
-        """Credit, or the end."""
+        """Reports, or the end."""
         try:
             data = self._socket.recv(HEARD, socket.MSG_DONTWAIT)
-            if total := self._listener.heard(data):
-                self._credit.grant(total)
+            if (report := self._listener.heard(data)) is not None:
+                self._unheard.hear(report.taken)
+                self._credit.grant(report.credit)
                 self._backlog.wake()
         except BlockingIOError:
             return
@@ -92,9 +93,13 @@ class Sender:
             self._has_broken = True
             self.close()
 
-    def _flows(self) -> Collection[Flow]:
-        """What may be sent now."""
-        return (*([Flow.SCATTER] if self._credit.left > 0 else []), Flow.GATHER) if self._is_open else ()
+    def _flows(self) -> Collection[Flow] | None:
+        """What may be sent now; None: nothing any more."""
+        if not self._is_open:
+            return None
+        if self._unheard.is_full:
+            return ()
+        return (Flow.SCATTER, Flow.GATHER) if self._credit.left > 0 else (Flow.GATHER,)
 
     def _run(self) -> None:
         parcel: Parcel | None = None
@@ -110,7 +115,7 @@ class Sender:
         finally:
             self._turn.rest()
             if self._has_broken:
-                self._give_back([*(each for each, _ in self._recent), *([parcel] if parcel is not None else [])])
+                self._give_back(parcel)
             if not self._is_watched:  # else the loop has to let go of it first
                 self._socket.close()
             self._posts.post(self._finish)
@@ -142,11 +147,11 @@ class Sender:
         if parcel.flow is Flow.SCATTER:
             self._credit.spend(len(packed[2]))
         begin, sealed = time.monotonic(), self._sealer.seal(*packed)
+        self._unheard.add(parcel, len(packed[2]))
         self._push(sealed)
         if (seen := look(self._socket)) is not None:
             self.filling.see(seen)
         size = len(sealed)
-        self._remember(parcel, size)
         self._posts.post(self._wrote, begin, time.monotonic(), size)
         if not parcel.was_sent:
             parcel.was_sent = True
@@ -163,17 +168,14 @@ class Sender:
             self._up.spend(len(piece))
             self._socket.sendall(piece)
 
-    def _give_back(self, parcels: list[Parcel]) -> None:
+    def _give_back(self, in_hand: Parcel | None) -> None:
         """But for those that too many sockets broke with: perhaps it is they who break them."""
+        parcels = self._unheard.parcels()
+        if in_hand is not None and in_hand not in parcels:
+            parcels.append(in_hand)
         for each in parcels:
             each.tries += 1
         self._backlog.put_back([each for each in parcels if each.tries < TRIES])
         for each in parcels:
             if each.tries >= TRIES and not each.was_sent:
                 self._posts.post(each.lost, TransportError("the connection was lost, again and again"))
-
-    def _remember(self, parcel: Parcel, size: int) -> None:
-        self._recent.append((parcel, size))
-        self._recent_size += size
-        while self._recent_size - self._recent[0][1] >= RECENT:
-            self._recent_size -= self._recent.popleft()[1]

@@ -60,3 +60,4 @@ class PartEntry(Message):
     round: int  # that it has come to there
     loss: float | None
     card: ExpertCard | None  # of the file that I have
+    answers: Digest | None  # the file of which I can be asked what follows a text

@@ -32,6 +32,23 @@ def test_what_peers_send_is_text_and_never_markup(browser: Browser) -> None:
         witness.is_content()
 
 
+def test_a_family_of_experts_is_a_card_of_its_parts(browser: Browser) -> None:
+    service = FakeService()
+    service.news = {"phase": "training", "experts": {"parts": 2, "finished": 1, "trains": "text"}}
+    with served(service, TOKEN) as url:
+        witness = Witness(browser, url)
+        page = witness.page
+        page.goto(link(url, TOKEN))
+        page.wait_for_selector("table.parts tbody tr")
+        rows = page.locator("table.parts tbody tr").all_inner_texts()
+        assert [row.split("\t")[0].strip() for row in rows] == ["net", "text"]
+        shares = page.locator("table.parts progress").evaluate_all("bars => bars.map((bar) => bar.value)")
+        assert shares == [1, 0.2]
+        assert "1 of 2" in page.inner_text(".run .tiles")
+        assert page.locator(".run .plot").count() == 0
+        witness.is_content()
+
+
 def test_waiting_is_an_alarm_only_once_it_lasts_and_who_does_not_train_shows_no_training(browser: Browser) -> None:
     service = FakeService()
     service.news = {"phase": "matching", "waiting_for": "round 4 waits for abcdef", "trains": False}

@@ -6,20 +6,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from shoal.node.device import device_bytes, device_name, pin
-from shoal.node.inner import InnerTrainer
-from shoal.node.manifest import Manifest, ModelSpec
-from shoal.node.method_spec import MethodSpec
 from shoal.node.methods.registry import method_of
-from shoal.node.moments import moments_size
-from shoal.node.orders import Orders
-from shoal.node.recorded_step import RecordedStep
-from shoal.node.replica import Replica
-from shoal.node.shm import SharedVector
+from shoal.node.spec.manifest import Manifest, ModelSpec
+from shoal.node.spec.method import MethodSpec
+from shoal.node.trainer.device import device_bytes, device_name, pin
+from shoal.node.trainer.inner import InnerTrainer
 from shoal.node.trainer.options import TrainerOptions
 from shoal.node.trainer.peak import peak_flops
-from shoal.node.worker import TrainingLoop
-from shoal.node.worker_messages import Contribution, Train
+from shoal.node.trainer.recorded_step import RecordedStep
+from shoal.node.worker.messages import Contribution, Train
+from shoal.node.worker.moments import moments_size
+from shoal.node.worker.orders import Orders
+from shoal.node.worker.replica import Replica
+from shoal.node.worker.shm import SharedVector
+from shoal.node.worker.worker import TrainingLoop
 from shoal.protocol.wire import Message
 from tests.unit.test_inner import CORPUS, MANIFEST, weights
 

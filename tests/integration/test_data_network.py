@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shoal.node.dataset.supply import GIB, Supply
-from shoal.node.manifest import DataSpec, Manifest
+from shoal.node.spec.manifest import DataSpec, Manifest
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.data import GetPiece

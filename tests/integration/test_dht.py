@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from shoal.node.discovery import Discovery
+from shoal.node.peers.discovery import Discovery
 from shoal.protocol.errors import LocalError
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import Digest, digest

@@ -16,9 +16,10 @@ import pytest
 from safetensors.torch import load_file
 
 from shoal.node.experts.leases import LEASE, LOOK, SETTLE
+from shoal.node.experts.parts import experts_of
 from shoal.node.experts.posterior import uniform
-from shoal.node.manifest import parse_manifest
 from shoal.node.models.registry import layout_of
+from shoal.node.spec.manifest import parse_manifest
 from shoal.node.up.processes import Children
 from shoal.protocol.errors import LocalError
 from shoal.protocol.identity import Identity
@@ -111,7 +112,7 @@ def test_two_nodes_train_two_parts_apart_and_publish_them(children: Children, tm
         second.client.fetch_experts(family, "out")
     second.client.leave_run(family)
     assert second.client.status()["runs"] == []
-    with pytest.raises(LocalError, match="in no run"):
+    with pytest.raises(LocalError, match="in no family"):
         second.client.experts(family)
 
 
@@ -187,9 +188,9 @@ def test_a_lone_node_that_is_killed_goes_on_where_it_was(children: Children, tmp
     trained = parse_manifest(HEAD.replace('"experts"', '"diloco"'))
     seed = str(checkpoint_kit.write(tmp_path / "seed", 4, trained))
     node = RealNode(tmp_path / "node").start(children, checkpoint_every=3)
-    with pytest.raises(LocalError, match="the family's model is not that of"):
-        node.client.create_run(manifest.replace("hidden = 64", "hidden = 32"), True, seed)
-    family = node.client.create_run(manifest, True, seed)["run"]
+    with pytest.raises(LocalError, match="neither the family's nor one of its parts'"):
+        node.client.create_run(manifest.replace("hidden = 64", "hidden = 32"), True, [seed])
+    family = node.client.create_run(manifest, True, [seed])["run"]
     until(lambda: parts(node, family)["net"]["steps"] >= 40, "some rounds", node.words)
     os.kill(node.pid, signal.SIGKILL)
     until(lambda: not node.is_running, "the death", node.words)
@@ -199,3 +200,55 @@ def test_a_lone_node_that_is_killed_goes_on_where_it_was(children: Children, tmp
     found = [int(each) for each in re.findall(r"training the part net of fam from round (\d+)", node.log.read_text())]
     assert found[0] == 0
     assert found[-1] >= 6, found
+
+
+def test_each_model_of_a_family_begins_with_its_own_seed_which_comes_from_the_founder(
+    children: Children, tmp_path: Path
+) -> None:
+    """The founder does not train; whoever does has the seeds from it. The tokens behind a file tell them apart."""
+    toml = f"{SHORT}\n[experts.parts.model]\ndim = 16\nlayers = 1\nheads = 2\nkv_heads = 1\nhidden = 24\ncontext = 16\n"
+    family = parse_manifest(toml)
+    models = {part.name: part.model or family.model for part in experts_of(family).parts}
+    seeds = []
+    behind = {"net": 10_000, "text": 20_000}
+    for part, model in models.items():
+        trained = parse_manifest(HEAD.replace('"experts"', '"diloco"')).model_copy(update={"model": model})
+        seeds.append(str(checkpoint_kit.write(tmp_path / part, 4, trained, samples=behind[part])))
+    first = RealNode(tmp_path / "first").start(children)
+    second = RealNode(tmp_path / "second").start(children, first.address)
+    until(lambda: second.client.status()["dht"]["servers"], "the second node to know a server", second.words)
+    run = first.client.create_run(toml, False, seeds)["run"]
+    second.client.join_run(first.client.run_link(run)["link"], True)
+    until(lambda: are_finished(second, run), "both parts to be finished", lambda: words_of(first, second))
+    found = {part: row["published"]["tokens"] for part, row in parts(second, run).items()}
+    assert found == {part: tokens + 40 * 2 * models[part].context for part, tokens in behind.items()}
+
+
+@pytest.mark.slow
+def test_groups_of_like_texts_are_parts_and_their_partition_is_a_file(children: Children, tmp_path: Path) -> None:
+    """The second node has no text of its own: data and partition come from the first."""
+    subjects = ("flour butter oven bread", "harbour anchor sail mast")
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for number in range(80):
+        words = f"{subjects[number % 2]} {number} " * (20 + number % 7)
+        (texts / f"{number}.txt").write_text(words)
+    first = RealNode(tmp_path / "first").start(children, data=(texts,))
+    second = RealNode(tmp_path / "second").start(children, first.address)
+    until(lambda: second.client.status()["dht"]["servers"], "the second node to know a server", second.words)
+    toml = f'{HEAD}[data]\nname = "files"\n[experts]\nsteps = 20\npublish_every = 2\n[experts.clusters]\ncount = 2\n'
+    family = first.client.create_run(toml, True)["run"]
+    with pytest.raises(LocalError, match="in the run 'fam' already"):
+        first.client.create_run(toml, True)
+    second.client.join_run(first.client.run_link(family)["link"], True)
+    until(
+        lambda: are_finished(first, family) and are_finished(second, family), "groups", lambda: words_of(first, second)
+    )
+    assert set(parts(second, family)) == {"cluster-0", "cluster-1"}
+    nodes = (first, second)
+    files = [{path.parent.name for path in node.home.experts.glob("*/expert.safetensors")} for node in nodes]
+    assert len(files[0] & files[1]) == 3, "two experts, and the partition"
+    first.client.fetch_experts(family, str(tmp_path / "out"))
+    described = json.loads((tmp_path / "out" / "ensemble.json").read_text())
+    assert (tmp_path / "out" / "partition.safetensors").exists()
+    assert described["clusters"]["file"] in files[1]

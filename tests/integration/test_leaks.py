@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 import time
@@ -13,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.shm import SharedVector
-from shoal.node.worker_link import WorkerLink, frame
-from shoal.node.worker_listener import WorkerListener, receive
-from shoal.node.worker_messages import HandIn, Progress, Welcome
-from shoal.node.worker_vectors import Sizes
+from shoal.node.worker.link import WorkerLink, frame
+from shoal.node.worker.listener import WorkerListener, receive
+from shoal.node.worker.messages import HandIn, Progress, Welcome
+from shoal.node.worker.shm import SharedVector
+from shoal.node.worker.vectors import Sizes
 from tests.integration.leftovers import Leftovers, live_objects, look, resident_bytes
 from tests.integration.test_network import DEADLINE, RUN, Load, Node, Word, eventually, running
 
@@ -32,7 +33,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
 async def settled() -> Leftovers:
-    """What there is once nothing has changed for a while."""
+    """What there is once nothing has changed for a while, and of what an earlier test has left nothing."""
+    gc.collect()
     last, since = look(), time.monotonic()
     async with asyncio.timeout(DEADLINE):
         while time.monotonic() - since < SETTLE:

@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 
 from shoal.node.client import Answer
-from shoal.node.manifest import Manifest, parse_manifest
 from shoal.node.methods.registry import method_of
 from shoal.node.methods.timetable import Timetable
 from shoal.node.models.registry import layout_of
-from shoal.node.requirements import requirements
+from shoal.node.spec.manifest import Manifest, parse_manifest
+from shoal.node.spec.requirements import requirements
 from shoal.node.up.processes import Children
 from shoal.protocol.chunks import chunk_bounds
 from shoal.protocol.compression import codec
@@ -54,6 +54,7 @@ start_members = 3
 last = {last}
 pace = "steps"
 chunk_bytes = {chunk}
+{codecs}
 """
 
 
@@ -65,13 +66,17 @@ class Play:
     settings: str = "inner_steps = 12"
     last: int = 6
     falls: float = 0.9  # the loss of the last round is below so much of the first one's
+    codecs: str = ""  # a table of the manifest
 
     @property
     def manifest(self) -> str:
-        return MANIFEST.format(name=self.name, settings=self.settings, last=self.last, chunk=CHUNK)
+        words = {"name": self.name, "settings": self.settings, "last": self.last, "codecs": self.codecs}
+        return MANIFEST.format(**words, chunk=CHUNK)
 
 
-STREAMING = Play("streaming-diloco", "inner_steps = 30\ndelay = 10", last=9)  # three fragments, and never a pause
+CODECS = '[codec]\nscatter = "fp4"\ngather = "uint8"'  # test_codecs.py, which has all of them, takes long
+# Three fragments, and never a pause.
+STREAMING = Play("streaming-diloco", "inner_steps = 30\ndelay = 10", last=9, codecs=CODECS)
 SPARSE = Play("sparseloco", falls=0.96)  # a 64th of the numbers in a round: it learns slowly
 FAST = [STREAMING]
 SLOW = [SPARSE, Play("diloco-eager"), Play("ddp", "", last=24), Play("diloco"), Play("diloco-delayed"), Play("co2")]
@@ -119,11 +124,8 @@ def test_a_run_trains_through_a_death_and_an_arrival(children: Children, tmp_pat
     check_traffic(parse_manifest(play.manifest), records)
 
 
-@pytest.mark.parametrize(
-    "play",
-    [STREAMING, pytest.param(Play("diloco-delayed", "inner_steps = 20"), marks=pytest.mark.slow)],
-    ids=lambda play: play.name,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("play", [STREAMING, Play("diloco-delayed", "inner_steps = 20")], ids=lambda play: play.name)
 def test_a_worker_dies_while_a_mean_is_under_way(children: Children, tmp_path: Path, play: Play) -> None:
     text = write_text(tmp_path)
     first = RealNode(tmp_path / "n0").start(children, data=(text,))
@@ -165,7 +167,7 @@ def worker_of(node: RealNode) -> int:
     """The process that trains for `node`."""
     listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True)
     rows = [line.split(None, 2) for line in listed.stdout.splitlines()]
-    (pid,) = (int(pid) for pid, parent, args in rows if int(parent) == node.pid and "shoal.node.worker" in args)
+    (pid,) = (int(pid) for pid, parent, args in rows if int(parent) == node.pid and "shoal.node.worker.worker" in args)
     return pid
 
 

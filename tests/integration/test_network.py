@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 import msgpack
 import pytest
 
-from shoal.node.worker_messages import Stop
+from shoal.node.worker.messages import Stop
 from shoal.protocol import calls, heartbeat, incoming, link, swarm, wire
 from shoal.protocol.bulk import framing
 from shoal.protocol.bulk.flows import PROTOCOLS, flow_of
@@ -297,6 +297,26 @@ async def test_links_go_down_and_come_back() -> None:
         times = len(a.changes) // 2  # a peer that is just closing may be reached once more
         assert times >= 3
         assert a.changes == [True, False] * times
+
+
+@pytest.mark.asyncio
+async def test_a_peer_is_met_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, c = Node(), Node(), Node()
+    async with running(a, b):
+        with pytest.raises(TransportError, match="no address"):
+            await a.meet(b.peer)
+        a.knows(b)
+        for _ in range(2):
+            await a.meet(b.peer)
+            assert [link.peer for link in a.links()] == [b.peer]
+
+        async def dial_for_ever(*_: object) -> Connection:
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(Transport, "dial", dial_for_ever)
+        a.remember(c.peer, b.addresses())
+        with pytest.raises(TransportError, match=r"no connection with .* in 0.01 s"):
+            await a.meet(c.peer, 0.01)
 
 
 @pytest.mark.asyncio

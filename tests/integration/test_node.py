@@ -16,7 +16,7 @@ import pytest
 
 from shoal.node.client import Answer
 from shoal.node.exits import Exit
-from shoal.node.manifest import parse_manifest
+from shoal.node.spec.manifest import parse_manifest
 from shoal.node.up.processes import Children
 from shoal.protocol.errors import LocalError
 from shoal.protocol.identity import Identity

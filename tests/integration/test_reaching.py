@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node import reaching
-from shoal.node.reaching import Reaching
-from shoal.node.remembered import PeerCache
+from shoal.node.peers import reaching
+from shoal.node.peers.reaching import Reaching
+from shoal.node.run.remembered import PeerCache
 from shoal.protocol import dialing, network
 from shoal.protocol.addresses import has_ipv6
 from shoal.protocol.identity import Identity

@@ -12,11 +12,11 @@ import pytest
 from safetensors.torch import load_file
 
 from shoal.node.client import Answer
-from shoal.node.layout import Layout
-from shoal.node.manifest import Manifest, parse_manifest
 from shoal.node.models.registry import build, layout_of
-from shoal.node.replica_saving import load_own
-from shoal.node.requirements import requirements
+from shoal.node.spec.manifest import Manifest, parse_manifest
+from shoal.node.spec.requirements import requirements
+from shoal.node.state.layout import Layout
+from shoal.node.state.replica_saving import load_own
 from shoal.node.up.processes import Children
 from shoal.protocol.chunks import chunk_bounds
 from shoal.protocol.compression import codec
@@ -56,7 +56,8 @@ def children() -> Iterator[Children]:
         yield started
 
 
-@pytest.mark.parametrize("name", ["noloco", pytest.param("gossip", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["noloco", "gossip"])
 def test_two_exchange_in_each_round(children: Children, tmp_path: Path, name: str) -> None:
     text = write_text(tmp_path)
     toml = MANIFEST.format(name=name, chunk=CHUNK, last=f"last = {LAST}")

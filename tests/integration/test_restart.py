@@ -141,7 +141,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_there_again_before_anybody_has_
 ) -> None:
     checkpoint = write(tmp_path / "elsewhere", 4)
     node = RealNode(tmp_path / "node").start(children)
-    node.client.create_run(to_toml(CHECKPOINTED), False, str(checkpoint))
+    node.client.create_run(to_toml(CHECKPOINTED), False, [str(checkpoint)])
     before = node.row()
     assert before["round"] == 4
     kill(node)

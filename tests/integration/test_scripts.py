@@ -130,7 +130,7 @@ def test_every_method_but_ddp_trains_a_module(
     assert said[0] == said[1], "both follow the run's progress, and end with the same rate"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_replicas_of_a_module_are_exchanged(
     nodes: tuple[RealNode, RealNode], scripts: list[Script], tmp_path: Path
 ) -> None:

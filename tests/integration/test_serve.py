@@ -23,7 +23,8 @@ from typing import Any
 
 import pytest
 
-from shoal.node.manifest import Manifest, ModelSpec
+from shoal.node.home import Home
+from shoal.node.spec.manifest import Manifest, ModelSpec
 from tests.unit.checkpoint_kit import write
 
 openai = pytest.importorskip("openai", reason="openai IS NOT INSTALLED: pip install 'shoal[dev]'")
@@ -67,9 +68,12 @@ class Server:
                 return error.code, json.load(error), error.headers
 
 
-def start(source: Path, *flags: str) -> tuple[subprocess.Popen[str], Server]:
+def start(
+    source: Path | str, *flags: str, home: Home | None = None, stderr: int | None = None
+) -> tuple[subprocess.Popen[str], Server]:
     command = [sys.executable, "-m", "shoal.node", "serve", str(source), "--port", "0", "--threads", "1", *flags]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    environ = os.environ | {"OMP_NUM_THREADS": "1"} | ({"SHOAL_HOME": str(home.root)} if home is not None else {})
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environ)
     assert process.stdout is not None
     line = process.stdout.readline()
     found = re.search(r"http://\S+", line)
@@ -367,3 +371,5 @@ def test_a_metrics_line_says_what_was_done(server: Server) -> None:
     written = re.search(r"shoal_serve_tokens_total (\d\S*)", lines)
     assert written is not None
     assert float(written[1]) >= 3
+    assert re.search(r'shoal_serve_requests_total\{route="/v1/completions",status="200"\} [1-9]', lines)
+    assert re.search(r'shoal_serve_request_seconds_bucket\{le="\+Inf",route="/v1/completions"\} [1-9]', lines)

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from shoal.node.disk import Disk
-from shoal.node.driver import Driver
+from shoal.node.run.driver import Driver
 from shoal.protocol.bulk.receiver import Receiver
 from shoal.protocol.bulk.sender import Sender
 from shoal.protocol.certificate import genesis

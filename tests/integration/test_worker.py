@@ -18,16 +18,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shoal.node import watchdog
 from shoal.node.logs import MAX_LOG
-from shoal.node.manifest import DataSpec, Manifest, ModelSpec
-from shoal.node.method_spec import MethodSpec
-from shoal.node.shm import FloatArray
-from shoal.node.worker_link import WorkerLink
-from shoal.node.worker_messages import Contribution, Finished, Progress, Train
-from shoal.node.worker_process import BUILT_IN, WorkerSettings, worker_process
-from shoal.node.worker_vectors import Sizes
-from shoal.node.workers import Worker
+from shoal.node.spec.manifest import DataSpec, Manifest, ModelSpec
+from shoal.node.spec.method import MethodSpec
+from shoal.node.worker import watchdog
+from shoal.node.worker.link import WorkerLink
+from shoal.node.worker.messages import Contribution, Finished, Progress, Train
+from shoal.node.worker.process import BUILT_IN, WorkerSettings, worker_process
+from shoal.node.worker.shm import FloatArray
+from shoal.node.worker.vectors import Sizes
+from shoal.node.worker.workers import Worker
 from shoal.protocol.errors import LocalError
 
 SIZE = 1000
@@ -38,8 +38,8 @@ PATIENCE = 120.0  # seconds; torch takes a few to import on a busy machine
 SCRIPT = """
     import queue, sys, threading, time
     from pathlib import Path
-    from shoal.node.worker_link import WorkerLink
-    from shoal.node.worker_messages import Contribution, Failed, HandIn, Progress, Stop, Train
+    from shoal.node.worker.link import WorkerLink
+    from shoal.node.worker.messages import Contribution, Failed, HandIn, Progress, Stop, Train
 
     link = WorkerLink.connect(Path(sys.argv[2]))
     while not isinstance(order := link.receive(), Stop):
@@ -378,8 +378,8 @@ TINY = Manifest(
 
 def built_in_settings(folder: Path, inner_steps: int = 8) -> tuple[WorkerSettings, FloatArray]:
     """Settings of a worker of the tiny model, and the model's first parameters."""
-    from shoal.node.layout import Layout
     from shoal.node.models.registry import build
+    from shoal.node.state.layout import Layout
 
     text = folder / "text.txt"
     text.write_text("the quick brown fox jumps over the lazy dog\n" * 200, encoding="utf-8")
@@ -483,10 +483,10 @@ DAEMON = """
     import asyncio, sys
     from pathlib import Path
     import numpy as np
-    from shoal.node.worker_messages import Train
-    from shoal.node.worker_process import WorkerSettings
-    from shoal.node.worker_vectors import Sizes
-    from shoal.node.workers import Worker
+    from shoal.node.worker.messages import Train
+    from shoal.node.worker.process import WorkerSettings
+    from shoal.node.worker.vectors import Sizes
+    from shoal.node.worker.workers import Worker
 
     folder = Path(sys.argv[1])
     settings = WorkerSettings(folder=folder, log=folder / "worker.log", manifest=bytes.fromhex(sys.argv[3]),

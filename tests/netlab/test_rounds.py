@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from shoal.node.detours import CODE
+from shoal.node.run.detours import CODE
 from shoal.node.up.processes import Children
 from shoal.protocol.paths import PATHS
 from tests.integration.nodes import until

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shoal.node.standing import LOSS_WINDOW
+from shoal.node.run.standing import LOSS_WINDOW
 from shoal.node.up.processes import Children
 from tests.integration.nodes import until
 from tests.integration.test_node import MANIFEST

@@ -13,8 +13,8 @@ from shoal.node.experts.claims import Claim, Claims, Release, Take, Yield, draw
 from shoal.node.experts.leases import LOOK, RENEW, SETTLE
 from shoal.node.experts.parts import last_round
 from shoal.node.experts.view import Listed, View
-from shoal.node.manifest import Manifest, parse_manifest
-from shoal.node.requirements import parameters
+from shoal.node.spec.manifest import Manifest, parse_manifest
+from shoal.node.spec.requirements import parameters
 from shoal.protocol.ids import PeerId, digest
 from shoal.protocol.messages.directory import ExpertCard, PartEntry
 from shoal.protocol.signing import signed
@@ -106,19 +106,19 @@ class Peer:
             raise Violation("Honesty", f"{self.name} blames {blamed}")
         self._read_at = now + LOOK * self._rng.uniform(0.9, 1.1)
         before, sight = self.claims.mine, self.view.sight(now)
-        decision = self.claims.decide(sight)
-        match decision:
-            case Yield(to):
-                assert before is not None
-                self._check_cause(before, next(each for each in sight.claims if each.peer == to))
-                self.yields += 1
-                self._withdraw(now, before.part)
-            case Release():
-                assert before is not None
-                self._withdraw(now, before.part)
-            case Take(claim):
-                self.takes += 1
-                self._begin(claim)
+        for decision in self.claims.decide(sight):
+            match decision:
+                case Yield(to):
+                    assert before is not None
+                    self._check_cause(before, next(each for each in sight.claims if each.peer == to))
+                    self.yields += 1
+                    self._withdraw(now, before.part)
+                case Release():
+                    assert before is not None
+                    self._withdraw(now, before.part)
+                case Take(claim):
+                    self.takes += 1
+                    self._begin(claim)
         if self.claims.mine is None and (free := self.view.next_free(now)) is not None:
             self._read_at = min(self._read_at, free)
 
@@ -137,7 +137,7 @@ class Peer:
         cards = self.view.cards(claim.part)
         self._card = cards[0] if cards else None  # its file is fetched
         self.round = self._card.round if self._card is not None else 0
-        self.claims.published(self.round)
+        self.claims.published(claim.part, self.round)
 
     def _train(self, now: float) -> None:
         mine = self.claims.mine
@@ -148,14 +148,14 @@ class Peer:
         if self.round % EVERY == 0 or self.round == last:
             self._card = card_of(self.manifest, self.name, mine.part, self.round)
             self.view.add(self._card)
-            self.claims.published(self.round)
+            self.claims.published(mine.part, self.round)
             if self.round == last:
                 self._read_at = now
 
     def _write(self, now: float) -> None:
         if (mine := self.claims.mine) is None:
             return
-        entry = PartEntry((), mine.term, None, self.round, None, self._card)
+        entry = PartEntry((), mine.term, None, self.round, None, self._card, None)
         is_new = self._told is None or (entry.term, entry.card) != (self._told.term, self._told.card)
         if is_new or now >= self._written_at + RENEW:
             self._board.write(now, self.name, mine.part, entry)
@@ -164,7 +164,7 @@ class Peer:
                 self._read_at = now + SETTLE
 
     def _withdraw(self, now: float, part: str) -> None:
-        self._board.write(now, self.name, part, PartEntry((), 0, None, 0, None, self._card))
+        self._board.write(now, self.name, part, PartEntry((), 0, None, 0, None, self._card, None))
         self._told = None
 
 

@@ -28,6 +28,26 @@ def test_as_many_peers_as_parts_take_one_each(seed: int) -> None:
     assert sum(peer.takes for peer in world.peers) == takes, "a part has changed hands in peace"
 
 
+def test_who_loses_a_draw_takes_what_is_left_without_waiting_for_the_next_look() -> None:
+    took = []
+    for seed in range(20):
+        world = World(seed, parts=6, rounds=10_000)
+        world.come(6)
+        while not only_owners(world, 6):
+            world.run(TICK)
+        took.append(world.now)
+    print(sorted(took))
+    assert sorted(took)[10] <= 3 * (SETTLE + MOST_DELAY), "three draws, in the median; no look among them"
+
+
+def test_who_has_finished_a_part_takes_the_next_without_waiting_for_the_next_look() -> None:
+    world = World(1, parts=4, rounds=4, pace=1.0)
+    world.come()
+    while world.furthest() != world.lasts:
+        world.run(TICK)
+    assert world.now <= 3 + 4 * (4 * world.pace + SETTLE + MOST_DELAY + 3 * TICK)
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_a_part_whose_owner_died_is_taken_over_from_its_file_well_within_two_minutes(seed: int) -> None:
     world = World(seed, parts=4, rounds=10_000)

@@ -8,12 +8,12 @@ import torch
 
 from shoal.node.checkpoint.about import About
 from shoal.node.checkpoint.write import write_checkpoint
-from shoal.node.manifest import Manifest, ModelSpec, RoundSpec
 from shoal.node.models.registry import layout_of
-from shoal.node.moments import moments_size
-from shoal.node.shm import FloatArray
-from shoal.node.state import CommittedState
-from shoal.node.state_shape import StateShape
+from shoal.node.spec.manifest import Manifest, ModelSpec, RoundSpec
+from shoal.node.state.committed import CommittedState
+from shoal.node.state.shape import StateShape
+from shoal.node.worker.moments import moments_size
+from shoal.node.worker.shm import FloatArray
 from shoal.protocol.certificate import next_base
 from shoal.protocol.ids import Digest, PeerId
 from shoal.protocol.messages.rounds import Proposal
@@ -41,7 +41,7 @@ def moments(held: CommittedState, steps: int = 7) -> FloatArray:
     return array
 
 
-def about(held: CommittedState, inner_steps: int = 7, manifest: Manifest = MANIFEST) -> About:
+def about(held: CommittedState, inner_steps: int = 7, manifest: Manifest = MANIFEST, samples: int = 1000) -> About:
     proposal = Proposal(
         round=held.current.round,
         part=0,
@@ -55,10 +55,10 @@ def about(held: CommittedState, inner_steps: int = 7, manifest: Manifest = MANIF
         samples=128,
     )
     base = next_base(proposal, held.current.root)
-    return About.of(manifest, base, proposal.members, samples=1000, peer=ME, inner_steps=inner_steps)
+    return About.of(manifest, base, proposal.members, samples=samples, peer=ME, inner_steps=inner_steps)
 
 
-def write(folder: Path, round: int, manifest: Manifest = MANIFEST, history: int = 0) -> Path:
+def write(folder: Path, round: int, manifest: Manifest = MANIFEST, history: int = 0, samples: int = 1000) -> Path:
     """A whole checkpoint of a trainer."""
     held = state(round, manifest, history)
-    return write_checkpoint(folder, about(held, manifest=manifest), held.current, moments(held))
+    return write_checkpoint(folder, about(held, manifest=manifest, samples=samples), held.current, moments(held))

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from shoal.node.methods.diloco import outer_step
 from shoal.node.methods.method import MOMENTUM, PARAMETERS
-from shoal.node.state import CommittedState, Rule, Vectors
-from shoal.node.state_shape import StateShape
+from shoal.node.state.committed import CommittedState, Rule, Vectors
+from shoal.node.state.shape import StateShape
 
 
 def state_of(shape: StateShape, theta: Tensor, momentum: Tensor | None = None, round: int = 0) -> CommittedState:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.node.announcement import MAX_ADDRESSES, believed, words
+from shoal.node.peers.announcement import MAX_ADDRESSES, believed, words
 from shoal.protocol.identity import Identity
 
 ANNA = Identity.generate().peer

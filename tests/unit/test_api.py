@@ -197,6 +197,15 @@ async def test_a_refused_manifest_is_the_callers_fault(call: Caller) -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("checkpoints", ["/round", [1], ["/round", None]])
+async def test_checkpoints_are_a_list_of_folders(call: Caller, checkpoints: object) -> None:
+    body = {"manifest": "name = 'a'", "train": True, "checkpoints": checkpoints}
+    status, answer = await call("POST", "/v1/runs", body)
+    assert (status, answer["blame"]) == (400, "caller")
+    assert call.service.calls == []
+
+
+@pytest.mark.asyncio
 async def test_a_body_has_a_size(call: Caller) -> None:
     assert (await call("POST", "/v1/runs", {"manifest": "#" * MAX_BODY, "train": True}))[0] == 413
 
@@ -240,3 +249,8 @@ def test_a_run_is_found_by_name_id_or_prefix(wanted: str, run: str) -> None:
 def test_an_unclear_run_is_unknown(wanted: str) -> None:
     with pytest.raises(UnknownRun):
         find_run(wanted, KNOWN)
+
+
+def test_what_is_a_run_and_no_family_is_said_to_be_no_family() -> None:
+    with pytest.raises(UnknownRun, match=r"^this node is in no family 'other'; it is in none$"):
+        find_run("other", {}, "family")

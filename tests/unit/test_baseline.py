@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.baseline import best, gap_recovered, run, trainings
-from shoal.node.manifest import DataSpec, Manifest, ModelSpec
-from shoal.node.method_spec import MethodSpec
+from shoal.node.spec.manifest import DataSpec, Manifest, ModelSpec
+from shoal.node.spec.method import MethodSpec
+from shoal.node.trainer.baseline import best, gap_recovered, run, trainings
 
 TINY = Manifest(
     name="tiny",

@@ -53,8 +53,8 @@ def test_a_node_that_is_told_to_starts_the_paced_worker(tmp_path: Path) -> None:
 import json
 from pathlib import Path
 from shoal.node.checkpoint.keep import Keeping
-from shoal.node.manifest import Manifest
-from shoal.node.worker_vectors import Sizes
+from shoal.node.spec.manifest import Manifest
+from shoal.node.worker.vectors import Sizes
 own = settings.RunSettings(Path({str(tmp_path)!r}), 1, (), True, Keeping())
 print(json.dumps([os.environ["SHOAL_STEP"], *own.worker(Manifest(name="tiny"), Sizes(1)).program]))
 """

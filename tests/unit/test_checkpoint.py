@@ -21,7 +21,7 @@ from shoal.node.checkpoint.keep import Keeper, Keeping, prune
 from shoal.node.checkpoint.read import load, load_newest
 from shoal.node.checkpoint.scan import CHECKPOINTS, find, folder_name
 from shoal.node.checkpoint.write import sweep, write_checkpoint
-from shoal.node.state import Snapshot
+from shoal.node.state.committed import Snapshot
 from shoal.protocol.errors import LocalError
 from tests.unit.checkpoint_kit import MANIFEST, ME, OTHER, about, moments, state, write
 from tests.unit.disk_kit import RENAMED, DiskLog

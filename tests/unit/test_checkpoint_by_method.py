@@ -12,19 +12,19 @@ from safetensors.torch import load_file
 from shoal.node.checkpoint.about import INNER, MODEL, PRIVATE, About
 from shoal.node.checkpoint.read import load
 from shoal.node.checkpoint.write import write_checkpoint
-from shoal.node.layout import Layout
-from shoal.node.manifest import Manifest
-from shoal.node.method_spec import MethodSpec
 from shoal.node.methods.method import PARAMETERS
 from shoal.node.methods.registry import METHODS, method_of, shape_of
 from shoal.node.methods.sparseloco import ERROR
-from shoal.node.model import skeleton
-from shoal.node.moments import moments_size
-from shoal.node.replica import Replica
-from shoal.node.shm import FloatArray
-from shoal.node.state import CommittedState
-from shoal.node.state_file import load_state, save_state
-from shoal.node.worker_messages import Train
+from shoal.node.spec.manifest import Manifest
+from shoal.node.spec.method import MethodSpec
+from shoal.node.state.committed import CommittedState
+from shoal.node.state.file import load_state, save_state
+from shoal.node.state.layout import Layout
+from shoal.node.trainer.model import skeleton
+from shoal.node.worker.messages import Train
+from shoal.node.worker.moments import moments_size
+from shoal.node.worker.replica import Replica
+from shoal.node.worker.shm import FloatArray
 from shoal.protocol.errors import LocalError
 from tests.unit.checkpoint_kit import MODEL as ONE_LAYER
 from tests.unit.checkpoint_kit import about

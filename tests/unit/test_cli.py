@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import re
 import resource
@@ -22,9 +23,9 @@ from typing import Any
 import pytest
 import typer
 
-from shoal.node import client, launch, present
+from shoal.node import client, launch
 from shoal.node.api import serve_api
-from shoal.node.cli import main
+from shoal.node.cli import main, present
 from shoal.node.cli.app import app
 from shoal.node.exits import HELP, Exit
 from shoal.node.home import DaemonInfo, Home, find_home
@@ -80,7 +81,7 @@ def node() -> Iterator[FakeService]:
 
 
 def test_the_command_line_imports_nothing_heavy() -> None:
-    modules = "shoal.node.cli.app, shoal.node.client, shoal.node.present, shoal.node.launch, shoal.node.service"
+    modules = "shoal.node.cli.app, shoal.node.client, shoal.node.cli.present, shoal.node.launch, shoal.node.service"
     script = f"import {modules}, sys; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert not HEAVY & set(loaded.split())
@@ -104,13 +105,20 @@ def test_a_command_loads_only_what_it_needs(words: str, spared: set[str], tmp_pa
 
 
 def test_help_is_fast() -> None:
-    def cpu_seconds() -> float:
+    """Beside what a start of Python with typer takes on this machine; torch or libp2p would cost many times that."""
+
+    def cpu_seconds(*words: str) -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, "-m", "shoal.node", "--help"], capture_output=True, check=True)
+        subprocess.run([sys.executable, *words], capture_output=True, check=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
-    assert min(cpu_seconds() for _ in range(3)) < 0.25
+    bare, help = math.inf, math.inf
+    for _ in range(5):
+        bare = min(bare, cpu_seconds("-c", "import typer"))
+        help = min(help, cpu_seconds("-m", "shoal.node", "--help"))
+    print(f"CPU seconds: {bare:.3f} for typer, {help:.3f} for our help")
+    assert help < 3 * bare
 
 
 def test_help_explains_the_exit_codes(shoal: Shoal) -> None:
@@ -207,6 +215,11 @@ def test_status_says_how_fast_our_line_is_as_far_as_it_was_measured(shoal: Shoal
     _, out, _ = shoal("status")
     [line] = [line.split() for line in out.splitlines() if line.startswith("line")]
     assert line == ["line", "10", "Mbit/s", "up"]
+
+
+def test_a_family_says_how_many_of_its_experts_are_finished(shoal: Shoal, node: FakeService) -> None:
+    node.news = {"experts": {"parts": 3, "finished": 2, "trains": None}}
+    assert "training, 2 of 3 experts finished" in shoal("status")[1]
 
 
 def test_a_terminal_gets_the_same_in_a_table(shoal: Shoal, node: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,6 +325,8 @@ def test_a_run_goes_on_from_a_checkpoint(
     assert shoal("run", "join", RUN, "--yes", "--from", "round-00000004")[0] == Exit.OK
     path = str(tmp_path / "round-00000004")
     assert node.calls == [("create", "name = 'a'", True, path), ("preview", RUN), ("join", RUN, True, path)]
+    assert shoal("run", "create", "run.toml", "--from", "large", "--from", "small")[0] == Exit.OK
+    assert node.calls[-1] == ("create", "name = 'a'", True, str(tmp_path / "large"), str(tmp_path / "small"))
 
 
 @pytest.mark.parametrize("flag", ["--peers=3", "--kill-at=2", "--join-at=2", "--manifest=m.toml", "--seed=1"])

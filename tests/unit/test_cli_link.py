@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node import present
+from shoal.node.cli import present
+from shoal.node.cli.qr import draw
 from shoal.node.exits import Exit
 from shoal.node.home import Home
-from shoal.node.qr import draw
 from tests.fake_service import LINK, MANIFEST, RUN, FakeService
 from tests.unit.test_cli import Shoal, background, node, shoal
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
-from shoal.node.corpus import (
+from shoal.node.dataset.corpus import (
     STDLIB_LEAST,
     files_corpus,
     fraction,
@@ -18,7 +18,7 @@ from shoal.node.corpus import (
     stdlib_corpus,
 )
 from shoal.node.dataset.texts import Text
-from shoal.node.manifest import DataSpec
+from shoal.node.spec.manifest import DataSpec
 from shoal.protocol.errors import LocalError
 
 

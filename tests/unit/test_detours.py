@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from shoal.node.detours import CODE, Detours, words
+from shoal.node.run.detours import CODE, Detours, words
 from shoal.protocol.roster import make_plan, rank
 from shoal.protocol.signing import signed
 from tests.simulation.signing import FakeSigner

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shoal.node import device as module
-from shoal.node.device import choose_device, device_bytes, device_name, pin
-from shoal.node.shm import SharedVector
+from shoal.node.trainer import device as module
+from shoal.node.trainer.device import choose_device, device_bytes, device_name, pin
+from shoal.node.worker.shm import SharedVector
 from shoal.protocol.errors import LocalError
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.dht.reachability import HOSTS, PER_ASKER, PORTS
-from shoal.node.dialback import DialBack
+from shoal.node.peers.dialback import DialBack
 from shoal.protocol.errors import TransportError
 from shoal.protocol.messages.dht import Reached, TryMe
 from shoal.protocol.messages.node import Refused

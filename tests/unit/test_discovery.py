@@ -8,8 +8,10 @@ import time
 import pytest
 
 from shoal.dht.effects import Ask, Effect
-from shoal.node.discovery import SUSPENDED, Discovery
+from shoal.node.peers.discovery import SUSPENDED, Discovery
+from shoal.node.peers.idle import FEW, LONG_IDLE
 from shoal.protocol.identity import Identity
+from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.dht import Greet, Greeted
 from shoal.protocol.network import Network
 from shoal.protocol.wire import Message
@@ -24,6 +26,23 @@ async def test_the_clock_never_goes_back_and_follows_after_a_suspend(monkeypatch
     for ahead, least in ((-3600.0, 0.0), (SUSPENDED / 2, 0.0), (3600.0, 3599.0), (-3600.0, 3599.0)):
         monkeypatch.setattr(time, "time", lambda ahead=ahead: wall + ahead)
         assert least <= discovery.now() - began < least + 60
+
+
+@pytest.mark.asyncio
+async def test_a_connection_over_which_others_ask_is_not_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of so many that the DHT has no use for, the one stays over which experts were asked."""
+    identity = Identity.generate()
+    network = Network(identity, host="127.0.0.1", port=0)
+    discovery = Discovery(identity, network)
+    discovery._origin, discovery._running = time.time() - asyncio.get_running_loop().time(), True
+    busy, *others = (PeerId(f"peer{number}") for number in range(FEW + 5))
+    began = discovery.now()
+    assert not discovery._last_use.to_close(began, [busy, *others], (), serves=False)
+    monkeypatch.setattr(discovery, "now", lambda: began + LONG_IDLE)
+    discovery.used(busy)
+    closed = discovery._last_use.to_close(discovery.now(), [busy, *others], (), serves=False)
+    assert len(closed) == 5
+    assert busy not in closed
 
 
 @pytest.mark.asyncio

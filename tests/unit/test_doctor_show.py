@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from shoal.node.cli.peer_lines import show_peers
 from shoal.node.doctor.show import Examined, place
-from shoal.node.peer_lines import show_peers
 from tests.fake_service import CIRCUIT, EXAMINED, PEER, FakeService
 
 
@@ -70,7 +70,7 @@ def test_a_narrow_terminal_has_the_ends_of_names(
     width: int, name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    monkeypatch.setattr("shoal.node.peer_lines.is_terminal", lambda: True)
+    monkeypatch.setattr("shoal.node.cli.peer_lines.is_terminal", lambda: True)
     [row] = FakeService().peers()
     show_peers([row | {"peer": PEER, "receive_rate": 1.23e8, "path": "punched", "reason": "so " * 50}])
     lines = capsys.readouterr().out.splitlines()

@@ -12,8 +12,8 @@ from typing import Any, cast
 import pytest
 
 from shoal.node.disk import Disk
-from shoal.node.driver import Driver
-from shoal.node.timelines import Timelines
+from shoal.node.run.driver import Driver
+from shoal.node.run.timelines import Timelines
 from shoal.protocol.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import PeerId

@@ -8,13 +8,13 @@ from typing import cast
 
 import pytest
 
-from shoal.node import errands
-from shoal.node.errands import Errands
-from shoal.node.introduction import wanted
-from shoal.node.manifest import Manifest, parse_manifest
 from shoal.node.options import NodeSettings
-from shoal.node.runs import Runs
+from shoal.node.run import errands
+from shoal.node.run.errands import Errands
+from shoal.node.run.introduction import wanted
+from shoal.node.run.runs import Runs
 from shoal.node.service import Answer
+from shoal.node.spec.manifest import Manifest, parse_manifest
 from shoal.protocol.errors import LocalError
 
 TEXT = 'name = "ours"\n'

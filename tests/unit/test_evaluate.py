@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shoal.node.evaluate import validation_loss
-from shoal.node.manifest import ModelSpec
-from shoal.node.model import build
+from shoal.node.spec.manifest import ModelSpec
+from shoal.node.trainer.evaluate import validation_loss
+from shoal.node.trainer.model import build
 from shoal.protocol.errors import LocalError
 
 MODEL = build(ModelSpec(dim=16, layers=1, heads=2, kv_heads=1, hidden=24, context=8), seed=0)

@@ -14,11 +14,11 @@ import pytest
 
 from shoal.node import api
 from shoal.node.api import serve_api
-from shoal.node.run_view import broken_row
+from shoal.node.run.view import broken_row
 from shoal.node.service import Answer
 from shoal.node.web import events
 from shoal.node.web.recorder import LAST_ROUNDS, MOST_PEERS, Recorder
-from tests.fake_service import RUN, FakeService
+from tests.fake_service import EXPERTS, RUN, FakeService
 
 HEADERS = {"Authorization": "Bearer token"}
 PATIENCE = 20.0
@@ -191,3 +191,11 @@ def test_a_run_that_was_left_leaves_no_curve() -> None:
     service.status = lambda: gone  # type: ignore[method-assign]
     recorder.look(2.0)
     assert recorder.past() == {}
+
+
+def test_a_family_is_shown_with_its_parts() -> None:
+    service = FakeService()
+    recorder = Recorder(service)
+    assert recorder.look(1.0)["families"] == {}
+    service.news = {"experts": {"parts": 2, "finished": 1, "trains": "text"}}
+    assert recorder.look(2.0)["families"] == {RUN: EXPERTS}

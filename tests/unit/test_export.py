@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,11 +13,17 @@ import torch
 from shoal.node.checkpoint.about import MODEL
 from shoal.node.checkpoint.export import export
 from shoal.node.checkpoint.read import load
-from shoal.node.manifest import Manifest
 from shoal.node.methods.method import PARAMETERS
 from shoal.node.models.registry import build
+from shoal.node.serve.local import LlamaScorer
+from shoal.node.serve.served import Choices
+from shoal.node.serve.source import open_source
+from shoal.node.spec.data import DataSpec
+from shoal.node.spec.manifest import Manifest
 from shoal.protocol.errors import LocalError
+from tests.hf_kit import needs
 from tests.unit.checkpoint_kit import MANIFEST, write
+from tests.unit.models.test_tokens import tokenizer
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -37,6 +44,58 @@ def test_transformers_opens_it_and_computes_the_same_logits(tmp_path: Path, tied
     with torch.inference_mode():
         torch.testing.assert_close(ours(tokens), expected, rtol=1e-4, atol=1e-5)
     assert theirs.generation_config.eos_token_id == 0
+
+
+def opened(out: Path) -> Any:
+    transformers = pytest.importorskip("transformers", reason="needs `pip install shoal[hf]`")
+    return transformers.AutoTokenizer.from_pretrained(out)
+
+
+def test_transformers_opens_the_tokenizer_of_a_run_of_bytes(tmp_path: Path) -> None:
+    model = MANIFEST.model.model_copy(update={"vocab": 256})
+    export(write(tmp_path, 4, MANIFEST.model_copy(update={"model": model})), tmp_path / "out")
+    tokens = opened(tmp_path / "out")
+    texts = ["Once upon a time,\n\tthere", "Ā ÿ ¡ ­ \x7f \x00 \x01", "Grüße, 世界 🐟", "  two  spaces "]
+    for text in texts:
+        assert tokens(text)["input_ids"] == list(text.encode())
+        assert tokens.decode(list(text.encode())) == text
+    every = "".join(map(chr, range(0x800))) + "世界🐟"
+    assert tokens(every)["input_ids"] == list(every.encode())
+    assert sorted(tokens.get_vocab().values()) == list(range(256))
+
+
+def test_a_runs_tokenizer_goes_with_it(tmp_path: Path) -> None:
+    """And the token that ends a text is that of the run; nothing that its model has not seen is put before one."""
+    library = needs("tokenizers")
+    content = json.loads(tokenizer(tmp_path).read_text())
+    single = [{"SpecialToken": {"id": "<end>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+    special = {"<end>": {"id": "<end>", "ids": [1], "tokens": ["<end>"]}}
+    content["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": single,
+        "pair": single,
+        "special_tokens": special,
+    }
+    given = json.dumps(content).encode()
+    assert library.Tokenizer.from_str(given.decode()).encode("word3").ids == [1, 5]
+    data = DataSpec(name="files", tokenizer="tokenizer.json", end_of_text="<end>")
+    model = MANIFEST.model.model_copy(update={"vocab": 64})
+    path = write(tmp_path, 4, MANIFEST.model_copy(update={"model": model, "data": data}))
+    export(path, tmp_path / "out", given)
+    tokens = opened(tmp_path / "out")
+    assert tokens("word3 word4 <end>")["input_ids"] == [5, 6, 1]
+    assert (tokens.eos_token, tokens.eos_token_id) == ("<end>", 1)
+    served = open_source(tmp_path / "out", Choices("cpu", slots=1))
+    assert served.codec.ends == {1}
+    assert served.codec.encode("word3 word4") == [5, 6]
+    assert isinstance(served.scorer, LlamaScorer), "our own decoder needs no library, whatever ends its texts"
+    export(path, tmp_path / "bare")
+    assert not (tmp_path / "bare/tokenizer.json").exists()
+    assert json.loads((tmp_path / "bare/config.json").read_text())["eos_token_id"] is None
+    small = write(tmp_path / "small", 4, MANIFEST.model_copy(update={"data": data}))
+    with pytest.raises(LocalError, match="tokens, and the run's model"):
+        export(small, tmp_path / "misfit", given)
+    assert not (tmp_path / "misfit").exists()
 
 
 def test_a_folder_that_exists_is_left_alone_and_a_damaged_checkpoint_is_not_exported(tmp_path: Path) -> None:

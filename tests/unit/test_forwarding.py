@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.node.forwarding import port_in, ports_to_forward
+from shoal.node.peers.forwarding import port_in, ports_to_forward
 
 
 def test_both_ports_are_named() -> None:

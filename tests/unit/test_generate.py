@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from shoal.node.generate import generate
-from shoal.node.manifest import ModelSpec
-from shoal.node.model import Llama, build
+from shoal.node.spec.manifest import ModelSpec
+from shoal.node.trainer.generate import generate
+from shoal.node.trainer.model import Llama, build
 
 SPEC = ModelSpec(dim=16, layers=1, heads=2, kv_heads=1, hidden=16, context=8)
 

@@ -8,7 +8,7 @@ import pytest
 
 from shoal.node.exits import Exit
 from shoal.node.health import verdict
-from shoal.node.run_view import broken_row, restoring_row
+from shoal.node.run.view import broken_row, restoring_row
 
 BEGUN = {"round": 3, "first_round": 1, "is_creator": True, "phase": "training", "failure": None, "members": 1}
 FRESH = BEGUN | {"round": 0, "phase": "matching"}

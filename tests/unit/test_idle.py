@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.node.idle import FEW, IDLE, KEPT, LONG_IDLE, MAX_KNOWN, LastUse
+from shoal.node.peers.idle import FEW, IDLE, KEPT, LONG_IDLE, MAX_KNOWN, LastUse
 from shoal.protocol.ids import PeerId
 
 PEERS = [PeerId(f"{number:04}") for number in range(KEPT + 10)]

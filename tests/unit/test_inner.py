@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shoal.node.corpus import Corpus
-from shoal.node.inner import InnerStep, InnerTrainer
-from shoal.node.lanes import lane_batch
-from shoal.node.manifest import Manifest, ModelSpec
-from shoal.node.method_spec import MethodSpec
+from shoal.node.dataset.corpus import Corpus
+from shoal.node.dataset.lanes import lane_batch
 from shoal.node.methods.diloco import outer_step, pseudo_gradient
+from shoal.node.spec.manifest import Manifest, ModelSpec
+from shoal.node.spec.method import MethodSpec
+from shoal.node.trainer.inner import InnerStep, InnerTrainer
 from shoal.protocol.ids import NO_DIGEST
 
 MANIFEST = Manifest(

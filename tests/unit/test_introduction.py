@@ -12,10 +12,10 @@ from typing import TypeVar, cast
 import msgpack
 import pytest
 
-from shoal.node.introduction import MEMBERS_TOLD, find_manifest, introduce, link_to, wanted
-from shoal.node.manifest import MAX_MANIFEST, PROTOCOL, Manifest, NewerProtocol, sign_manifest
-from shoal.node.run import Run
+from shoal.node.run.introduction import MEMBERS_TOLD, find_manifest, introduce, link_to, wanted
+from shoal.node.run.run import Run
 from shoal.node.service import UnknownRun
+from shoal.node.spec.manifest import MAX_MANIFEST, PROTOCOL, Manifest, NewerProtocol, sign_manifest
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId, RunId

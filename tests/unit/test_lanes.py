@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from shoal.node.lanes import ROSTER_LANES, lane_batch, lane_starts, newcomer_lane
+from shoal.node.dataset.lanes import ROSTER_LANES, lane_batch, lane_starts, newcomer_lane
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import PeerId
 

@@ -8,9 +8,9 @@ import pytest
 
 from shoal.node.checkpoint.lineage import check_fits, going_on
 from shoal.node.checkpoint.read import Checkpoint, load
-from shoal.node.manifest import Manifest, decode_manifest, parse_manifest
-from shoal.node.method_spec import MethodSpec
-from shoal.node.run_facts import SLACK, run_facts
+from shoal.node.run.facts import SLACK, run_facts
+from shoal.node.spec.manifest import Manifest, decode_manifest, parse_manifest
+from shoal.node.spec.method import MethodSpec
 from shoal.node.up.plan import to_toml
 from shoal.protocol.certificate import genesis
 from shoal.protocol.errors import LocalError

@@ -11,8 +11,8 @@ from shoal.dht.directory import MANIFEST, MEMBER
 from shoal.dht.effects import Found, Got
 from shoal.dht.keys import PUBLIC_RUNS, manifest_key, run_key
 from shoal.dht.scope import Scope, worth_dialling
-from shoal.node.discovery import Discovery
-from shoal.node.listings import MAX_LISTED, MAX_NAME, providers, public_runs
+from shoal.node.peers.discovery import Discovery
+from shoal.node.peers.listings import MAX_LISTED, MAX_NAME, providers, public_runs
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import Digest, PeerId, RunId
 from shoal.protocol.messages.dht import Contact, Record

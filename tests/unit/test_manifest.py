@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from shoal.node.manifest import (
+from shoal.node.spec.manifest import (
     MAX_MANIFEST,
     DataSpec,
     Manifest,
@@ -34,6 +34,13 @@ ALICE, BOB = FakeSigner(PeerId("alice")), FakeSigner(PeerId("bob"))
 
 def run_of(data: bytes) -> RunId:
     return RunId(hashlib.sha256(data).digest())
+
+
+def test_a_method_whose_name_is_a_table_is_the_senders_mistake() -> None:
+    table = msgpack.unpackb(MANIFEST.canonical())
+    data = msgpack.packb(table | {"method": {"name": {"a": 1}}, "codec": {}})
+    with pytest.raises(RemoteError):
+        decode_manifest(data, run_of(data), BOB.peer)
 
 
 def test_the_run_id_of_a_fixed_manifest_never_changes() -> None:

@@ -9,11 +9,11 @@ import msgpack
 import pytest
 from pydantic import ValidationError
 
-from shoal.node.manifest import Manifest, decode_manifest, load_manifest, parse_manifest
-from shoal.node.method_spec import OWN, MethodName, MethodSpec
 from shoal.node.methods.method import has_own_weights
 from shoal.node.methods.registry import METHODS, method_of, timetable_of
 from shoal.node.models.registry import layout_of
+from shoal.node.spec.manifest import Manifest, decode_manifest, load_manifest, parse_manifest
+from shoal.node.spec.method import OWN, MethodName, MethodSpec
 from shoal.protocol.errors import LocalError
 
 BUILT_IN = Path(__file__).parents[2] / "examples" / "stdlib.toml"

@@ -10,8 +10,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from shoal.node.api import serve_api
-from shoal.node.meters import BOUNDS, Meters
-from shoal.node.run_view import broken_row
+from shoal.node.run.meters import BOUNDS, Meters
+from shoal.node.run.view import broken_row
 from shoal.node.web.metrics import Metrics
 from shoal.protocol.failure import Kind
 from shoal.protocol.messages.transfer import GetStateChunk, StateChunk

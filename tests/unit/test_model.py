@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 
 import pytest
 import torch
 from torch import Tensor
 
-from shoal.node.manifest import ModelSpec
-from shoal.node.model import NORM_EPSILON, Llama, build
+from shoal.node.spec.manifest import ModelSpec
+from shoal.node.trainer.model import NORM_EPSILON, Llama, build
 
 SPEC = ModelSpec(vocab=31, dim=24, layers=2, heads=6, kv_heads=2, hidden=40, context=16)
 LAYER = (
@@ -133,3 +135,13 @@ def fingerprint(model: Llama) -> str:
 
 
 GOLDEN_INIT = "d6aeb0c7576cb5d0"
+
+
+def test_shapes_are_known_without_torchs_compiler() -> None:
+    """Importing it takes longer than all else that a command does, and a daemon would keep it in memory."""
+    code = (
+        "import sys; from shoal.node.spec.model import ModelSpec; from shoal.node.models.registry import layout_of;"
+        "layout_of(ModelSpec()); print([name for name in ('torch._dynamo', 'sympy') if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert found.stdout == "[]\n"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shoal.node.inner import InnerTrainer
-from shoal.node.moments import copy_whole, moments_size
-from shoal.node.shm import FloatArray, SharedVector
+from shoal.node.trainer.inner import InnerTrainer
+from shoal.node.worker.moments import copy_whole, moments_size
+from shoal.node.worker.shm import FloatArray, SharedVector
 from tests.unit.test_inner import trainer, weights
 
 

@@ -14,10 +14,10 @@ import pytest
 import zeroconf.asyncio
 from zeroconf import NonUniqueNameException, ServiceStateChange
 
-from shoal.node import nearby
-from shoal.node.announcement import SERVICE, words
-from shoal.node.nearby import Nearby, may_be_near
 from shoal.node.options import NodeSettings
+from shoal.node.peers import nearby
+from shoal.node.peers.announcement import SERVICE, words
+from shoal.node.peers.nearby import Nearby, may_be_near
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId
 

@@ -176,7 +176,7 @@ def test_it_is_shown_with_the_verdict_first(capsys: pytest.CaptureFixture[str]) 
 def test_nothing_is_coloured_for_who_wants_no_colours(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shoal.node.present.is_terminal", lambda: True)
+    monkeypatch.setattr("shoal.node.cli.present.is_terminal", lambda: True)
     for wanted in (True, False):
         monkeypatch.setenv("NO_COLOR", "" if wanted else "1")
         show_netcheck(report(SHUT_OFF))

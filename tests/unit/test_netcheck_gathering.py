@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from shoal.node.discovery import Discovery
 from shoal.node.netcheck import gathering
 from shoal.node.netcheck.gathering import NetCheck
-from shoal.node.relaying import Relaying
+from shoal.node.peers.discovery import Discovery
+from shoal.node.peers.relaying import Relaying
 from shoal.node.service import Answer
 from shoal.protocol.account import Link
 from shoal.protocol.errors import TransportError

@@ -8,9 +8,9 @@ import weakref
 import numpy as np
 import pytest
 
-from shoal.node.manifest import CodecSpec, Manifest, ModelSpec, RoundSpec
-from shoal.node.method_spec import MethodSpec
-from shoal.node.outer import OuterState, StateStore, numbers
+from shoal.node.spec.manifest import CodecSpec, Manifest, ModelSpec, RoundSpec
+from shoal.node.spec.method import MethodSpec
+from shoal.node.state.outer import OuterState, StateStore, numbers
 from shoal.protocol.compression import CODECS
 from shoal.protocol.donor import state_root
 from shoal.protocol.errors import RemoteError

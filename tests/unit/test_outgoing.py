@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import cast
 
 from shoal.node.faults import Fault, FaultTrigger
-from shoal.node.outgoing import Outgoing
-from shoal.node.phases import PhaseLog
-from shoal.node.records import CommitLog
+from shoal.node.run.outgoing import Outgoing
+from shoal.node.run.phases import PhaseLog
+from shoal.node.run.records import CommitLog
 from shoal.protocol.attempt import Attempt
 from shoal.protocol.ids import NO_DIGEST, PeerId
 from shoal.protocol.messages.rounds import ChunkRef, Contribution, Fetched, Final, Proposal

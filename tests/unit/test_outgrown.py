@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.outgrown import unless_outgrown
-from shoal.node.resting import FOLDER
+from shoal.node.run.outgrown import unless_outgrown
+from shoal.node.state.resting import FOLDER
 from tests.unit.test_rest import REST
 
 

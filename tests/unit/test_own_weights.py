@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.node.agreed_run import AgreedRun
 from shoal.node.methods.diloco import DiLoCo
 from shoal.node.methods.eager import EagerDiLoCo
 from shoal.node.methods.method import MOMENTUM, PARAMETERS, Method
-from shoal.node.state_file import load_state
+from shoal.node.run.agreed_run import AgreedRun
+from shoal.node.state.file import load_state
 from shoal.protocol.errors import LocalError
 from tests.unit.checkpoint_kit import state
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.node.corpus import load_corpus
 from shoal.node.dataset import pack as module
+from shoal.node.dataset.corpus import load_corpus
 from shoal.node.dataset.pack import SUFFIX, file_digest, pack, stream_hasher, unpack
 from shoal.node.dataset.store import Store
 from shoal.node.dataset.texts import Text, find, read_texts
-from shoal.node.manifest import DataSpec
+from shoal.node.spec.manifest import DataSpec
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import digest
 from tests.unit.dataset_kit import write_texts

@@ -13,7 +13,7 @@ import pytest
 from shoal.node.exits import Exit
 from shoal.node.health import verdict
 from shoal.node.pausing import Pausing
-from shoal.node.runs import Runs
+from shoal.node.run.runs import Runs
 from shoal.node.sentence import advice, headline
 from shoal.node.volume import DAY
 from shoal.protocol.ids import PeerId

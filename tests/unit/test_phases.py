@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.node.phases import MOST, PhaseLog, Span
+from shoal.node.run.phases import MOST, PhaseLog, Span
 from shoal.protocol.ids import PeerId
 
 ANNA, BERT = PeerId("anna"), PeerId("bert")

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from shoal.dht.reachability import Verdict
-from shoal.node import port_mapping
 from shoal.node.gateway.routes import Home
 from shoal.node.gateway.values import Declined, GatewayError, Lease, Seen
 from shoal.node.options import NodeSettings
-from shoal.node.port_mapping import PortMapping, may_map
+from shoal.node.peers import port_mapping
+from shoal.node.peers.port_mapping import PortMapping, may_map
 
 OUTSIDE, PLACE = "203.0.113.7", "/ip4/203.0.113.7/tcp/4101"
 HOME = Home("192.168.1.2", IPv4Network("192.168.1.0/24"), "192.168.1.1")

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node import qr
-from shoal.node.cli import joining
+from shoal.node.cli import joining, qr
+from shoal.node.cli.preview import show_preview
 from shoal.node.dataset.supply import DataStanding
-from shoal.node.description import data_in_words, describe
-from shoal.node.introduction import Introduction
-from shoal.node.manifest import DataSpec, Manifest, load_manifest, parse_manifest
-from shoal.node.preview import show_preview
+from shoal.node.run.description import data_in_words, describe
+from shoal.node.run.introduction import Introduction
 from shoal.node.service import Answer
+from shoal.node.spec.manifest import DataSpec, Manifest, load_manifest, parse_manifest
 from shoal.protocol.ids import PeerId
 
 STDLIB = load_manifest(Path(__file__).parents[2] / "examples/stdlib.toml")
@@ -91,6 +90,34 @@ def test_a_method_is_told_by_what_it_does(capsys: pytest.CaptureFixture[str], na
     assert METHOD_WORDS[name] in capsys.readouterr().out
 
 
+FAMILY_SCREENS = {
+    "experts.toml": """\
+model    llama with 32,928 parameters: 2 layers of 32, 256 tokens, context 128
+data     the sources of Python's standard library, which are here
+method   experts: each part of the data by a peer alone, 50 steps of 8 sequences a round, and no average with the \
+others; files of experts are sent, as weights in full
+parts    4, of 1,000 steps each; 4 members
+""",
+    "digits_experts.toml": """\
+model    flow with 365,952 parameters: 3 layers of 128, pictures of 8 x 8 pixels in 10 classes
+data     scikit-learn's pictures of digits, which are here
+method   experts: each part of the data by a peer alone, 50 steps of 128 pictures a round, and no average with the \
+others; files of experts are sent, as weights in full
+parts    9, of 600 steps each; 4 members
+""",
+}
+
+
+@pytest.mark.parametrize("file", FAMILY_SCREENS)
+def test_a_family_is_told_by_its_parts_and_by_what_it_learns_from(
+    capsys: pytest.CaptureFixture[str], file: str
+) -> None:
+    show_preview(described(load_manifest(Path(__file__).parents[2] / "examples" / file)))
+    out = capsys.readouterr().out
+    assert FAMILY_SCREENS[file] in out
+    assert "traffic  none to train; files of experts, about " in out
+
+
 def test_what_is_not_known_is_not_said(capsys: pytest.CaptureFixture[str]) -> None:
     rounds = STDLIB.rounds.model_copy(update={"last": 2000})
     codec = STDLIB.codec.model_copy(update={"scatter": "int8"})
@@ -159,7 +186,9 @@ class Terminal(io.TextIOWrapper):
 
 def shown(monkeypatch: pytest.MonkeyPatch, screen: io.TextIOWrapper, wanted: bool | None, columns: int = 80) -> None:
     monkeypatch.setattr(sys, "stdout", screen)
-    monkeypatch.setattr("shoal.node.qr.shutil.get_terminal_size", lambda fallback=None: os.terminal_size((columns, 24)))
+    monkeypatch.setattr(
+        "shoal.node.cli.qr.shutil.get_terminal_size", lambda fallback=None: os.terminal_size((columns, 24))
+    )
     qr.show(LINK, wanted)
 
 

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from shoal.node.reach import standing_among, worth_remembering
+from shoal.node.peers.reach import standing_among, worth_remembering
 from shoal.protocol.account import Link
 from shoal.protocol.apart import MAX_APART, Standing
 from shoal.protocol.ids import NO_DIGEST

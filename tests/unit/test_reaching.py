@@ -11,9 +11,9 @@ from typing import cast
 
 import pytest
 
-from shoal.node import reaching
-from shoal.node.reaching import Reaching
-from shoal.node.remembered import PeerCache
+from shoal.node.peers import reaching
+from shoal.node.peers.reaching import Reaching
+from shoal.node.run.remembered import PeerCache
 from shoal.protocol.errors import LocalError, TransportError
 from shoal.protocol.ids import PeerId
 from shoal.protocol.network import Network

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.node import records
-from shoal.node.phases import PhaseLog
-from shoal.node.records import CommitLog
+from shoal.node.run import records
+from shoal.node.run.phases import PhaseLog
+from shoal.node.run.records import CommitLog
 from tests.unit.test_outgoing import ME, decision
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shoal.node.home import Home
-from shoal.node.remembered import (
+from shoal.node.run.remembered import (
     KEPT,
     MAX_ADDRESSES,
     SILENT_MOST,
@@ -96,7 +96,7 @@ def test_where_a_peer_answered_comes_first_and_its_other_addresses_stay(home: Ho
 
 def test_who_is_silent_for_days_goes_and_who_answers_again_stays(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1_700_000_000.0
-    monkeypatch.setattr("shoal.node.remembered.time.time", lambda: now)
+    monkeypatch.setattr("shoal.node.run.remembered.time.time", lambda: now)
     cache = PeerCache(home.peers)
     cache.update({ANNA: ("/ip4/192.0.2.1/tcp/1",), BERT: ("/ip4/192.0.2.2/tcp/1",)})
     cache.missed([ANNA, BERT, PeerId("nobody")])

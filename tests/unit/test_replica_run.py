@@ -14,16 +14,16 @@ import torch
 from shoal.node.checkpoint.about import MODEL
 from shoal.node.checkpoint.keep import Keeping
 from shoal.node.checkpoint.scan import CHECKPOINTS, folder_name
-from shoal.node.manifest import Manifest, ModelSpec, RoundSpec
-from shoal.node.method_spec import MethodSpec
-from shoal.node.outer import Outcome
-from shoal.node.phases import PhaseLog
-from shoal.node.replica_run import ReplicaRun
-from shoal.node.replica_saving import load_own
-from shoal.node.replica_state import ReplicaState
-from shoal.node.resting import FOLDER
-from shoal.node.run_facts import first_history
-from shoal.node.run_settings import RunSettings
+from shoal.node.run.facts import first_history
+from shoal.node.run.phases import PhaseLog
+from shoal.node.run.replica_run import ReplicaRun
+from shoal.node.run.settings import RunSettings
+from shoal.node.spec.manifest import Manifest, ModelSpec, RoundSpec
+from shoal.node.spec.method import MethodSpec
+from shoal.node.state.outer import Outcome
+from shoal.node.state.replica_saving import load_own
+from shoal.node.state.replica_state import ReplicaState
+from shoal.node.state.resting import FOLDER
 from shoal.protocol.ids import PeerId
 from shoal.protocol.network import Network
 from shoal.protocol.replicas.events import Exchanged, Lapse, Lapsed, ReplicaReceived

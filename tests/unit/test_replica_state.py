@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.node.exchange import LARGEST
-from shoal.node.manifest import CodecSpec, Manifest, ModelSpec, RoundSpec
-from shoal.node.method_spec import MethodSpec
 from shoal.node.methods.method import MOMENTUM, PARAMETERS, Answer
-from shoal.node.outer import StateStore
-from shoal.node.replica_state import ReplicaState
+from shoal.node.spec.manifest import CodecSpec, Manifest, ModelSpec, RoundSpec
+from shoal.node.spec.method import MethodSpec
+from shoal.node.state.exchange import LARGEST
+from shoal.node.state.outer import StateStore
+from shoal.node.state.replica_state import ReplicaState
 from shoal.protocol.errors import PayloadError
 from shoal.protocol.ids import content_hash
 from shoal.protocol.wire import Payload

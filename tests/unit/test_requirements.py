@@ -7,13 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from shoal.node.layout import Layout
-from shoal.node.manifest import CodecSpec, DataSpec, Manifest, ModelSpec, load_manifest
-from shoal.node.method_spec import REPLICAS, MethodSpec
 from shoal.node.methods.registry import METHODS, method_of
-from shoal.node.model import skeleton
 from shoal.node.models.registry import layout_of
-from shoal.node.requirements import (
+from shoal.node.spec.manifest import CodecSpec, DataSpec, Manifest, ModelSpec, load_manifest
+from shoal.node.spec.method import REPLICAS, MethodSpec
+from shoal.node.spec.requirements import (
     MIB,
     VALUE_BYTES,
     bytes_per_parameter,
@@ -21,6 +19,8 @@ from shoal.node.requirements import (
     requirements,
     vectors_of,
 )
+from shoal.node.state.layout import Layout
+from shoal.node.trainer.model import skeleton
 from shoal.protocol.compression import CODECS
 
 STDLIB = load_manifest(Path(__file__).parents[2] / "examples/stdlib.toml")

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from shoal.node import resting
 from shoal.node.checkpoint.about import INNER, MODEL
 from shoal.node.checkpoint.scan import folder_name
 from shoal.node.checkpoint.write import write_checkpoint
-from shoal.node.resting import FOLDER, MESSAGES, Rested, forget_rest, load_rest, rest_on, save_rest
+from shoal.node.state import resting
+from shoal.node.state.resting import FOLDER, MESSAGES, Rested, forget_rest, load_rest, rest_on, save_rest
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import digest
 from shoal.protocol.rest import Rest

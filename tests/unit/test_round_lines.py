@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from shoal.node.round_lines import lines, show_round
-from shoal.node.round_words import happenings, slowest
+from shoal.node.cli.round_lines import lines, show_round
+from shoal.node.cli.round_words import happenings, slowest
 from tests.fake_timeline import EVIL, QUICK, SLOW, TIMELINE, flow
 
 SHOWN: dict[str, Any] = {"run": "ab" * 32, "name": "stdlib", **TIMELINE}

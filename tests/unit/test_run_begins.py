@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from shoal.node.agreed_run import AgreedRun
-from shoal.node.manifest import Manifest
-from shoal.node.run import Run
+from shoal.node.run.agreed_run import AgreedRun
+from shoal.node.run.run import Run
+from shoal.node.spec.manifest import Manifest
 from shoal.protocol.ids import PeerId, digest
 from shoal.protocol.milestones import Committed
 from shoal.protocol.transfer import StateReceived

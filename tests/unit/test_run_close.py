@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from shoal.node.run import Run
+from shoal.node.run.run import Run
 from shoal.protocol.errors import LocalError
 from shoal.protocol.tasks import Tasks
 

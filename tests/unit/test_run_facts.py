@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from shoal.node.run_facts import training_now
+from shoal.node.run.facts import training_now
 from shoal.protocol.ids import NO_DIGEST, PeerId
 from shoal.protocol.members import MemberTable
 from shoal.protocol.messages.membership import Entry

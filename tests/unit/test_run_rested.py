@@ -8,11 +8,11 @@ from typing import cast
 
 import pytest
 
-from shoal.node.agreed_run import AgreedRun
 from shoal.node.checkpoint.keep import Keeping
-from shoal.node.outer import OuterState
-from shoal.node.resting import Rested, load_rest, save_rest
-from shoal.node.run_settings import RunSettings
+from shoal.node.run.agreed_run import AgreedRun
+from shoal.node.run.settings import RunSettings
+from shoal.node.state.outer import OuterState
+from shoal.node.state.resting import Rested, load_rest, save_rest
 from shoal.protocol.ids import Digest, PeerId, digest
 from shoal.protocol.network import Network
 from tests.simulation.signing import FakeSigner

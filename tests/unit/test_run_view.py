@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from shoal.node.meters import Meters
-from shoal.node.records import CommitLog
-from shoal.node.run import Run
-from shoal.node.run_view import is_active, is_resting, meters, waiting_for
+from shoal.node.run.meters import Meters
+from shoal.node.run.records import CommitLog
+from shoal.node.run.run import Run
+from shoal.node.run.view import is_active, is_resting, meters, waiting_for
 from shoal.protocol.ids import PeerId, RunId
 from shoal.protocol.traffic import Traffic
 

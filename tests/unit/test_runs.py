@@ -9,16 +9,16 @@ from typing import Any, cast
 
 import pytest
 
-from shoal.node import reloading
 from shoal.node.home import Home
-from shoal.node.introduction import Introduction
-from shoal.node.manifest import DataSpec, parse_manifest
 from shoal.node.options import NodeSettings
-from shoal.node.remembered import Joined, PeerCache, remember_run, remembered_runs
-from shoal.node.resting import FOLDER, save_rest
-from shoal.node.run import Run
-from shoal.node.run_view import restoring_row
-from shoal.node.runs import Runs
+from shoal.node.run import reloading
+from shoal.node.run.introduction import Introduction
+from shoal.node.run.remembered import Joined, PeerCache, remember_run, remembered_runs
+from shoal.node.run.run import Run
+from shoal.node.run.runs import Runs
+from shoal.node.run.view import restoring_row
+from shoal.node.spec.manifest import DataSpec, parse_manifest
+from shoal.node.state.resting import FOLDER, save_rest
 from shoal.protocol.errors import LocalError
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId
@@ -113,7 +113,7 @@ async def test_a_preview_asks_where_the_link_leads_and_keeps_nothing(
         asked.extend(arguments)
         return Introduction(MANIFEST, PeerId("anna"), b"", {PeerId("anna"): (HERE,)}, 3, 14, 2.0)
 
-    monkeypatch.setattr("shoal.node.runs.find_manifest", found)
+    monkeypatch.setattr("shoal.node.run.runs.find_manifest", found)
     runs = made(home)
     before = sorted(home.root.rglob("*"))
     answer = await runs.preview(LINK)
@@ -133,7 +133,7 @@ async def test_a_run_that_was_entered_while_we_asked_for_it_is_not_entered_twice
         runs.broken[MANIFEST.run_id.hex()] = "be it broken"
         return Introduction(MANIFEST, PeerId("anna"), b"", {})
 
-    monkeypatch.setattr("shoal.node.runs.find_manifest", found)
+    monkeypatch.setattr("shoal.node.run.runs.find_manifest", found)
     for _ in range(2):  # the second time it is known before anybody is asked
         with pytest.raises(LocalError, match="already"):
             await runs.join(LINK, train=True)
@@ -148,7 +148,7 @@ async def test_the_addresses_of_a_link_are_known_from_then_on(home: Home, monkey
         assert known == []
         return {}
 
-    monkeypatch.setattr("shoal.node.runs.find_manifest", found)
+    monkeypatch.setattr("shoal.node.run.runs.find_manifest", found)
     monkeypatch.setattr(Runs, "_enter", enter)
     runs, known = made(home), list[str]()
     runs.on_linked = known.extend
@@ -170,7 +170,7 @@ async def test_who_begins_with_a_run_anew_does_not_begin_with_what_was_kept(
     async def enter(self: Runs, *_: object) -> dict[str, Any]:
         return {"kept": kept.exists()}
 
-    monkeypatch.setattr("shoal.node.runs.find_manifest", found)
+    monkeypatch.setattr("shoal.node.run.runs.find_manifest", found)
     monkeypatch.setattr(Runs, "_enter", enter)
     runs = made(home)
     entered = runs.create(TEXT, train=True) if way == "create" else runs.join(key, train=True)
@@ -215,7 +215,7 @@ async def test_a_run_that_does_not_end_well_keeps_no_other_from_being_saved(
 
 
 def test_all_are_at_rest_or_none(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.node.runs.is_resting", lambda run: run.manifest.name == "kept")
+    monkeypatch.setattr("shoal.node.run.runs.is_resting", lambda run: run.manifest.name == "kept")
     runs = made(home)
     runs.open = {FIRST: cast(Run, Ending("kept"))}
     assert not runs.are_at_rest()  # the other one is about to be opened

@@ -12,12 +12,12 @@ from typing import Any, cast
 import pytest
 
 from shoal.node.checkpoint.keep import Keeping
-from shoal.node.manifest import Manifest, OriginSpec
-from shoal.node.resting import FOLDER, load_rest
-from shoal.node.run_settings import RunSettings
-from shoal.node.saving import Saving
-from shoal.node.state import CommittedState
-from shoal.node.training import Training
+from shoal.node.run.settings import RunSettings
+from shoal.node.spec.manifest import Manifest, OriginSpec
+from shoal.node.state.committed import CommittedState
+from shoal.node.state.resting import FOLDER, load_rest
+from shoal.node.state.saving import Saving
+from shoal.node.worker.training import Training
 from shoal.protocol.errors import LocalError
 from shoal.protocol.history import History
 from shoal.protocol.member import Member

@@ -11,6 +11,9 @@ from shoal.node.sentence import advice, headline
 RUN = {"name": "stdlib", "round": 3, "phase": "training", "trains": True}
 
 
+FAMILY = RUN | {"name": "family", "experts": {"parts": 2, "finished": 0, "trains": "net"}}
+
+
 @pytest.mark.parametrize(
     ("state", "peers", "runs", "said"),
     [
@@ -30,6 +33,14 @@ RUN = {"name": "stdlib", "round": 3, "phase": "training", "trains": True}
             ],
             "Connected with 2 peers: catching up with stdlib, b has failed on this node, c is finished, "
             "entering abababab again.",
+        ),
+        ("CONNECTED", 1, [FAMILY, RUN | {"name": "family.net"}], "Connected with 1 peer: training family.net."),
+        ("CONNECTED", 1, [FAMILY], "Connected with 1 peer: training family."),
+        (
+            "CONNECTED",
+            1,
+            [FAMILY | {"phase": "waiting", "experts": {"trains": None}}],
+            "Connected with 1 peer: waiting for a part of family.",
         ),
         ("IN-ROUND", 2, [RUN, RUN | {"name": "b", "phase": "reducing"}], "Averaging round 4 of b with the others."),
         (

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shoal.node import shm
-from shoal.node.shm import SharedVector
+from shoal.node.worker import shm
+from shoal.node.worker.shm import SharedVector
 from shoal.protocol.errors import LocalError
 
 

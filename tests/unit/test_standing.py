@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shoal.node.standing import Scene, node_state, why_split
+from shoal.node.run.standing import Scene, node_state, why_split
 from shoal.protocol.ids import Digest, PeerId
 from shoal.protocol.messages.status import RunStatus
 

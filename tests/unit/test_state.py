@@ -12,14 +12,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from shoal.node import state as state_module
-from shoal.node.layout import Layout
 from shoal.node.methods.diloco import outer_step
 from shoal.node.methods.fragments import Fragment
 from shoal.node.methods.method import MOMENTUM, PARAMETERS
-from shoal.node.state import CommittedState, Snapshot
-from shoal.node.state_file import load_state, save_state
-from shoal.node.state_shape import StateShape
+from shoal.node.state import committed as state_module
+from shoal.node.state.committed import CommittedState, Snapshot
+from shoal.node.state.file import load_state, save_state
+from shoal.node.state.layout import Layout
+from shoal.node.state.shape import StateShape
 from shoal.protocol.errors import LocalError, RemoteError
 from shoal.protocol.ids import Digest, content_hash
 from tests.unit.state_kit import nesterov, state_of

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from shoal.node.dataset.columns import NO_COLUMNS
 from shoal.node.dataset.pieces import PIECES
 from shoal.node.dataset.store import Dataset
 from shoal.node.dataset.supply import GIB, DataStanding, Supply
-from shoal.node.manifest import DataSpec, Manifest
+from shoal.node.spec.manifest import DataSpec, Manifest
 from shoal.protocol.errors import LocalError
 from shoal.protocol.messages.data import GetPiece
 from shoal.protocol.messages.node import Refused
@@ -143,7 +144,7 @@ async def test_text_that_no_run_is_about_is_given_to_nobody(tmp_path: Path, text
 @pytest.mark.asyncio
 async def test_text_that_changes_while_it_is_read_is_not_named(tmp_path: Path, texts: Path) -> None:
     founder = supply(tmp_path, texts)
-    await founder._own_text("")
+    await founder._own_text(NO_COLUMNS)
     (texts / "new.txt").write_text("more")
     with pytest.raises(LocalError, match="has changed"):
         await founder.named(FILES)

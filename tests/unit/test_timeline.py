@@ -8,9 +8,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.node.phases import PhaseLog
-from shoal.node.timeline import MOST_EVENTS, MOST_FLOWS, MOST_PHASES, OTHERS, Flow, Timeline, Trace
-from shoal.node.timeline_json import as_json
+from shoal.node.run.phases import PhaseLog
+from shoal.node.run.timeline import MOST_EVENTS, MOST_FLOWS, MOST_PHASES, OTHERS, Flow, Timeline, Trace
+from shoal.node.run.timeline_json import as_json
 from shoal.protocol.allreduce import Blamed
 from shoal.protocol.apart import Ways
 from shoal.protocol.failure import Failure, Kind

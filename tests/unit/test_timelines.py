@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.phases import PhaseLog
+from shoal.node.run.phases import PhaseLog
+from shoal.node.run.timelines import KEPT, NAME, Timelines
 from shoal.node.service import UnknownRound
-from shoal.node.timelines import KEPT, NAME, Timelines
 from shoal.protocol.account import Link
 from shoal.protocol.apart import Ways
 from shoal.protocol.ids import PeerId

@@ -12,20 +12,20 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.node import training
-from shoal.node.layout import Layout
 from shoal.node.methods.diloco import DiLoCo
 from shoal.node.methods.eager import EagerDiLoCo
 from shoal.node.methods.method import Method
 from shoal.node.methods.timetable import Timetable
-from shoal.node.outer import Outcome
-from shoal.node.shm import FloatArray
-from shoal.node.state import Lease
-from shoal.node.state_shape import StateShape
-from shoal.node.training import Training
-from shoal.node.worker_messages import Contribution, Landing, Progress, Train
-from shoal.node.worker_process import WorkerSettings
-from shoal.node.worker_vectors import Sizes
+from shoal.node.state.committed import Lease
+from shoal.node.state.layout import Layout
+from shoal.node.state.outer import Outcome
+from shoal.node.state.shape import StateShape
+from shoal.node.worker import training
+from shoal.node.worker.messages import Contribution, Landing, Progress, Train
+from shoal.node.worker.process import WorkerSettings
+from shoal.node.worker.shm import FloatArray
+from shoal.node.worker.training import Training
+from shoal.node.worker.vectors import Sizes
 from shoal.protocol.errors import LocalError
 from tests.unit.state_kit import state_of
 

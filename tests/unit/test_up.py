@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from shoal.node.layout import Layout
-from shoal.node.manifest import parse_manifest
 from shoal.node.models.registry import build
-from shoal.node.state_file import save_state
-from shoal.node.state_shape import StateShape
+from shoal.node.spec.manifest import parse_manifest
+from shoal.node.state.file import save_state
+from shoal.node.state.layout import Layout
+from shoal.node.state.shape import StateShape
 from tests.unit.state_kit import state_of
 
 FAKE = Path(__file__).parent.parent / "fake_swarm.py"

@@ -35,7 +35,7 @@ def plan(tmp_path: Path) -> Plan:
     (tmp_path / "manifest.toml").write_text(MANIFEST.format(config=CONFIG))
     files = {"manifest": tmp_path / "manifest.toml", "data": (data,), "weights": (base,)}
     options = UpOptions(peers=2, rounds=2, kill_at=None, join_at=None, **files)  # type: ignore[arg-type]
-    digest = job.corpus("", str(data))["digest"]
+    digest = job.corpus("", "", str(data))["digest"]
     return make_plan(options, out, chosen_manifest(options, digest))
 
 

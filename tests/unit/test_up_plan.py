@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from shoal.node.home import Home
-from shoal.node.manifest import parse_manifest
 from shoal.node.options import UpOptions, UsageError
+from shoal.node.spec.manifest import parse_manifest
 from shoal.node.up.plan import builtin_manifest, chosen_manifest, make_plan, prepare_folder, to_toml
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId

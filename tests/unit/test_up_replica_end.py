@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.node.manifest import Manifest, ModelSpec, RoundSpec
-from shoal.node.method_spec import MethodSpec
 from shoal.node.methods.method import MOMENTUM, PARAMETERS
-from shoal.node.replica_state import ReplicaState
-from shoal.node.state_file import load_state, save_state
+from shoal.node.spec.manifest import Manifest, ModelSpec, RoundSpec
+from shoal.node.spec.method import MethodSpec
+from shoal.node.state.file import load_state, save_state
+from shoal.node.state.replica_state import ReplicaState
 from shoal.node.up.job import merge
 from shoal.node.up.plan import to_toml
 from shoal.node.up.replica_end import measure

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.node.utilisation import STINTS, Utilisation
+from shoal.node.worker.utilisation import STINTS, Utilisation
 
 
 class Clock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.node.watchdog import LEAST, LOADING, LOOK, MANY, Watchdog
+from shoal.node.worker.watchdog import LEAST, LOADING, LOOK, MANY, Watchdog
 
 
 class Watched:

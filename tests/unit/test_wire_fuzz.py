@@ -18,7 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import shoal.node.worker_messages
+import shoal.node.asking.messages
+import shoal.node.worker.messages
 import shoal.protocol.messages  # noqa: F401  (importing fills the table)
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import DIGEST_SIZE, Digest, PeerId, RunId

@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from shoal.node.inner import InnerRound, InnerStep
 from shoal.node.methods.diloco import DiLoCo
 from shoal.node.methods.method import Method
-from shoal.node.orders import Orders
-from shoal.node.replica import Replica
-from shoal.node.worker import TrainingLoop
-from shoal.node.worker_messages import Contribution, Failed, HandIn, Progress, Train
+from shoal.node.trainer.inner import InnerRound, InnerStep
+from shoal.node.worker.messages import Contribution, Failed, HandIn, Progress, Train
+from shoal.node.worker.orders import Orders
+from shoal.node.worker.replica import Replica
+from shoal.node.worker.worker import TrainingLoop
 from shoal.protocol.errors import TransportError
 from shoal.protocol.wire import Message
 

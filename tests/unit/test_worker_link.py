@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.shm import SharedVector
-from shoal.node.worker_link import WorkerLink, body_size, frame
-from shoal.node.worker_listener import WorkerListener, receive
-from shoal.node.worker_messages import MAX_FRAME, WORKER_PROTOCOL, Contribution, Hello, Stop, Train, Welcome
-from shoal.node.worker_vectors import Sizes
+from shoal.node.worker.link import WorkerLink, body_size, frame
+from shoal.node.worker.listener import WorkerListener, receive
+from shoal.node.worker.messages import MAX_FRAME, WORKER_PROTOCOL, Contribution, Hello, Stop, Train, Welcome
+from shoal.node.worker.shm import SharedVector
+from shoal.node.worker.vectors import Sizes
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 
 WELCOME = Welcome(manifest=b"m" * 65_536, sizes=Sizes(4), threads=1, device="cpu", data=("a", "b"))

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shoal.node.shm import FloatArray
-from shoal.node.worker_messages import Train
-from shoal.node.worker_process import WorkerSettings
-from shoal.node.worker_vectors import MARKS, SharedVectors, Sizes, mark_of
-from shoal.node.workers import Worker
+from shoal.node.worker.messages import Train
+from shoal.node.worker.process import WorkerSettings
+from shoal.node.worker.shm import FloatArray
+from shoal.node.worker.vectors import MARKS, SharedVectors, Sizes, mark_of
+from shoal.node.worker.workers import Worker
 
 SIZE = 6
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shoal.node.layout import Layout
 from shoal.node.methods.ddp import DDP
 from shoal.node.methods.delayed import DelayedDiLoCo
 from shoal.node.methods.streaming import Streaming
-from shoal.node.worker_messages import Contribution, HandIn, Landing, Progress, Trained
+from shoal.node.state.layout import Layout
+from shoal.node.worker.messages import Contribution, HandIn, Landing, Progress, Trained
 from tests.unit.test_worker import Bench, train
 
 STEPS = 4

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from shoal.node.layout import Layout
-from shoal.node.manifest import Manifest, ModelSpec
-from shoal.node.method_spec import MethodSpec
 from shoal.node.methods.registry import METHODS
-from shoal.node.model import skeleton
-from shoal.node.outer import OuterState
-from shoal.node.worker_vectors import SharedVectors, Sizes
+from shoal.node.spec.manifest import Manifest, ModelSpec
+from shoal.node.spec.method import MethodSpec
+from shoal.node.state.layout import Layout
+from shoal.node.state.outer import OuterState
+from shoal.node.trainer.model import skeleton
+from shoal.node.worker.vectors import SharedVectors, Sizes
 from shoal.protocol.errors import LocalError
 
 MODEL = ModelSpec(dim=16, layers=2, heads=2, kv_heads=1, hidden=16, context=16)

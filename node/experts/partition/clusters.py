@@ -1,9 +1,9 @@
 """Balanced k-means: groups of like samples, none much larger than another, so that experts have as much to learn.
 
 Each turn of Lloyd's algorithm gives every sample to the nearest centre that has room left, those first who would lose
-most by the second best; a centre has room for its even share, rounded up (as c-BTM balances, arXiv 2303.14177). Whoever
-comes later, a sample that nobody has clustered, goes to the nearest centre: `nearest` is all that a peer needs to know
-of a partition, and the same bits give the same answer everywhere.
+most by the second best; a centre has room as long as it has less than its even share (as c-BTM balances, arXiv
+2303.14177). Samples may have weights, as bytes of text, which are balanced then. A sample that nobody has clustered
+goes to the nearest centre, handicaps counted in: `level` finds those with which that, too, gives even groups.
 
 Deterministic: the first centres are drawn by k-means++ from the seed; ties go to the lower index; all in float64.
 """
@@ -17,7 +17,9 @@ import numpy.typing as npt
 
 Points = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
+Weights = npt.NDArray[np.float64]
 TURNS = 30
+LEVELLING, LEVELLED = 400, 20  # turns; the first step is by 1 / LEVELLED of the costs' spread
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,15 +36,16 @@ class Clusters:
         return [int(size) for size in np.bincount(self.labels, minlength=len(self.centres))]
 
 
-def cluster(points: Points, k: int, seed: int, balanced: bool = True) -> Clusters:
-    """Groups of the samples (n, d); ValueError where there are fewer than k different ones."""
+def cluster(points: Points, k: int, seed: int, balanced: bool = True, weights: Weights | None = None) -> Clusters:
+    """Groups of the samples (n, d), of weights (n,); ValueError where there are fewer than k different ones."""
     if k < 1 or len(np.unique(points, axis=0)) < k:
         raise ValueError(f"{len(points)} samples, not all different, cannot make {k} groups")
     centres = _first_centres(points, k, np.random.default_rng(seed))
-    room = -(-len(points) // k) if balanced else len(points)
+    weights = np.ones(len(points)) if weights is None else weights
+    room = float(weights.sum()) / (k if balanced else 1)
     labels = np.full(len(points), -1)
     for turn in range(1, TURNS + 1):
-        given = assign(distances(points, centres), room)
+        given = assign(distances(points, centres), room, weights)
         if np.array_equal(given, labels):
             return Clusters(centres, labels, turn)
         labels = given
@@ -64,17 +67,37 @@ def distances(points: Points, centres: Points) -> Points:
     return positive
 
 
-def assign(cost: Points, room: int) -> Labels:
-    """A group for each sample by its costs (n, k), at most `room` to a group; no group is left empty."""
+def level(cost: Points, weights: Weights) -> Weights:
+    """Handicaps (k,) with which the samples' cheapest groups, by costs (n, k), have the most even weights.
+
+    By subgradient steps on the dual of the balanced assignment: who has too much becomes dearer. The best of all turns
+    counts.
+    """
+    k = cost.shape[1]
+    even, scale = weights.sum() / k, float(cost.std())
+    handicaps = best = np.zeros(k)
+    least = np.inf
+    for turn in range(LEVELLING):
+        sizes = np.bincount((cost + handicaps).argmin(1), weights, minlength=k)
+        excess = sizes / even - 1
+        if np.abs(excess).max() < least:
+            best, least = handicaps, np.abs(excess).max()
+        handicaps = handicaps + scale * excess / (LEVELLED + turn)
+    found: Weights = best - best.min()
+    return found
+
+
+def assign(cost: Points, room: float, weights: Weights | None = None) -> Labels:
+    """A group for each sample by its costs (n, k), to none that has `room` or more already; no group is left empty."""
     n, k = cost.shape
     order = np.argsort(cost, axis=1, kind="stable")
     ranked = np.take_along_axis(cost, order, axis=1)
     regret = ranked[:, 1] - ranked[:, 0] if k > 1 else np.zeros(n)
     labels, left = np.empty(n, np.int64), [room] * k
     for sample in np.argsort(-regret, kind="stable"):
-        choice = next(each for each in order[sample] if left[each])
+        choice = next((each for each in order[sample] if left[each] > 0), order[sample, 0])  # sums are rounded
         labels[sample] = choice
-        left[choice] -= 1
+        left[choice] -= 1 if weights is None else weights[sample]
     return _without_gaps(labels, cost)
 
 

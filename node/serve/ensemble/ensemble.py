@@ -1,8 +1,8 @@
 """Many experts as one scorer: each sequence's pieces go to the experts that it believes, side by side.
 
 Rules:
-- A sequence that an expert has failed goes on with the others. A failure is of a whole call, so all that were in it go
-  on without that expert; the next one to begin asks it again, as it may have come back.
+- A sequence that an expert has failed goes on with the others. A failure is of a whole call, unless the expert says of
+  which sequences it is: all these go on without it; the next one to begin asks it again, as it may have come back.
 - Numbers that are none are a failure, too, but only of the sequences that they are about.
 - A sequence whose last expert fails cannot go on, and ends with what that one has said.
 - Who is on the panel may change at any time: `take` is called from any thread. Vocabulary and context stay as they are.
@@ -20,7 +20,7 @@ import numpy as np
 from shoal.node.serve.ensemble.belief import Belief, Tokens
 from shoal.node.serve.ensemble.panel import Member, Panel
 from shoal.node.serve.ensemble.side_by_side import SideBySide
-from shoal.node.serve.expert import Weighed
+from shoal.node.serve.expert import Placed, Weighed
 from shoal.node.serve.scorer import LogProbs, Piece, SomeFailed
 from shoal.protocol.errors import LocalError, RemoteError, ShoalError, TransportError
 
@@ -46,7 +46,7 @@ class Ask:
 
 
 class Ensemble:
-    """See Scorer, and Telling."""
+    """See Scorer, Telling and Changing."""
 
     def __init__(self, panel: Panel, *, limit: int, slots: int, mix: str, at_once: int) -> None:
         """`limit`: tokens that every expert's context holds; `at_once`: experts that are called side by side."""
@@ -59,6 +59,10 @@ class Ensemble:
     def version(self) -> str:
         """See Scorer."""
         return self._panel.version
+
+    def version_of(self, slot: int) -> str:
+        """See Changing."""
+        return self._held[slot].panel.version
 
     @property
     def panel(self) -> Panel:
@@ -98,13 +102,11 @@ class Ensemble:
                 member.expert.end(slot)
 
     def about(self) -> dict[str, Any]:
-        """See Telling: the mixture, and each expert with its prior and whether its last call was answered."""
+        """See Telling: each expert, its prior and whether its last call was answered, and who is missing."""
         panel = self._panel
         priors = panel.log_prior.exp().tolist()
-        return {
-            "mix": self._mix,
-            "experts": [_row(each, prior) for each, prior in zip(panel.members, priors, strict=True)],
-        }
+        rows = [_row(each, prior) for each, prior in zip(panel.members, priors, strict=True)]
+        return {"mix": self._mix, "experts": rows} | ({"missing": list(panel.missing)} if panel.missing else {})
 
     def told(self, slot: int) -> dict[str, Any]:
         """See Telling: the shares of those that wrote to the end, and who was lost on the way."""
@@ -140,11 +142,15 @@ class Ensemble:
 
     def _failures(self, asks: Sequence[Ask], answer: Weighed | Exception) -> Mapping[Ask, Exception]:
         """Take in an expert's answer; what went wrong with which of the questions."""
+        if isinstance(answer, SomeFailed):
+            answer = Weighed(answer.rows, np.zeros(len(asks)), answer.failed)
         if isinstance(answer, Exception):
             return dict.fromkeys(asks, answer)
         failures: dict[Ask, Exception] = {}
         for ask, row, within in zip(asks, answer.rows, answer.within, strict=True):
-            if np.isnan(row).any() or np.isnan(within):
+            if (error := answer.failed.get(ask.slot)) is not None:
+                failures[ask] = error
+            elif np.isnan(row).any() or np.isnan(within):
                 failures[ask] = LocalError("its probabilities are no numbers: its training has diverged")
             else:
                 self._held[ask.slot].belief.hear(ask.number, ask.tokens, row, float(within))
@@ -162,10 +168,10 @@ def _note(member: Member, failures: Mapping[Ask, Exception]) -> None:
     error = next(iter(failures.values()), None)
     if error is not None and not member.trouble:
         log.warning(
-            "the expert %s is lost: %s; %d texts go on without it",
+            "the expert %s is lost to %s: %s",
             member.name,
+            "one text" if len(failures) == 1 else f"{len(failures)} texts",
             error,
-            len(failures),
             exc_info=None if isinstance(error, ShoalError) else error,
         )
     elif error is None and member.trouble:
@@ -188,6 +194,8 @@ def _none_left(held: Held) -> ShoalError:
 
 def _row(member: Member, prior: float) -> dict[str, Any]:
     row: dict[str, Any] = {"name": member.name, "prior": round(prior, 6), "answers": not member.trouble}
+    if isinstance(member.expert, Placed):
+        row |= member.expert.place()
     if member.made_of:
         row["made_of"] = list(member.made_of)
     return row | ({"trouble": member.trouble} if member.trouble else {})

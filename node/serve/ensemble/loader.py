@@ -14,16 +14,16 @@ from blake3 import blake3
 from torch import Tensor
 
 from shoal.node.experts.files import read_parameters
-from shoal.node.model_spec import AnyModel
 from shoal.node.serve.ensemble.merged import merge, one_model, read_base
 from shoal.node.serve.ensemble.mix import PCB, parse_mix
 from shoal.node.serve.ensemble.panel import SHOWN, Member, Panel
 from shoal.node.serve.ensemble.prior import Window, foreseen, last_windows, prior_of
 from shoal.node.serve.ensemble.table import Entry, Table, checked, read_table, vocab_of
+from shoal.node.serve.ensemble.tokens import table_codec
 from shoal.node.serve.ensemble.weights import expert_of
-from shoal.node.serve.served import BYTE_TOKENS, Choices
-from shoal.node.serve.text import BYTES, Bytes, Codec, Tokenized, read_tokenizer
-from shoal.node.tokens import TOKENIZER_FILE
+from shoal.node.serve.served import Choices
+from shoal.node.serve.text import Codec
+from shoal.node.spec.model import AnyModel
 from shoal.protocol.errors import LocalError
 
 
@@ -38,9 +38,9 @@ class Loader:
         table = read_table(folder)
         self.vocab, self.limit = vocab_of(table), _context(table)
         self.name = table.name
-        self.codec = _codec(folder, self.vocab, choices.tokenizer)
+        self.codec = table_codec(folder, table, self.vocab, choices.tokenizer)
         self._folder, self._choices = folder, choices
-        self._windows = _windows(choices.prior, self.codec, self.limit) if choices.prior else ()
+        self._windows = windows_of(choices.prior, self.codec, self.limit) if choices.prior else ()
 
     def load(self, known: Sequence[Member] = ()) -> Panel:
         """The panel that the folder gives now; `known` are members that need not be loaded again."""
@@ -55,26 +55,29 @@ class Loader:
         if self.mix.is_merge:
             return self._merged(table, known)
         loaded = {each.key: each for each in known}
-        members = [loaded.get(_key(entry)) or self._member(entry) for entry in table.experts]
+        members = [loaded.get(entry.key) or self._member(entry) for entry in table.experts]
         return Panel(tuple(members), self._prior(table, [each.foreseen for each in members]), self.mix.k)
 
     def _member(self, entry: Entry) -> Member:
-        key = _key(entry)
         theta = read_parameters(checked(self._folder, entry), entry.model)
-        expert = expert_of(entry.model, theta, self._choices, blake3(key.encode()).hexdigest()[:SHOWN])
-        return Member(entry.name, key, expert, foreseen(expert, self._windows))
+        expert = expert_of(entry.model, theta, self._choices, blake3(entry.key.encode()).hexdigest()[:SHOWN])
+        return Member(entry.name, entry.key, expert, foreseen(expert, self._windows))
 
-    def _merged(self, table: Table, known: Sequence[Member]) -> Panel:
-        """A panel of one, the merge of all."""
+    def merged(self, table: Table) -> tuple[AnyModel, Tensor]:
+        """The one model that is made of all, and its parameters (d,); LocalError if they cannot be merged."""
         model = one_model(table.experts)
-        key = " + ".join(f"{_key(each)} {each.prior}" for each in table.experts)
-        certain = torch.zeros(1, dtype=torch.float64)
-        if known and known[0].key == key:
-            return Panel((known[0],), certain, None)
         base = read_base(self._choices.base, model) if self.mix.name == PCB else None
         thetas = [read_parameters(checked(self._folder, each), each.model) for each in table.experts]
         prior = self._prior(table, [self._foreseen(model, theta) for theta in thetas])
-        expert = expert_of(model, merge(thetas, prior, self.mix, base), self._choices, self.mix.name)
+        return model, merge(thetas, prior, self.mix, base)
+
+    def _merged(self, table: Table, known: Sequence[Member]) -> Panel:
+        """A panel of one, the merge of all."""
+        key = " + ".join(f"{each.key} {each.prior}" for each in table.experts)
+        certain = torch.zeros(1, dtype=torch.float64)
+        if known and known[0].key == key:
+            return Panel((known[0],), certain, None)
+        expert = expert_of(*self.merged(table), self._choices, self.mix.name)
         names = tuple(each.name for each in table.experts)
         return Panel((Member(self.mix.name, key, expert, made_of=names),), certain, None)
 
@@ -89,31 +92,13 @@ class Loader:
         return (given / given.sum()).log()
 
 
-def _key(entry: Entry) -> str:
-    return f"{entry.name} {entry.blake3} {entry.model.model_dump_json()}"
-
-
 def _context(table: Table) -> int:
     """Tokens that every expert's context holds."""
     return min(each.model.context for each in table.experts)
 
 
-def _codec(folder: Path, vocab: int, chosen: str) -> Codec:
-    file = Path(chosen) if chosen else folder / TOKENIZER_FILE
-    if chosen == BYTE_TOKENS or (not chosen and not file.exists() and vocab <= BYTES):
-        return Bytes()
-    if not chosen and not file.exists():
-        raise LocalError(
-            f"the experts have {vocab:,} tokens, and {folder} has no {TOKENIZER_FILE}: name the one of the family's "
-            f"data with --tokenizer"
-        )
-    codec = Tokenized(read_tokenizer(file), frozenset(), special=False, what=str(file))
-    if codec.size > vocab:
-        raise LocalError(f"{file} has {codec.size:,} tokens, and the experts {vocab:,}")
-    return codec
-
-
-def _windows(path: str, codec: Codec, limit: int) -> tuple[Window, ...]:
+def windows_of(path: str, codec: Codec, limit: int) -> tuple[Window, ...]:
+    """Of the text on which a prior is estimated; LocalError if it cannot be read, or is too short."""
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError as error:

@@ -10,12 +10,12 @@ from torch import Tensor
 from shoal.node.checkpoint.about import MODEL
 from shoal.node.experts.files import read_parameters
 from shoal.node.experts.merging import average, pcb
-from shoal.node.layout import Layout
-from shoal.node.model_spec import AnyModel
 from shoal.node.models.registry import kind_of
 from shoal.node.options import MAX_SEED
 from shoal.node.serve.ensemble.mix import PCB, Mix
 from shoal.node.serve.ensemble.table import Entry
+from shoal.node.spec.model import AnyModel
+from shoal.node.state.layout import Layout
 from shoal.protocol.errors import LocalError
 
 

@@ -31,7 +31,10 @@ def last_windows(tokens: Sequence[int], limit: int) -> tuple[Window, ...]:
 
 
 def foreseen(expert: Expert, windows: Sequence[Window]) -> tuple[float, ...]:
-    """log p of each window's tokens but the first. Nobody else may use the expert meanwhile; it is empty afterwards."""
+    """log p of each window's tokens but the first. Nobody else may use the expert meanwhile; it is empty afterwards.
+
+    ShoalError if the expert does not say.
+    """
     return tuple(_log_likelihood(expert, window) for window in windows)
 
 
@@ -47,6 +50,8 @@ def _log_likelihood(expert: Expert, window: Window) -> float:
     try:
         for chunk in _chunks(window):
             answer = expert.weigh([Piece(SLOT, chunk)])
+            for error in answer.failed.values():
+                raise error
             heard.add(chunk, answer.rows[0], float(answer.within[0]))
     finally:
         expert.end(SLOT)

@@ -15,8 +15,8 @@ from blake3 import blake3
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shoal.node.explain import explain
-from shoal.node.model_spec import AnyModel
-from shoal.node.spec import Named
+from shoal.node.spec.base import Named
+from shoal.node.spec.model import AnyModel
 from shoal.protocol.errors import LocalError
 
 ENSEMBLE = "ensemble.json"
@@ -35,7 +35,24 @@ class Entry(BaseModel):
     file: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,100}\.safetensors$")]
     blake3: Named
     prior: Prior = 1.0  # as far as the others' are alike: they need not sum to 1
+    tokens: Annotated[int, Field(ge=0, le=2**62)] = 0  # that it was trained on
     model: AnyModel
+
+    @property
+    def key(self) -> str:
+        """Another for other weights, another model or another name."""
+        return f"{self.name} {self.blake3} {self.model.model_dump_json()}"
+
+
+class Tokens(BaseModel):
+    """What a token of the experts is."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+
+    kind: Literal["bytes", "tokenizer"]
+    file: Literal["tokenizer.json"] = "tokenizer.json"
+    blake3: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""  # empty: who fetched the experts did not have it
+    end_of_text: Annotated[str, Field(max_length=64)] = ""  # the token that ends a text; empty: none does
 
 
 class Table(BaseModel):
@@ -45,6 +62,7 @@ class Table(BaseModel):
 
     format: Literal[1]
     name: Annotated[str, Field(min_length=1, max_length=100)]
+    tokens: Tokens | None = None  # None: fetched by a version of Shoal that did not write it
     experts: tuple[Entry, ...]
 
 

@@ -33,7 +33,7 @@ def test_contributions_go_before_means_and_means_go_where_no_contribution_may() 
 
 def test_who_may_take_means_only_is_no_obstacle_to_who_may_take_all() -> None:
     backlog, taken = Backlog(100), list[Parcel | None]()
-    flows: list[list[Flow]] = [[Flow.GATHER]]
+    flows: list[list[Flow] | None] = [[Flow.GATHER]]
     limited = in_thread(lambda: backlog.take(lambda: flows[0]))
     free = in_thread(lambda: taken.append(backlog.take(lambda: list(Flow))))
     one = parcel(flow=Flow.SCATTER)
@@ -41,6 +41,10 @@ def test_who_may_take_means_only_is_no_obstacle_to_who_may_take_all() -> None:
     free.join(20)
     assert taken == [one]
     flows[0] = []
+    backlog.wake()
+    limited.join(0.1)
+    assert limited.is_alive(), "it waits"
+    flows[0] = None
     backlog.wake()
     limited.join(20)
     assert not limited.is_alive()
@@ -82,13 +86,13 @@ def test_each_parcel_goes_to_one_of_those_who_wait() -> None:
 
 def test_who_waits_goes_away_when_nothing_is_wanted_any_more() -> None:
     backlog, wanted, taken = Backlog(100), [True], list[Parcel | None]()
-    thread = in_thread(lambda: taken.append(backlog.take(lambda: list(Flow) if wanted[0] else [])))
+    thread = in_thread(lambda: taken.append(backlog.take(lambda: list(Flow) if wanted[0] else None)))
     wanted[0] = False
     backlog.wake()
     thread.join(20)
     assert taken == [None]
     backlog.put(parcel())
-    assert backlog.take(tuple) is None, "what is there is not taken either"
+    assert backlog.take(lambda: None) is None, "what is there is not taken either"
     until(lambda: len(backlog) == 1, "it to stay")
 
 

@@ -16,11 +16,12 @@ from shoal.protocol.bulk import carrier
 from shoal.protocol.bulk.backlog import Packed, Parcel
 from shoal.protocol.bulk.berths import Berths
 from shoal.protocol.bulk.carrier import AHEAD, MOST, REFUSED, Carrier
-from shoal.protocol.bulk.credit import SHARED, Teller
+from shoal.protocol.bulk.credit import SHARED
 from shoal.protocol.bulk.filling import Look
 from shoal.protocol.bulk.handshake import Opened
 from shoal.protocol.bulk.pacing import Unpaced
 from shoal.protocol.bulk.posts import Posts
+from shoal.protocol.bulk.reports import Report, Teller
 from shoal.protocol.errors import RemoteError, TransportError
 from shoal.protocol.messages.bulk import Flow
 from shoal.protocol.throttle import Throttle
@@ -121,7 +122,7 @@ class World:
         self.own.append(mine)
         self.peers.append(theirs)
         self.carrier.opened(Opened(mine, KEY), self.dock)
-        theirs.sendall(Teller(KEY).record(SHARED))
+        theirs.sendall(Teller(KEY).record(Report(SHARED, 0)))
         return theirs
 
 
@@ -413,6 +414,8 @@ async def busy(it: World, until: Callable[[], bool]) -> None:
             for number in range(20):
                 it.carrier.put(it.parcel(number, 0, Flow.GATHER))
             await eventually(lambda: len(it.sent) == 20)
+            for each in it.carrier._senders:  # as if the peer said to have all
+                each._unheard.hear(each._unheard._heard + len(each._unheard.parcels()))
 
 
 def later(seconds: float) -> Callable[[], bool]:

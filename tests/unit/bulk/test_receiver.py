@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from shoal.protocol.bulk import receiver
-from shoal.protocol.bulk.credit import GRAIN, SHARED, Credit, Listener
+from shoal.protocol.bulk.credit import GRAIN, SHARED, Credit
 from shoal.protocol.bulk.framing import PREFIX, packed_head, prefix
 from shoal.protocol.bulk.posts import Posts
 from shoal.protocol.bulk.receiver import AHEAD, Receiver
+from shoal.protocol.bulk.reports import RECORD, Listener, Report
 from shoal.protocol.bulk.sealing import Sealer
 from shoal.protocol.bulk.tenants import Tenant
 from shoal.protocol.errors import RemoteError
@@ -207,18 +208,31 @@ async def test_means_need_no_credit() -> None:
 @pytest.mark.asyncio
 async def test_credit_that_is_given_is_heard_and_good() -> None:
     async with receiving(Credit()) as (end, made):
-        made.grant(made.credit.grow(4 * MIB))
-        assert Listener(KEY).heard(await asyncio.to_thread(end.wire.recv, 100)) == 4 * MIB
+        made.credit.grow(4 * MIB)
+        made.report()
+        assert Listener(KEY).heard(await asyncio.to_thread(end.wire.recv, 100)) == Report(4 * MIB, 0)
         in_thread(lambda: end.send(*(load(number, bytes(MIB)) for number in range(4))))
         await eventually(lambda: numbers(end.came) == [0, 1, 2, 3])
         assert not end.complaints
 
 
 @pytest.mark.asyncio
+async def test_what_the_loop_took_is_told_whatever_it_was() -> None:
+    async with receiving() as (end, _):
+        listener = Listener(KEY)
+        for run in (RUN, RunId(b"x" * 32)):
+            in_thread(lambda run=run: end.send(*(load(number, bytes(MIB)) for number in range(2)), run=run))  # type: ignore[misc]
+            told = listener.heard(await asyncio.to_thread(end.wire.recv, RECORD, socket.MSG_WAITALL))
+            assert told == Report(SHARED, len(end.came) + len(end.others))
+        assert len(end.came) == len(end.others) == 2
+
+
+@pytest.mark.asyncio
 async def test_who_does_not_read_what_it_is_told_is_hung_up_on() -> None:
     async with receiving() as (end, made):
         for _ in range(1_000_000):
-            made.grant(made.credit.grow(GRAIN))
+            made.credit.grow(GRAIN)
+            made.report()
             if not made._is_open:
                 break
         await eventually(lambda: end.ends)

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 import pytest
 
 from shoal.protocol.bulk.backlog import TRIES, Backlog, Packed, Parcel
-from shoal.protocol.bulk.credit import GRAIN, SHARED, Teller
+from shoal.protocol.bulk.credit import GRAIN, SHARED
 from shoal.protocol.bulk.filling import Filling, Path
-from shoal.protocol.bulk.framing import PREFIX
 from shoal.protocol.bulk.pacing import Turn, Unpaced
 from shoal.protocol.bulk.posts import Posts
+from shoal.protocol.bulk.receipts import MOST
+from shoal.protocol.bulk.reports import RECORD, Report, Teller
 from shoal.protocol.bulk.sealing import TAG
-from shoal.protocol.bulk.sender import RECENT, Sender
+from shoal.protocol.bulk.sender import Sender
 from shoal.protocol.errors import TransportError
 from shoal.protocol.messages.bulk import Flow
 from shoal.protocol.throttle import Throttle
@@ -76,7 +77,7 @@ async def sending(
             lambda: outcome.ends.append(True),
         )
         made.start()
-        theirs.socket.sendall(Teller(KEY).record(credit))
+        theirs.socket.sendall(Teller(KEY).record(Report(credit, 0)))
         try:
             yield outcome, made, theirs.socket
         finally:
@@ -118,7 +119,7 @@ async def test_who_paces_hears_before_each_payload_and_when_there_is_none() -> N
 @pytest.mark.asyncio
 async def test_without_credit_means_go_and_contributions_with_the_credit() -> None:
     backlog, teller = Backlog(MIB), Teller(KEY)
-    teller.record(0)  # the first one is `sending`'s
+    teller.record(Report(0, 0))  # the first one is `sending`'s
     async with sending(backlog, credit=2 * GRAIN) as (outcome, _, wire):
         reader = in_thread(lambda: drain(wire))
         for number, size in enumerate((GRAIN, GRAIN, GRAIN + MIB, MIB)):
@@ -129,19 +130,44 @@ async def test_without_credit_means_go_and_contributions_with_the_credit() -> No
         backlog.put(mean)
         await eventually(lambda: outcome.sent == [0, 1, 9])
         assert len(backlog) == 2
-        wire.sendall(teller.record(3 * GRAIN))
+        wire.sendall(teller.record(Report(3 * GRAIN, 0)))
         await eventually(lambda: outcome.sent == [0, 1, 9, 2])
         assert len(backlog) == 1, "which took more than was left"
-        wire.sendall(teller.record(4 * GRAIN))
+        wire.sendall(teller.record(Report(4 * GRAIN, 0)))
         await eventually(lambda: outcome.sent == [0, 1, 9, 2, 3])
     reader.join(LIMIT)
 
 
 @pytest.mark.asyncio
-async def test_credit_that_somebody_has_altered_breaks_the_socket() -> None:
-    async with sending(Backlog(MIB)) as (outcome, _, wire):
-        wire.sendall(bytes(24))
+@pytest.mark.parametrize("wrong", [Report(SHARED, 1), Report(SHARED - 1, 0), Report(SHARED, 0), None])
+async def test_a_report_that_nobody_means_breaks_the_socket(wrong: Report | None) -> None:
+    teller = Teller(KEY)
+    teller.record(Report(0, 0))  # the first one is `sending`'s
+    async with sending(Backlog(MIB)) as (outcome, made, wire):
+        await eventually(lambda: made._credit.left == SHARED)
+        wire.sendall(bytes(RECORD) if wrong is None else teller.record(wrong))
         await eventually(lambda: outcome.ends)
+
+
+@pytest.mark.asyncio
+async def test_a_peer_that_reads_and_never_says_so_does_not_make_us_keep_ever_more() -> None:
+    """Means need no credit, and what the peer has not said to have is kept: so it gets no more of them."""
+    backlog, teller = Backlog(MIB), Teller(KEY)
+    teller.record(Report(0, 0))  # the first one is `sending`'s
+    async with sending(backlog) as (outcome, made, wire):
+        reader = in_thread(lambda: drain(wire))
+        means = [outcome.parcel(number, MIB) for number in range(2 * MOST // MIB)]
+        for each in means:
+            each.flow = Flow.GATHER
+            backlog.put(each)
+        await eventually(lambda: len(outcome.sent) == MOST // MIB)
+        made.thread.join(0.2)
+        assert len(made._unheard.parcels()) == MOST // MIB
+        assert len(backlog) == MOST // MIB, "these wait"
+        assert not outcome.ends
+        wire.sendall(teller.record(Report(SHARED, 3)))
+        await eventually(lambda: len(outcome.sent) == MOST // MIB + 3)
+    reader.join(LIMIT)
 
 
 def drain(wire: socket.socket) -> None:
@@ -179,40 +205,25 @@ async def test_what_is_not_wanted_any_more_when_its_turn_comes_is_not_even_encod
 
 
 @pytest.mark.asyncio
-async def test_what_was_in_hand_and_what_was_written_last_goes_again_when_the_socket_breaks() -> None:
-    backlog = Backlog(MIB)
-    async with sending(backlog) as (outcome, _, wire):
+@pytest.mark.parametrize("taken", [0, 7, 20])
+async def test_what_was_in_hand_and_what_did_not_arrive_goes_again_when_the_socket_breaks(taken: int) -> None:
+    backlog, teller = Backlog(MIB), Teller(KEY)
+    teller.record(Report(0, 0))  # the first one is `sending`'s
+    async with sending(backlog, credit=SHARED) as (outcome, made, wire):
         sent = [outcome.parcel(number, MIB) for number in range(60)]  # more than all buffers hold
         for each in sent:
             backlog.put(each)
         for _ in range(20):
             await asyncio.to_thread(wire.recv, MIB, socket.MSG_WAITALL)
+        if taken:
+            wire.sendall(teller.record(Report(SHARED, taken)))
+            await eventually(lambda: made._unheard.parcels()[0] is sent[taken])
         wire.close()
         await eventually(lambda: outcome.ends)
-        again = backlog.clear()
-        assert again == sent[-len(again) :], "the next ones, in their order"
-        twice = [each for each in again if each.was_sent]
-        assert RECENT <= len(twice) * (MIB + PREFIX.size) <= RECENT + 2 * MIB
+        assert backlog.clear() == sent[taken:], "all, and in their order"
         assert len(outcome.sent) == sum(each.was_sent for each in sent)
         assert outcome.sent == sorted(set(outcome.sent))
         assert not outcome.lost
-
-
-@pytest.mark.asyncio
-async def test_one_payload_that_is_longer_than_what_is_kept_goes_again_too() -> None:
-    backlog = Backlog(MIB)
-    async with sending(backlog) as (outcome, _, wire):
-        large = outcome.parcel(1, RECENT + MIB)
-        backlog.put(large)
-        taken = 0
-        while not outcome.sent:  # all is written, and its end lies in buffers
-            taken += len(await asyncio.to_thread(wire.recv, 1 << 16))
-        assert taken < RECENT + MIB
-        wire.close()
-        backlog.put(outcome.parcel(2))
-        backlog.put(outcome.parcel(3))
-        await eventually(lambda: outcome.ends)
-        assert backlog.clear()[0] is large
 
 
 @pytest.mark.asyncio

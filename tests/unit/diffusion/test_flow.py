@@ -91,6 +91,18 @@ def test_twice_the_steps_are_more_exact_by_the_square() -> None:
     assert 3 < errors[0] / errors[1] < 5
 
 
+def test_times_are_on_the_device_of_what_is_sampled() -> None:
+    """The device without numbers stands for an accelerator."""
+    asked = list[torch.device]()
+
+    def velocity(x: Tensor, t: Tensor) -> Tensor:
+        asked.append(t.device)
+        return x * t[:, None]
+
+    assert sample(velocity, torch.ones(2, 3, device="meta"), 2).device.type == "meta"
+    assert [each.type for each in asked] == ["meta"] * 3
+
+
 def test_no_steps_lead_nowhere() -> None:
     with pytest.raises(ValueError, match="lead nowhere"):
         sample(lambda x, t: x, torch.ones(1, 1), 0)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from shoal.node.experts.view import Listed, View
-from shoal.node.manifest import Manifest, parse_manifest
-from shoal.node.requirements import parameters
+from shoal.node.spec.manifest import Manifest, parse_manifest
+from shoal.node.spec.requirements import parameters
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import Digest, PeerId, digest
 from shoal.protocol.messages.directory import ExpertCard, PartEntry
@@ -80,7 +80,7 @@ def card(who: Identity, part: str = "net", round: int = 4, family: Manifest = FA
 def listed(
     who: Identity, part: str = "net", sequence: int = 1, term: int = 0, card: ExpertCard | None = None
 ) -> Listed:
-    return Listed(who.peer, sequence, part, PartEntry(("/ip4/127.0.0.1/tcp/1",), term, None, 0, None, card))
+    return Listed(who.peer, sequence, part, PartEntry(("/ip4/127.0.0.1/tcp/1",), term, None, 0, None, card, None))
 
 
 def view(me: Identity = ANNA, family: Manifest = FAMILY, author: PeerId = BOB.peer, lease: float = 60.0) -> View:

@@ -41,16 +41,17 @@ def best(parts: str) -> str:
 
 
 def test_a_free_part_is_taken_in_the_order_of_the_hash() -> None:
-    assert claims().decide(NOTHING) == Take(Claim(ME, best("abc"), 1))
+    assert claims().decide(NOTHING) == [Take(Claim(ME, best("abc"), 1))]
     rest = "abc".replace(best("abc"), "")
-    assert claims().decide(Sight([taken(best("abc"))], {}, {})) == Take(Claim(ME, best(rest), 1))
+    assert claims().decide(Sight([taken(best("abc"))], {}, {})) == [Take(Claim(ME, best(rest), 1))]
 
 
 def test_peers_choose_differently() -> None:
     chosen = Counter(
         decision.claim.part
         for number in range(300)
-        if isinstance(decision := Claims(FAMILY, PeerId(f"p{number}"), LASTS).decide(NOTHING), Take)
+        for decision in Claims(FAMILY, PeerId(f"p{number}"), LASTS).decide(NOTHING)
+        if isinstance(decision, Take)
     )
     assert min(chosen.values()) > 60, chosen
 
@@ -58,28 +59,38 @@ def test_peers_choose_differently() -> None:
 def test_a_finished_part_is_not_taken_and_ours_is_released() -> None:
     mine = claims()
     decision = mine.decide(Sight([], {"a": 10, "b": 10, "c": 9}, {}))
-    assert decision == Take(Claim(ME, "c", 1))
-    assert mine.decide(Sight([], {"a": 10, "b": 10, "c": 10}, {})) == Release()
+    assert decision == [Take(Claim(ME, "c", 1))]
+    assert mine.decide(Sight([], {"a": 10, "b": 10, "c": 10}, {})) == [Release(), Wait()]
     assert mine.mine is None
-    assert mine.decide(Sight([], {"a": 10, "b": 10, "c": 10}, {})) == Wait()
+    assert mine.decide(Sight([], {"a": 10, "b": 10, "c": 10}, {})) == [Wait()]
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_who_gives_a_part_up_chooses_anew_by_the_same_reading(is_finished: bool) -> None:
+    mine = claims()
+    mine.mine, mine.is_confirmed = taken("a", ME), True
+    sight = Sight([taken("a", OTHER, 2), taken("b", PeerId("third"))], {"a": 10} if is_finished else {}, {"c": 4})
+    assert mine.decide(sight) == [Release() if is_finished else Yield(OTHER), Take(Claim(ME, "c", 5))]
+    assert mine.mine == Claim(ME, "c", 5)
+    assert not mine.is_confirmed
 
 
 def test_with_nothing_to_take_one_waits() -> None:
-    assert claims().decide(Sight([taken(part) for part in LASTS], {}, {})) == Wait()
-    assert claims().decide(Sight([taken("a"), taken("b")], {}, {}), avoid=["c"]) == Wait()
+    assert claims().decide(Sight([taken(part) for part in LASTS], {}, {})) == [Wait()]
+    assert claims().decide(Sight([taken("a"), taken("b")], {}, {}), avoid=["c"]) == [Wait()]
 
 
 def test_a_claim_counts_once_it_was_read_back() -> None:
     mine = claims()
     mine.decide(NOTHING)
     assert not mine.is_confirmed
-    assert mine.decide(NOTHING) == Keep()
+    assert mine.decide(NOTHING) == [Keep()]
     assert mine.is_confirmed
 
 
 def test_taking_over_is_a_higher_term_than_all_before() -> None:
     decision = claims().decide(Sight([], {"a": 10, "b": 10, "c": 4}, {"c": 7}))
-    assert decision == Take(Claim(ME, "c", 8))
+    assert decision == [Take(Claim(ME, "c", 8))]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +107,7 @@ def test_who_has_published_further_goes_on_then_who_came_later(
 ) -> None:
     mine = claims()
     mine.mine = taken("a", ME, *ours)
-    decision = mine.decide(Sight([taken("a", OTHER, *theirs)], {"a": 6}, {}))
+    decision = mine.decide(Sight([taken("a", OTHER, *theirs)], {"a": 6}, {}))[0]
     assert decision == (Yield(OTHER) if gives_up else Keep())
 
 
@@ -105,7 +116,7 @@ def test_of_equal_claims_the_hash_decides_and_both_agree() -> None:
     for me, rival in ((ME, OTHER), (OTHER, ME)):
         each = Claims(FAMILY, me, LASTS)
         each.mine = taken("a", me)
-        outcomes.append(each.decide(Sight([taken("a", rival)], {}, {})))
+        outcomes.append(each.decide(Sight([taken("a", rival)], {}, {}))[0])
     assert [isinstance(each, Keep) for each in outcomes].count(True) == 1
     assert [isinstance(each, Yield) for each in outcomes].count(True) == 1
 
@@ -113,7 +124,7 @@ def test_of_equal_claims_the_hash_decides_and_both_agree() -> None:
 def test_a_rival_on_another_part_is_none() -> None:
     mine = claims()
     mine.mine = taken("a", ME)
-    assert mine.decide(Sight([taken("b", OTHER, 9, 9)], {}, {})) == Keep()
+    assert mine.decide(Sight([taken("b", OTHER, 9, 9)], {}, {})) == [Keep()]
 
 
 def test_keepers_are_few_and_never_the_owner() -> None:
@@ -122,3 +133,18 @@ def test_keepers_are_few_and_never_the_owner() -> None:
     assert len(found) == MOST_KEEPERS
     assert keepers(FAMILY, "a", peers, found[0])[0] == found[1]
     assert keepers(FAMILY, "a", [OTHER], OTHER) == []
+
+
+def test_a_file_or_a_failure_of_the_part_before_says_nothing_of_the_one_that_was_taken_since() -> None:
+    """A file is made, and a run founded, beside the looks: meanwhile ours may be another part."""
+    mine = claims()
+    mine.mine, mine.is_confirmed = taken("a", ME), True
+    mine.decide(Sight([taken("a", OTHER, 2), taken("b", PeerId("third"))], {}, {}))
+    mine.published("a", 7)
+    assert mine.mine == Claim(ME, "c", 1)
+    assert not mine.give_up("a")
+    assert mine.mine == Claim(ME, "c", 1)
+    mine.published("c", 2)
+    assert mine.mine == Claim(ME, "c", 1, 2)
+    assert mine.give_up("c")
+    assert mine.mine is None

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from shoal.node.evaluate import validation_loss
 from shoal.node.experts.evaluation import Scores, ensemble_loss, losses, prior_of, scores
 from shoal.node.experts.posterior import mixture, posterior, uniform
-from shoal.node.manifest import ModelSpec
-from shoal.node.model import build
+from shoal.node.spec.manifest import ModelSpec
+from shoal.node.trainer.evaluate import validation_loss
+from shoal.node.trainer.model import build
 
 CONTEXT = 8
 SPEC = ModelSpec(dim=8, layers=1, heads=2, kv_heads=1, hidden=8, context=CONTEXT, vocab=256)

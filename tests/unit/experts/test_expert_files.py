@@ -19,18 +19,16 @@ from shoal.node.experts.files import (
     Beginning,
     begin,
     begin_again,
-    check_seed,
     read_parameters,
-    seeded,
     write_parameters,
-    write_seed,
 )
 from shoal.node.experts.library import FILE, Library
-from shoal.node.experts.parts import part_manifest
+from shoal.node.experts.parts import experts_of, part_manifest
+from shoal.node.experts.seeds import allot, check_seed, seeded, with_own, write_seed
 from shoal.node.home import Home
-from shoal.node.manifest import Manifest
 from shoal.node.methods.method import MOMENTUM, PARAMETERS
 from shoal.node.models.registry import initial, layout_of
+from shoal.node.spec.manifest import Manifest
 from shoal.protocol.errors import LocalError, TransportError
 from shoal.protocol.ids import Digest, PeerId
 from shoal.protocol.messages.data import GetPiece, PieceIs
@@ -98,8 +96,8 @@ def test_after_a_crash_the_own_checkpoint_wins_if_it_is_beyond(home: Home) -> No
 
 def test_a_family_begins_with_a_checkpoint_of_any_method(home: Home, tmp_path: Path) -> None:
     seed = load(checkpoint_kit.write(tmp_path / "seed", 4))
-    with pytest.raises(LocalError, match="model is not that of"):
-        seeded(FAMILY, seed)
+    with pytest.raises(LocalError, match="neither the family's nor one of its parts'"):
+        allot(FAMILY, [seed])
     table = FAMILY.model_dump() | {"model": checkpoint_kit.MODEL.model_dump()}
     family = seeded(Manifest.model_validate(table), seed)
     assert family.origin is not None
@@ -111,6 +109,27 @@ def test_a_family_begins_with_a_checkpoint_of_any_method(home: Home, tmp_path: P
     save_file(tensors, tmp_path / "other.safetensors")
     with pytest.raises(LocalError, match="not the family's seed"):
         check_seed(tmp_path / "other.safetensors", family)
+
+
+def of_model(model: object) -> Manifest:
+    return checkpoint_kit.MANIFEST.model_copy(update={"model": model})
+
+
+def test_each_model_of_a_family_has_a_seed_of_its_own(tmp_path: Path) -> None:
+    model = experts_of(FAMILY).parts[1].model
+    own = load(checkpoint_kit.write(tmp_path / "own", 4, of_model(model)))
+    common = load(checkpoint_kit.write(tmp_path / "common", 3, of_model(FAMILY.model)))
+    assert allot(FAMILY, [own, common]) == (common, [own])
+    with pytest.raises(LocalError, match="are of one model"):
+        allot(FAMILY, [own, common, own])
+    write_seed(tmp_path / "seed.safetensors", own)
+    file = hash_file(tmp_path / "seed.safetensors")
+    family = with_own(FAMILY, own, file)
+    net, text = experts_of(family).parts
+    assert net.seed is None
+    assert text.seed is not None
+    assert (text.seed.file, text.seed.tokens) == (file.hex(), own.about.samples)
+    read_parameters(tmp_path / "seed.safetensors", text.model or family.model)
 
 
 def test_what_is_no_expert_is_refused(tmp_path: Path) -> None:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from blake3 import blake3
 
-from shoal.node.corpus import check_parts
-from shoal.node.experts.parts import has_seed, last_round, part_manifest
-from shoal.node.experts.spec import MAX_PARTS
-from shoal.node.manifest import Manifest, decode_manifest, load_manifest, parse_manifest
+from shoal.node.dataset.chosen import groups_of
+from shoal.node.dataset.texts import Text
+from shoal.node.experts.common import OWN, PARTITION, SEED, common, own_seeds, seed_of
+from shoal.node.experts.founding import check_parts, write_partition
+from shoal.node.experts.partition.spec import ClustersSpec
+from shoal.node.experts.parts import last_round, part_manifest
+from shoal.node.experts.spec import MAX_PARTS, MAX_SEEDS
+from shoal.node.spec.manifest import Manifest, decode_manifest, load_manifest, parse_manifest
 from shoal.protocol.errors import LocalError
 from tests.unit.experts.family_kit import FAMILY, TEXT
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+CLUSTERS = TEXT.partition("[[experts.parts]]")[0] + "[experts.clusters]\ncount = 3\n"
 
 
 def test_it_survives_the_wire() -> None:
@@ -67,13 +76,50 @@ def test_a_part_is_an_ordinary_run_of_one() -> None:
 def test_only_parts_of_the_seeds_model_begin_with_the_seed() -> None:
     assert FAMILY.experts is not None
     net, text = FAMILY.experts.parts
-    assert not has_seed(FAMILY, net)
+    assert seed_of(FAMILY, net) is None
     table = FAMILY.model_dump()
     origin = dict.fromkeys(("run", "history", "root"), "ab" * 32) | {"round": 3, "samples": 5, "nonce": "0" * 32}
     seeded = Manifest.model_validate(table | {"origin": origin})
-    assert has_seed(seeded, net)
-    assert not has_seed(seeded, text)
+    assert seed_of(seeded, net) == SEED
+    assert seed_of(seeded, text) is None
     assert last_round(seeded, net) == 10, "an expert's rounds are counted from its own beginning"
+
+
+def seed(file: int, tokens: int) -> str:
+    return f'seed = {{ file = "{file:064x}", tokens = {tokens} }}\n'
+
+
+def models(count: int) -> str:
+    """A family of so many parts with models of their own, each model another one, and a last part of the first."""
+    head, sizes = TEXT.partition("[[experts.parts]]")[0], [*range(1, count + 1), 1]
+    table = "[experts.parts.model]\ndim = 16\nlayers = 1\nheads = 2\nkv_heads = 1\ncontext = 16\nhidden"
+    return head + "".join(
+        f'[[experts.parts]]\nname = "p{place}"\nonly = ["{place}"]\n{seed(size, size)}{table} = {8 * size}\n'
+        for place, size in enumerate(sizes)
+    )
+
+
+def test_parts_of_one_model_have_one_seed_which_is_one_file() -> None:
+    family = parse_manifest(models(2))
+    assert family.experts is not None
+    first, second, third = family.experts.parts
+    assert own_seeds(family) == {f"{OWN}0": first, f"{OWN}1": second}
+    assert common(family) == (SEED, PARTITION, f"{OWN}0", f"{OWN}1")
+    assert [seed_of(family, part) for part in (first, second, third)] == [f"{OWN}0", f"{OWN}1", f"{OWN}0"]
+    assert decode_manifest(family.canonical(), family.run_id) == family
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (models(MAX_SEEDS + 1), f"parts have {MAX_SEEDS + 1} seeds of their own, over {MAX_SEEDS}"),
+        (models(2).replace(seed(2, 2), seed(1, 1)), "the seed of the part p1 is that of a part with another"),
+        (TEXT.partition("[experts.parts.model]")[0] + seed(1, 1), "the part text has a seed but no model of its own"),
+    ],
+)
+def test_seeds_that_cannot_be_are_refused(text: str, words: str) -> None:
+    with pytest.raises(LocalError, match=words):
+        parse_manifest(text)
 
 
 def test_manifests_without_experts_keep_their_ids() -> None:
@@ -81,9 +127,75 @@ def test_manifests_without_experts_keep_their_ids() -> None:
     assert b"only" not in Manifest(name="golden").canonical()
 
 
-def test_the_example_is_a_family_whose_parts_all_have_text() -> None:
-    example = load_manifest(Path(__file__).parents[3] / "examples" / "experts.toml")
+@pytest.mark.parametrize(("name", "lasts"), [("experts", {20}), ("hdee", {14})])
+def test_the_examples_are_families_whose_parts_all_have_text(name: str, lasts: set[int]) -> None:
+    example = load_manifest(EXAMPLES / f"{name}.toml")
     assert example.experts is not None
-    for part in example.experts.parts:
-        assert part_manifest(example, part).rounds.last == 10
-    check_parts(example.data, [], {part.name: part.only for part in example.experts.parts})
+    assert {part_manifest(example, part).rounds.last for part in example.experts.parts} == lasts
+    check_parts(example, [])
+
+
+def test_the_example_of_groups_is_cut_by_what_its_founder_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example = load_manifest(EXAMPLES / "clusters.toml")
+    assert example.experts is not None
+    assert [part.name for part in example.experts.parts] == [f"cluster-{number}" for number in range(4)]
+    write_partition(example, [], tmp_path / "partition")
+    named = blake3((tmp_path / "partition").read_bytes()).hexdigest()
+    calls = list[int]()
+
+    def counted(texts: Sequence[Text], groups: ClustersSpec, file: Path | None) -> list[int]:
+        calls.append(len(texts))
+        return groups_of(texts, groups, file)
+
+    monkeypatch.setattr("shoal.node.dataset.chosen.groups_of", counted)
+    check_parts(example.model_copy(update={"experts": example.experts.with_file(named)}), [], tmp_path / "partition")
+    assert len(calls) == 1, "all texts are read once, however many parts there are"
+
+
+def test_groups_are_parts_though_none_is_listed() -> None:
+    family = parse_manifest(CLUSTERS + '[[experts.parts]]\nname = "cluster-1"\nsteps = 80\n')
+    assert family.experts is not None
+    assert [(part.name, family.experts.steps_of(part)) for part in family.experts.parts] == [
+        ("cluster-0", 40),
+        ("cluster-1", 80),
+        ("cluster-2", 40),
+    ]
+    run = part_manifest(family, family.experts.parts[1])
+    assert run.data.cluster is not None
+    assert (run.data.cluster.number, run.data.cluster.groups) == (1, family.experts.clusters)
+    for manifest in (family, run):
+        assert decode_manifest(manifest.canonical(), manifest.run_id) == manifest
+
+
+def test_a_named_partition_is_still_the_family_that_was_asked_for() -> None:
+    family = parse_manifest(CLUSTERS)
+    assert family.experts is not None
+    named = family.model_copy(update={"experts": family.experts.with_file("ab" * 32)})
+    assert named.is_named(family)
+    assert not family.is_named(parse_manifest(CLUSTERS.replace("count = 3", "count = 4")))
+    assert named.run_id != family.run_id
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (
+            '[[experts.parts]]\nname = "net"\n',
+            "the part net is not one of clusters, and no router: the clusters are clu",
+        ),
+        ('[[experts.parts]]\nname = "cluster-0"\nonly = ["a"]\n', "the part cluster-0 has patterns, and the clusters"),
+        ('[[experts.parts]]\nname = "cluster-1"\n' * 2, "two parts are named cluster-1"),
+        ("[[experts.parts]]\nname = {a = 1}\n", "experts.parts.3.name"),
+        ('by = "random"\nfile = "' + "ab" * 32 + '"\n', 'groups by = "random" need no file'),
+        ('by = "colour"\n', "experts.clusters.by"),
+    ],
+)
+def test_groups_that_cannot_be_are_refused(more: str, words: str) -> None:
+    with pytest.raises(LocalError, match=words):
+        parse_manifest(CLUSTERS + more)
+
+
+def test_families_without_clusters_keep_their_ids() -> None:
+    assert b"cluster" not in FAMILY.canonical()

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.corpus import check_parts, load_corpus
+from shoal.node.dataset.chosen import check_parts
+from shoal.node.dataset.corpus import load_corpus, texts_of_data
 from shoal.node.dataset.store import Store
-from shoal.node.manifest import DataSpec
+from shoal.node.spec.manifest import DataSpec
 from shoal.protocol.errors import LocalError
 
 
@@ -50,11 +51,12 @@ def test_a_star_stands_for_slashes_and_several_patterns_add_up(texts: Path) -> N
 def test_a_part_of_nothing_is_refused(texts: Path) -> None:
     with pytest.raises(LocalError, match="the part is empty"):
         load_corpus(part("nowhere/*"), [texts])
-    check_parts(part(), [texts], {"a": ("d0/*",)})
+    whole = texts_of_data(part(), [texts])
+    check_parts(whole, {"a": part("d0/*")})
     with pytest.raises(LocalError, match=r"the part b is empty: no text of the data is named like x/\*"):
-        check_parts(part(), [texts], {"a": ("d0/*",), "b": ("x/*",)})
+        check_parts(whole, {"a": part("d0/*"), "b": part("x/*")})
     with pytest.raises(LocalError, match="the part b is empty"):
-        check_parts(DataSpec(), [], {"a": ("json/*",), "b": ("no-such-module/*",)})
+        check_parts(texts_of_data(DataSpec(), []), {"a": part("json/*"), "b": part("no-such-module/*")})
 
 
 def test_a_part_without_a_held_out_text_validates_on_the_ends_of_its_own(texts: Path) -> None:

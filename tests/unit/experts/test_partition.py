@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shoal.node.experts.partition.clusters import assign, cluster, nearest
-from shoal.node.experts.partition.words import counts, rarity, weighed
+from shoal.node.experts.partition.words import LENGTH, counts, rarity, weighed
 
 RECIPES = [
     b"flour butter sugar oven bake the dough until golden, and butter",
@@ -81,4 +81,4 @@ def test_a_text_without_words_is_no_number_that_spoils_others() -> None:
     table = counts([b"", b"1 2 3", b"butter"])
     points = weighed(table, rarity(table))
     assert np.isfinite(points).all()
-    assert np.linalg.norm(points, axis=1).tolist() == pytest.approx([0, 0, 1])
+    assert np.linalg.norm(points, axis=1).tolist() == pytest.approx([0, 0, LENGTH], rel=1e-3)

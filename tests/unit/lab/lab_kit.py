@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from shoal.node.corpus import Corpus
+from shoal.node.dataset.corpus import Corpus
 from shoal.node.lab.crowd import Crowd
 from shoal.node.lab.network import Network
 from shoal.node.lab.registry import plan
 from shoal.node.lab.study import Study
-from shoal.node.manifest import Manifest, ModelSpec
-from shoal.node.method_spec import MethodSpec
+from shoal.node.spec.manifest import Manifest, ModelSpec
+from shoal.node.spec.method import MethodSpec
 
 INNER_STEPS = 4
 TINY = Manifest(

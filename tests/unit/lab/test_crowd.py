@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from shoal.node.lanes import lane_batch
-from shoal.node.layout import Layout
+from shoal.node.dataset.lanes import lane_batch
 from shoal.node.models.registry import build
+from shoal.node.state.layout import Layout
 from shoal.node.trainer.optimizers import adamw, set_rate
 from tests.unit.lab.lab_kit import TEXT, TINY, crowd_of
 

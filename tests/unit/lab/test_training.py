@@ -9,7 +9,7 @@ from shoal.node.lab.crowd import Crowd
 from shoal.node.lab.registry import WrongSetting
 from shoal.node.lab.study import Result, run
 from shoal.node.lab.training import Training, prepare
-from shoal.node.manifest import Manifest
+from shoal.node.spec.manifest import Manifest
 from tests.unit.lab.lab_kit import CORPUS, INNER_STEPS, TEXT, TINY
 
 

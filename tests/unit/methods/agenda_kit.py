@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.node.agenda import Agenda, Stint
 from shoal.node.methods.method import Answer, Method, Vectors, applied, has_own_weights
 from shoal.node.methods.timetable import Timetable
-from shoal.node.moments import moments_size
-from shoal.node.replica import Replica
-from shoal.node.worker_messages import Landing, Range, Train
+from shoal.node.worker.agenda import Agenda, Stint
+from shoal.node.worker.messages import Landing, Range, Train
+from shoal.node.worker.moments import moments_size
+from shoal.node.worker.replica import Replica
 from tests.unit.methods.mean_kit import Train as Step
 from tests.unit.methods.mean_kit import mean
 

@@ -9,11 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.node.layout import Layout
-from shoal.node.manifest import ModelSpec
 from shoal.node.methods.fragments import Fragment, fragment_bytes, fragments
-from shoal.node.model import skeleton
-from shoal.node.tensors import layer_of
+from shoal.node.spec.manifest import ModelSpec
+from shoal.node.spec.tensors import layer_of
+from shoal.node.state.layout import Layout
+from shoal.node.trainer.model import skeleton
 
 TOY = Layout({"e": (3,), "layers.0.a": (2,), "layers.0.b": (2,), "layers.1.a": (4,), "layers.2.a": (4,), "norm": (1,)})
 EQUAL = Layout({f"layers.{each}.weight": (5, 2) for each in range(12)})

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.node.manifest import Manifest, ModelSpec, RoundSpec
-from shoal.node.method_spec import MethodSpec
 from shoal.node.methods.ddp import FIRST, SECOND, adamw_step
 from shoal.node.methods.diloco import outer_step
 from shoal.node.methods.method import MOMENTUM, PARAMETERS
 from shoal.node.methods.registry import EPSILON
 from shoal.node.methods.streaming import Streaming
-from shoal.node.outer import OuterState
-from shoal.node.schedule import rate
-from shoal.node.shm import FloatArray
-from shoal.node.worker_messages import Range
+from shoal.node.spec.manifest import Manifest, ModelSpec, RoundSpec
+from shoal.node.spec.method import MethodSpec
+from shoal.node.state.outer import OuterState
+from shoal.node.trainer.schedule import rate
+from shoal.node.worker.messages import Range
+from shoal.node.worker.shm import FloatArray
 from shoal.protocol.milestones import Committed
 from shoal.protocol.wire import Payload
 

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.node.layout import Layout
 from shoal.node.methods.delayed import DelayedDiLoCo
 from shoal.node.methods.diloco import DiLoCo
 from shoal.node.methods.eager import EagerDiLoCo
 from shoal.node.methods.method import Method
 from shoal.node.methods.streaming import Streaming
-from shoal.node.moments import moments_size
-from shoal.node.replica import Replica
-from shoal.node.worker_messages import Landing, Train
+from shoal.node.state.layout import Layout
+from shoal.node.worker.messages import Landing, Train
+from shoal.node.worker.moments import moments_size
+from shoal.node.worker.replica import Replica
 from tests.unit.methods.agenda_kit import Weights
 
 D, MEMBERS = 3, 2

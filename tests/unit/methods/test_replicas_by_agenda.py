@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from shoal.node.agenda import Agenda, Stint
 from shoal.node.methods.gossip import Gossip, mix
 from shoal.node.methods.method import PARAMETERS, Answer, Exchange, Method, Vectors
 from shoal.node.methods.noloco import NoLoCo
 from shoal.node.methods.timetable import Timetable
-from shoal.node.moments import moments_size
-from shoal.node.worker_messages import Landing, Train
+from shoal.node.worker.agenda import Agenda, Stint
+from shoal.node.worker.messages import Landing, Train
+from shoal.node.worker.moments import moments_size
 from tests.unit.methods.agenda_kit import Worker
 
 D, PEERS, ROUNDS, STEPS = 9, 4, 6, 5

@@ -10,11 +10,11 @@ import pytest
 
 from shoal.node.checkpoint.read import Checkpoint
 from shoal.node.home import Home
-from shoal.node.introduction import Introduction
 from shoal.node.models import naming
 from shoal.node.options import NodeSettings
-from shoal.node.remembered import PeerCache
-from shoal.node.runs import Runs
+from shoal.node.run.introduction import Introduction
+from shoal.node.run.remembered import PeerCache
+from shoal.node.run.runs import Runs
 from shoal.protocol.errors import LocalError
 from shoal.protocol.identity import Identity
 from shoal.protocol.network import Network

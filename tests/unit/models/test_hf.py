@@ -12,20 +12,20 @@ from torch import Tensor
 
 from shoal.node.checkpoint.export import export
 from shoal.node.checkpoint.read import Checkpoint
-from shoal.node.corpus import Corpus
-from shoal.node.evaluate import validation_loss
+from shoal.node.dataset.corpus import Corpus
 from shoal.node.home import Home
-from shoal.node.inner import InnerTrainer
-from shoal.node.layout import Layout
-from shoal.node.manifest import Manifest
-from shoal.node.method_spec import MethodSpec
 from shoal.node.methods.method import PARAMETERS
-from shoal.node.model_spec import HfSpec, LoraSpec
 from shoal.node.models import extra, hf, registry
 from shoal.node.models.hf import HfModel, quietly, skeleton
 from shoal.node.models.naming import found
-from shoal.node.outer import OuterState
-from shoal.node.tensors import expand
+from shoal.node.spec.manifest import Manifest
+from shoal.node.spec.method import MethodSpec
+from shoal.node.spec.model import HfSpec, LoraSpec
+from shoal.node.spec.tensors import expand
+from shoal.node.state.layout import Layout
+from shoal.node.state.outer import OuterState
+from shoal.node.trainer.evaluate import validation_loss
+from shoal.node.trainer.inner import InnerTrainer
 from shoal.node.trainer.options import TrainerOptions
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import PeerId, digest
@@ -247,7 +247,7 @@ def test_peft_opens_exported_adapters_with_the_same_logits(tmp_path: Path, base:
     state = checkpoint.committed()
     from shoal.node.checkpoint.about import About
     from shoal.node.checkpoint.write import write_checkpoint
-    from shoal.node.run_facts import first_base
+    from shoal.node.run.facts import first_base
 
     about = About.of(whole, first_base(whole, ME, state.current.root), (), samples=0, peer=ME, inner_steps=0)
     about = about.model_copy(update={"root": state.current.root.hex()})

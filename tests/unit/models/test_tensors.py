@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from shoal.node.tensors import TensorGroup, check_size, expand, first_difference, fold, layer_of, total
+from shoal.node.spec.tensors import TensorGroup, check_size, expand, first_difference, fold, layer_of, total
 
 DEEP = {
     "model.embed.weight": (300, 8),

@@ -9,23 +9,26 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 
-from shoal.node import corpus as corpora
-from shoal.node import stream as streams
-from shoal.node import tokens
-from shoal.node.corpus import load_corpus, tokenizer_of
-from shoal.node.data_spec import DataSpec, StreamSpec
+from shoal.node.dataset import corpus as corpora
+from shoal.node.dataset import stream as streams
+from shoal.node.dataset import tokens
+from shoal.node.dataset.columns import Columns
+from shoal.node.dataset.corpus import load_corpus, tokenizer_of
 from shoal.node.dataset.store import Store, measure
+from shoal.node.dataset.stream import Stream, is_held_out
 from shoal.node.dataset.tables import rows
-from shoal.node.inner import InnerTrainer
-from shoal.node.manifest import Manifest, ModelSpec
-from shoal.node.method_spec import MethodSpec
-from shoal.node.stream import Stream, is_held_out
+from shoal.node.spec.data import DataSpec, StreamSpec
+from shoal.node.spec.manifest import Manifest, ModelSpec
+from shoal.node.spec.method import MethodSpec
+from shoal.node.trainer.inner import InnerTrainer
 from shoal.protocol.errors import LocalError
 from tests.hf_kit import needs
 
 WORDS = [f"word{n}" for n in range(40)]
 SENTENCES = [" ".join(WORDS[(n * 7 + k) % 40] for k in range(12)) for n in range(300)]
+TEXT = Columns("text")
 COMMIT = "0123456789" * 4
 STREAM = StreamSpec(dataset="somebody/words", revision=COMMIT)
 
@@ -145,7 +148,7 @@ def write_parquet(path: Path) -> Path:
 @pytest.mark.parametrize("write", [write_jsonl, write_parquet])
 def test_each_row_is_a_text(tmp_path: Path, write: Any) -> None:
     table = write(tmp_path / f"t.{write.__name__.removeprefix('write_')}")
-    found = list(rows("t", table, "text"))
+    found = list(rows("t", table, TEXT))
     assert [content.decode() for _, content in found] == SENTENCES
     assert found[7][0] == "t/000000007"
     spec = DataSpec(name="files", column="text")
@@ -155,9 +158,36 @@ def test_each_row_is_a_text(tmp_path: Path, write: Any) -> None:
     assert sorted(whole.split(b"\0")[:-1]) == sorted(each.encode() for each in SENTENCES)
     share = len(corpus.validation) / (len(corpus.train) + len(corpus.validation))
     assert 0.025 <= share <= 0.1, "rows are held out by their hash"
-    made = Store(tmp_path / "store").add([table], "text")
-    assert made.digest == corpus.digest == measure([table], "text").digest, "who gets the pack needs no library"
+    made = Store(tmp_path / "store").add([table], TEXT)
+    assert made.digest == corpus.digest == measure([table], TEXT).digest, "who gets the pack needs no library"
     assert made.digest != measure([write_jsonl(tmp_path / "t.jsonl")]).digest or write is write_parquet
+
+
+def test_a_row_is_named_by_its_domain_so_that_parts_are_chosen_by_it(tmp_path: Path) -> None:
+    arrow, parquet = needs("pyarrow"), needs("pyarrow.parquet")
+    table = {"text": ["a", "b", "c", "d", "e"], "language": ["python", "c++", "../etc/x", None, "python"]}
+    parquet.write_table(arrow.table(table), tmp_path / "t.parquet")
+    found = [{"text": text, "language": each} for text, each in zip(*table.values(), strict=True)]
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, found)))
+    columns = Columns("text", "language")
+    for suffix in ("parquet", "jsonl"):
+        names = [name for name, _ in rows("t", tmp_path / f"t.{suffix}", columns)]
+        assert names == [
+            "python/t/000000000",
+            "c++/t/000000001",
+            "_etc_x/t/000000002",
+            "other/t/000000003",
+            "python/t/000000004",
+        ]
+    spec = DataSpec(name="files", column="text", domain="language", only=("python/*",))
+    corpus = load_corpus(spec, [tmp_path / "t.jsonl"])
+    read = corpus.train.numpy().tobytes() + corpus.validation.numpy().tobytes()
+    assert set(read.split(b"\0")) - {b""} == {b"a", b"e"}
+
+
+def test_a_domain_without_a_column_of_text_is_refused() -> None:
+    with pytest.raises(ValidationError, match="domain is a column of tables"):
+        DataSpec(name="files", domain="language")
 
 
 @pytest.mark.parametrize("write", [write_jsonl, write_parquet])
@@ -172,9 +202,9 @@ def test_a_file_that_is_no_table_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(b"PAR1 not quite")
     (tmp_path / "b.jsonl").write_text('{"text": "a"}\nnothing\n')
     with pytest.raises(LocalError, match="cannot be read as parquet"):
-        list(rows("a", tmp_path / "a.parquet", "text"))
+        list(rows("a", tmp_path / "a.parquet", TEXT))
     with pytest.raises(LocalError, match="line 2 of"):
-        list(rows("b", tmp_path / "b.jsonl", "text"))
+        list(rows("b", tmp_path / "b.jsonl", TEXT))
 
 
 def test_without_a_column_a_file_of_lines_is_one_text_as_before(tmp_path: Path) -> None:

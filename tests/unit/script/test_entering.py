@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from shoal.node.manifest import parse_manifest
-from shoal.node.requirements import check_fits
 from shoal.node.script import api
 from shoal.node.script.module import OwnModule
+from shoal.node.spec.manifest import parse_manifest
+from shoal.node.spec.requirements import check_fits
 from shoal.protocol.errors import LocalError
 
 RUN = "ab" * 32

@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import nn
 
-from shoal.node.custom_spec import CustomSpec
-from shoal.node.layout import trained
-from shoal.node.manifest import Manifest, decode_manifest, parse_manifest
 from shoal.node.methods.method import PARAMETERS, Answer
 from shoal.node.methods.registry import method_of
-from shoal.node.moments import moments_size
-from shoal.node.requirements import requirements
 from shoal.node.script.founding import manifest_of
 from shoal.node.script.module import OwnModule
+from shoal.node.spec.custom import CustomSpec
+from shoal.node.spec.manifest import Manifest, decode_manifest, parse_manifest
+from shoal.node.spec.requirements import requirements
+from shoal.node.state.layout import trained
 from shoal.node.up.plan import to_toml
+from shoal.node.worker.moments import moments_size
 from shoal.protocol.errors import LocalError
 
 

@@ -18,9 +18,9 @@ from shoal.node.script import told as told_of
 from shoal.node.script.api import Run
 from shoal.node.script.module import OwnModule
 from shoal.node.script.session import Progress, Session
-from shoal.node.worker_messages import Contribution, Finished, HandIn, Ready, Stop, Train
-from shoal.node.worker_messages import Progress as Report
-from shoal.node.worker_vectors import SharedVectors, Sizes, mark_of
+from shoal.node.worker.messages import Contribution, Finished, HandIn, Ready, Stop, Train
+from shoal.node.worker.messages import Progress as Report
+from shoal.node.worker.vectors import SharedVectors, Sizes, mark_of
 from shoal.protocol.errors import LocalError, TransportError
 from shoal.protocol.wire import Message
 

@@ -9,7 +9,7 @@ import socket
 import aiohttp
 import pytest
 
-from shoal.node.serve.app import Listening, serving
+from shoal.node.serve.app import Listening, listen, serving
 from shoal.protocol.errors import LocalError, TransportError
 from tests.unit.serve.kit import Script, counting, served
 
@@ -69,7 +69,35 @@ async def test_a_failure_in_the_middle_of_a_stream_is_said_in_it() -> None:
         assert await busy(session, port) == 0
 
 
+async def test_who_asks_for_more_than_may_ever_wait_is_not_told_to_come_again() -> None:
+    async with (
+        serving(served(Script(counting, slots=2)), Listening(port=0, waiting=1)) as port,
+        aiohttp.ClientSession() as session,
+    ):
+        for more, status in (({"n": 3}, 200), ({"n": 4}, 400), ({"n": 2, "prompt": ["a", "b"]}, 400)):
+            async with session.post(url(port), json=body(2, **more) | {"stream": False}) as answer:
+                assert answer.status == status
+                said = await answer.json()
+        assert said["error"]["param"] == "n"
+        assert said["error"]["message"] == "4 texts at once: at most 3 are written here"
+
+
 async def test_a_port_that_is_taken_is_named() -> None:
     async with serving(served(Script(counting)), Listening(port=0)) as port:
-        with pytest.raises(LocalError, match=f"--port {port}"):
+        with pytest.raises(LocalError, match=rf"^port {port} of 127.0.0.1 is taken: choose another --port"):
             await serving(served(Script(counting)), Listening(port=port)).__aenter__()
+
+
+async def test_pictures_are_not_for_a_model_of_text() -> None:
+    async with (
+        serving(served(Script(counting)), Listening(port=0)) as port,
+        aiohttp.ClientSession() as session,
+        session.post(url(port, "images/generations"), json={"prompt": "7"}) as answer,
+    ):
+        assert answer.status == 400
+        assert "writes text" in (await answer.json())["error"]["message"]
+
+
+async def test_an_address_that_is_not_ours_is_said_once() -> None:
+    with pytest.raises(LocalError, match=r"^cannot listen on --host 192.0.2.1, --port 0: [\w' ]+$"):
+        listen(Listening(host="192.0.2.1", port=0))

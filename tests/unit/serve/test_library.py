@@ -53,7 +53,7 @@ def way(scorer: Scorer) -> str:
     if isinstance(scorer, PlainScorer):
         return "anew"
     assert isinstance(scorer, LibraryScorer)
-    return "batched" if scorer._is_batched else "one by one"
+    return "batched" if scorer.is_batched else "one by one"
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -14,13 +14,10 @@ import torch
 from shoal.node.checkpoint.about import MODEL
 from shoal.node.checkpoint.export import export
 from shoal.node.cli import main
-from shoal.node.data_spec import DataSpec
 from shoal.node.home import Home
-from shoal.node.manifest import Manifest, ModelSpec
-from shoal.node.method_spec import MethodSpec
-from shoal.node.model_spec import HfSpec, LoraSpec
 from shoal.node.models.hf import quietly
 from shoal.node.models.naming import found
+from shoal.node.serve.images.source import is_of_pictures
 from shoal.node.serve.library import LibraryScorer
 from shoal.node.serve.local import LlamaScorer
 from shoal.node.serve.sampling import Sampling
@@ -29,6 +26,10 @@ from shoal.node.serve.served import Choices, Served
 from shoal.node.serve.source import open_source
 from shoal.node.serve.text import Bytes, Tokenized
 from shoal.node.serve.writing import write as write_text
+from shoal.node.spec.data import DataSpec
+from shoal.node.spec.manifest import Manifest, ModelSpec
+from shoal.node.spec.method import MethodSpec
+from shoal.node.spec.model import HfSpec, LoraSpec
 from shoal.protocol.errors import LocalError
 from tests.hf_kit import TABLE, base_folder, needs
 from tests.unit.checkpoint_kit import ME, write
@@ -140,7 +141,11 @@ def with_config(folder: Path, **change: object) -> Path:
 
 def test_folders_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    for path, words in ((tmp_path / "nowhere", "not a folder"), (tmp_path / "empty", "neither a checkpoint")):
+    with pytest.raises(LocalError, match=r"^\./nowhere is not a folder"):
+        open_source("./nowhere", Choices("cpu"))  # a path, and no run's name
+    kinds = (("nowhere", "not a folder"), ("n" * 300, "not a folder"), ("empty", "neither a checkpoint"))
+    for path, words in ((tmp_path / name, words) for name, words in kinds):
+        assert not is_of_pictures(path)
         with pytest.raises(LocalError, match=words):
             opened(path)
     write(tmp_path / "run/checkpoints", 4, RUN)

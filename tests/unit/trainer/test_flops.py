@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shoal.node.device import mixed_precision
-from shoal.node.manifest import ModelSpec
+from shoal.node.spec.manifest import ModelSpec
+from shoal.node.trainer.device import mixed_precision
 from shoal.node.trainer.flops import flops_per_token, utilization
 from shoal.node.trainer.peak import peak_flops
 

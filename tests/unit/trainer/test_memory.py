@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from shoal.node.recorded_step import NotRecordedError
 from shoal.node.trainer.memory import is_out_of_memory
+from shoal.node.trainer.recorded_step import NotRecordedError
 
 WANTS = [
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
@@ -49,9 +49,9 @@ def test_nothing_else_is(error: BaseException | None) -> None:
 SCRIPT = """
     import resource, sys
     import torch
-    from shoal.node.inner import InnerTrainer
-    from shoal.node.manifest import Manifest, ModelSpec
-    from shoal.node.method_spec import MethodSpec
+    from shoal.node.trainer.inner import InnerTrainer
+    from shoal.node.spec.manifest import Manifest, ModelSpec
+    from shoal.node.spec.method import MethodSpec
     from tests.unit.test_inner import CORPUS
 
     torch.set_num_threads(1)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shoal.node.manifest import ModelSpec
-from shoal.node.model import build
+from shoal.node.spec.manifest import ModelSpec
+from shoal.node.trainer.model import build
 from shoal.node.trainer.optimizers import can_be_recorded, make_optimizers
 from shoal.protocol.errors import LocalError
 from tests.unit.trainer.trainer_kit import MODEL, manifest, stored, trainer, weights

@@ -13,14 +13,14 @@ from blake3 import blake3
 from safetensors.torch import save_file
 from torch import Tensor
 
-from shoal.node.layout import Layout
-from shoal.node.model import build
-from shoal.node.model_spec import ModelSpec
 from shoal.node.serve.ensemble.ensemble import Ensemble
 from shoal.node.serve.ensemble.panel import Member, Panel
 from shoal.node.serve.expert import Expert, Weighed
 from shoal.node.serve.local import LlamaScorer
 from shoal.node.serve.scorer import LogProbs, Piece
+from shoal.node.spec.model import ModelSpec
+from shoal.node.state.layout import Layout
+from shoal.node.trainer.model import build
 
 VOCAB = 256
 SMALL = ModelSpec(vocab=VOCAB, dim=16, layers=1, heads=2, kv_heads=1, hidden=16, context=64)

@@ -11,12 +11,12 @@ import torch
 
 from shoal.node.experts.evaluation import ensemble_loss, scores
 from shoal.node.experts.posterior import uniform
-from shoal.node.model import build
 from shoal.node.serve.batch import Batch
 from shoal.node.serve.ensemble.ensemble import Ensemble
 from shoal.node.serve.expert import Expert, Weighed
 from shoal.node.serve.scorer import Piece, Scorer, SomeFailed
 from shoal.node.serve.text import Bytes
+from shoal.node.trainer.model import build
 from shoal.protocol.errors import LocalError, RemoteError, ShoalError, TransportError
 from tests.unit.serve.ensemble.kit import OTHER, SMALL, Unigram, ensemble, panel, tiny_expert
 from tests.unit.serve.kit import Collecting, job, run
@@ -102,7 +102,7 @@ def failing_at(call: int, expert: Unigram, error: Exception) -> Unigram:
     return expert
 
 
-def test_a_text_goes_on_without_the_expert_that_fails() -> None:
+def test_a_text_goes_on_without_the_expert_that_fails(caplog: pytest.LogCaptureFixture) -> None:
     gone = failing_at(4, Unigram(a=0.9, b=0.1), TransportError("its peer is gone"))
     scorer = ensemble({"a": gone, "b": Unigram(b=0.8, c=0.2)})
     (reader,) = write(scorer, "aaa")
@@ -110,6 +110,7 @@ def test_a_text_goes_on_without_the_expert_that_fails() -> None:
     assert reader.deltas[-1].notes == {"experts": {"b": 1.0}, "lost": ["a"]}
     assert len(gone.calls) == 4, "it is not asked about this text again"
     assert not gone.held
+    assert caplog.messages == ["the expert a is lost to one text: its peer is gone"]
 
 
 def test_who_has_failed_is_asked_by_the_next_text() -> None:

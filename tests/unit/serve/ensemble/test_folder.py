@@ -10,18 +10,25 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from blake3 import blake3
 from safetensors.torch import save_file
 
+from shoal.node.checkpoint.read import load
 from shoal.node.experts.evaluation import prior_of, scores
 from shoal.node.experts.merging import average, pcb
-from shoal.node.layout import Layout
-from shoal.node.model import Llama, build
+from shoal.node.experts.seeds import seeded
+from shoal.node.serve.ensemble.branching import write_merge
 from shoal.node.serve.ensemble.ensemble import Ensemble
 from shoal.node.serve.scorer import Piece
 from shoal.node.serve.served import Choices, Served
 from shoal.node.serve.source import open_source
+from shoal.node.serve.text import Bytes, Tokenized
 from shoal.node.serve.writing import write
+from shoal.node.spec.manifest import Manifest
+from shoal.node.state.layout import Layout
+from shoal.node.trainer.model import Llama, build
 from shoal.protocol.errors import LocalError
+from tests.unit.models.test_tokens import tokenizer
 from tests.unit.serve.ensemble.kit import OTHER, SMALL, theta, write_experts, write_file
 from tests.unit.serve.ensemble.test_ensemble import TOKENS, rows_of
 from tests.unit.serve.kit import GREEDY
@@ -144,6 +151,36 @@ def test_a_larger_vocabulary_needs_a_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(LocalError, match="name the one of the family's data with --tokenizer"):
         opened(folder)
     assert opened(folder, tokenizer="bytes").scorer.vocab == 300
+
+
+def told(folder: Path, **tokens: str) -> None:
+    edit(folder, lambda table: table.update(tokens=tokens))
+
+
+def test_the_table_says_what_a_token_is(folder: Path, tmp_path: Path) -> None:
+    wide = SMALL.model_copy(update={"vocab": 300})
+    told(write_experts(tmp_path / "wide", {"a": (1, wide)}), kind="bytes")
+    assert isinstance(opened(tmp_path / "wide").codec, Bytes), "of a larger vocabulary than it needs"
+    content = tokenizer(folder).read_bytes()
+    assert isinstance(opened(folder).codec, Tokenized), "a folder that does not say has what lies there"
+    given = {"kind": "tokenizer", "name": "tokenizer.json", "end_of_text": "<end>"}
+    told(folder, **given, blake3=blake3(content).hexdigest())
+    codec = opened(folder).codec
+    assert (codec.ends, codec.encode("word3 word4")) == (frozenset({1}), [5, 6])
+    (folder / "tokenizer.json").write_bytes(content + b" ")
+    with pytest.raises(LocalError, match="is not the tokenizer of these experts"):
+        opened(folder)
+    assert opened(folder, tokenizer=str(folder / "tokenizer.json")).codec.ends == {1}, "an owner may choose another"
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(LocalError, match="name the one of the family's data with --tokenizer"):
+        opened(folder)
+    (folder / "tokenizer.json").write_bytes(content)
+    told(folder, **given | {"end_of_text": "<stop>"})
+    with pytest.raises(LocalError, match="'<stop>' is no token"):
+        opened(folder)
+    told(folder, kind="letters")
+    with pytest.raises(LocalError, match="no table of experts"):
+        opened(folder)
 
 
 def test_the_prior_is_that_of_the_evaluation(folder: Path, tmp_path: Path) -> None:
@@ -269,3 +306,34 @@ def test_a_merge_is_made_again_only_if_something_has_changed(alike: Path) -> Non
     write_experts(alike, {"a": (1, SMALL), "c": (3, SMALL)})
     assert again(served) == "experts: average; added: average; removed: average"
     check_is(served, average([theta(1), theta(3)]))
+
+
+def test_a_merge_is_a_checkpoint_that_new_experts_branch_from(tmp_path: Path) -> None:
+    folder = write_experts(tmp_path / "experts", {"a": (1, SMALL), "b": (2, SMALL)}, {"a": 1, "b": 3})
+    edit(folder, lambda table: [each.update(tokens=20) for each in table["experts"]])
+    written = write_merge(folder, tmp_path / "out", Choices(device="cpu", mix="average"))
+    checkpoint = load(written)
+    assert torch.equal(checkpoint.vectors["parameters"], average([theta(1), theta(2)], [0.25, 0.75]))
+    assert (checkpoint.about.samples, checkpoint.about.round) == (40, 0)
+    part = {"name": "new", "only": ("asyncio/*",)}
+    method, experts = {"name": "experts", "inner_steps": 10}, {"steps": 10, "parts": (part,)}
+    family = Manifest.model_validate(
+        {"name": "next", "model": SMALL.model_dump(), "method": method, "experts": experts}
+    )
+    begun = seeded(family, checkpoint)
+    assert begun.origin is not None
+    assert begun.origin.history == checkpoint.about.history
+    assert opened(written).scorer.vocab == 256
+
+
+def test_what_merges_nothing_is_refused(folder: Path) -> None:
+    with pytest.raises(LocalError, match="--mix top-1 merges nothing: say average or pcb"):
+        write_merge(folder, folder, Choices(device="cpu", mix="top-1"))
+    with pytest.raises(LocalError, match="different models"):
+        write_merge(folder, folder, Choices(device="cpu", mix="average"))
+
+
+@pytest.mark.parametrize("chosen", [{"prefer": "peers"}, {"patience": 1.0}])
+def test_what_is_for_experts_on_peers_is_refused_of_a_folder(folder: Path, chosen: dict[str, Any]) -> None:
+    with pytest.raises(LocalError, match="--prefer and --patience are for a family that the node is in"):
+        opened(folder, **chosen)

@@ -13,13 +13,13 @@ from safetensors.torch import save_file
 
 from shoal.node.experts.evaluation import ensemble_loss, scores
 from shoal.node.experts.posterior import uniform
-from shoal.node.layout import Layout
-from shoal.node.model import build
-from shoal.node.model_spec import HfSpec, LoraSpec
 from shoal.node.models.hf import HfModel, fresh
 from shoal.node.models.naming import complete
 from shoal.node.serve.served import Choices
 from shoal.node.serve.source import open_source
+from shoal.node.spec.model import HfSpec, LoraSpec
+from shoal.node.state.layout import Layout
+from shoal.node.trainer.model import build
 from shoal.protocol.errors import LocalError
 from tests.hf_kit import TABLE, needs
 from tests.unit.serve.ensemble.kit import SMALL, write_experts

@@ -1,0 +1,191 @@
+"""The play of `make experts`: four daemons, as `shoal up` starts them, train a seed together, then experts apart.
+
+What they did is read from themselves: how far they are and what they sent, by their own counters. What comes of it is
+in files: the seed's checkpoint, and for each family the folder that `shoal experts fetch` gives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kit.experts_recipe import Recipe, text_of
+from shoal.node.checkpoint.scan import CHECKPOINTS, newest_first
+from shoal.node.client import Answer, Client
+from shoal.node.experts.parts import experts_of
+from shoal.node.spec.manifest import Manifest
+from shoal.node.up.peers import LocalPeer
+from shoal.node.up.plan import Plan
+from shoal.node.up.processes import Children
+from shoal.protocol.errors import LocalError
+
+POLL = 0.5  # seconds
+SAID = 10.0  # seconds between two lines of progress
+STALLED = 180.0  # seconds in which nothing changes, and the play has failed
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes that all peers have sent while something went on."""
+
+    training: int  # of the runs in which is trained: parameters, gradients, and what their members say to each other
+    others: int  # all else on the wire: the DHT, pings, probes, and the files that were published
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One of the play, in `folder` what came of it."""
+
+    folder: Path
+    seconds: float
+    traffic: Traffic
+
+
+class Play:
+    """The peers, and where all of it is written."""
+
+    def __init__(self, recipe: Recipe, out: Path, children: Children, say: Callable[[str], None]) -> None:
+        names = [f"peer-{number}" for number in range(1, len(experts_of(recipe.family).parts) + 1)]
+        self._recipe, self._out, self._children, self._say = recipe, out, children, say
+        self._plan = Plan(out, recipe.seed, tuple(names), recipe.seed_steps, None, None, (), 1)
+        self._peers = [LocalPeer(name, out) for name in names]
+
+    async def start(self) -> None:
+        """Start the daemons, each of which knows the first."""
+        first, *others = self._peers
+        first.start(self._children, self._plan, None)
+        await first.ready()
+        for peer in others:
+            peer.start(self._children, self._plan, first.addresses[0])
+        await asyncio.gather(*(peer.ready() for peer in others))
+        await self._until(self._stranger)
+
+    async def seed(self) -> Phase:
+        """Train the seed together; the phase's folder is its checkpoint."""
+        manifest, began = self._recipe.seed, time.monotonic()
+        before = await self._sent()
+        run = await self._enter(manifest)
+        sent = Counted(run)
+        last = manifest.rounds.last
+
+        async def is_left() -> str:
+            rows = await self._rows(sent)
+            if all(row.get("phase") == "finished" for row in rows) and self._checkpoint(run, last) is not None:
+                return ""
+            return f"the seed: round {min(row.get('round', 0) for row in rows)} of {last}"
+
+        await self._until(is_left)
+        found = self._checkpoint(run, last)
+        assert found is not None
+        folder = self._out / "seed"
+        shutil.copytree(found, folder)
+        traffic = Traffic(sent.total, await self._sent() - before - sent.total)
+        await self._leave(run)
+        return Phase(folder, time.monotonic() - began, traffic)
+
+    async def family(self, manifest: Manifest, seed: Path) -> Phase:
+        """Train a family's experts apart; the phase's folder has what was published."""
+        began, before = time.monotonic(), await self._sent()
+        family = await self._enter(manifest, str(seed))
+        sent, name = Counted(), manifest.name
+
+        async def is_left() -> str:
+            await self._rows(sent)
+            shown = await self._ask_all(lambda client: client.experts(family))
+            if all(row["finished"] and row["published"]["here"] for rows in shown for row in rows):
+                return ""
+            steps = (max(rows[part]["steps"] for rows in shown) for part in range(len(shown[0])))
+            return f"{name}, steps: " + ", ".join(
+                f"{row['part']} {made}/{row['of']}" for row, made in zip(shown[0], steps, strict=True)
+            )
+
+        await self._until(is_left)
+        folder, seconds = self._out / name, time.monotonic() - began
+        await self._ask(self._peers[0], lambda client: client.fetch_experts(family, str(folder)))
+        traffic = Traffic(sent.total, await self._sent() - before - sent.total)
+        await self._leave(family)
+        return Phase(folder, seconds, traffic)
+
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    async def _enter(self, manifest: Manifest, *checkpoint: str) -> str:
+        founder, *others = self._peers
+        text = text_of(manifest)
+        made = await self._ask(founder, lambda client: client.create_run(text, True, checkpoint))
+        await asyncio.gather(*(self._ask(peer, lambda client: client.join_run(made["link"], True)) for peer in others))
+        return str(made["run"])
+
+    async def _leave(self, run: str) -> None:
+        await self._ask_all(lambda client: client.leave_run(run))
+
+    async def _rows(self, sent: Counted) -> list[Answer]:
+        """The row of the run that is counted, of every peer; what all their runs have sent is counted."""
+        statuses = await self._ask_all(Client.status)
+        found: list[Answer] = []
+        for peer, status in zip(self._peers, statuses, strict=True):
+            for row in status["runs"]:
+                if failure := row.get("failure"):
+                    raise LocalError(f"{peer.name}: {row['name']} has failed: {failure} (its log is {peer.log})")
+                sent.see(peer.name, row)
+            found.append(next((row for row in status["runs"] if row["run"] == sent.run), {}))
+        return found
+
+    async def _sent(self) -> int:
+        statuses = await self._ask_all(Client.status)
+        return sum(int(status["traffic"]["sent"]) for status in statuses)
+
+    async def _stranger(self) -> str:
+        """Who knows nobody of the others yet."""
+        statuses = await self._ask_all(Client.status)
+        known = [(status["dht"] or {}).get("servers") for status in statuses]
+        alone = [peer.name for peer, servers in zip(self._peers, known, strict=True) if not servers]
+        return f"{', '.join(alone)} to find the others" if alone else ""
+
+    def _checkpoint(self, run: str, last: int | None) -> Path | None:
+        """The founder's checkpoint of the last round, once it is on disk."""
+        found = newest_first(self._peers[0].home.run_folder(run) / CHECKPOINTS)
+        return next((each.path for each in found if each.about is not None and each.about.round == last), None)
+
+    async def _ask_all(self, call: Callable[[Client], Any]) -> list[Any]:
+        return list(await asyncio.gather(*(self._ask(peer, call) for peer in self._peers)))
+
+    async def _ask(self, peer: LocalPeer, call: Callable[[Client], Any]) -> Any:
+        if not peer.alive:
+            raise LocalError(f"{peer.name} has died; {peer.last_words()}")
+        return await peer.ask(call)
+
+    async def _until(self, is_left: Callable[[], Awaitable[str]]) -> None:
+        """Wait until nothing is left to wait for; LocalError if that does not change any more."""
+        last, moved_at, said_at = "", time.monotonic(), 0.0
+        while left := await is_left():
+            now = time.monotonic()
+            if left != last:
+                last, moved_at = left, now
+                if now >= said_at + SAID:
+                    said_at = now
+                    self._say(left)
+            if now - moved_at > STALLED:
+                raise LocalError(f"waited {STALLED:.0f} s for {left}, and nothing changes: see {self._out / 'logs'}")
+            await asyncio.sleep(POLL)
+
+
+class Counted:
+    """What runs have sent, as last seen: `run`, or all that there are."""
+
+    def __init__(self, run: str = "") -> None:
+        self.run = run
+        self._bytes: dict[tuple[str, str], int] = {}
+
+    def see(self, peer: str, row: Answer) -> None:
+        """A row of a peer's status."""
+        self._bytes[peer, row["run"]] = int(row.get("bytes_sent") or 0)
+
+    @property
+    def total(self) -> int:
+        """Of all peers."""
+        return sum(self._bytes.values())

@@ -1,0 +1,98 @@
+"""A run's tokenizer as transformers opens it, beside the model in an exported folder.
+
+    tokenizer.json          the run's, but without what puts tokens around a text: the model has never seen these
+    tokenizer_config.json   which class of the library reads it, and which token ends a text
+    config.json, generation_config.json   the number of that token
+
+A run of bytes has a tokenizer as well: each byte is a token of that number.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from shoal.node.dataset.tokens import TOKENIZER_FILE, Tokenizer
+from shoal.node.models.llama import END_OF_TEXT
+from shoal.node.spec.manifest import Manifest
+
+BYTES = 256
+PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))  # bytes that stand for themselves in GPT-2's
+CONFIG, GENERATION, TOKENIZER_CONFIG = "config.json", "generation_config.json", "tokenizer_config.json"
+ENDS = ("eos_token_id", "pad_token_id")
+
+
+def write_tokenizer(manifest: Manifest, content: bytes | None, folder: Path) -> None:
+    """Write the run's tokenizer, of this content, into an exported folder; None: it is not to be had, or bytes.
+
+    LocalError if it is not one for the run's model.
+    """
+    data, vocab = manifest.data, manifest.model.vocab
+    about: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": manifest.model.context,
+        "clean_up_tokenization_spaces": False,
+    }
+    end: int | None = END_OF_TEXT
+    if data.tokenizer:
+        known = Tokenizer(data, content, vocab) if content is not None else None
+        end = known.end if known is not None else None
+        if end is not None or manifest.model.name == "llama":  # a config of others' says what its author knows
+            _set_ends(folder, end)
+        if data.end_of_text:
+            about["eos_token"] = data.end_of_text
+    if content is not None:
+        _write(folder / TOKENIZER_FILE, json.loads(content) | {"post_processor": None})
+    elif data.tokenizer or vocab < BYTES:
+        return
+    else:
+        _write(folder / TOKENIZER_FILE, tokenizer_of_bytes())
+    _write(folder / TOKENIZER_CONFIG, about)
+
+
+def tokenizer_of_bytes() -> dict[str, Any]:
+    """A tokenizer.json in which each byte is the token of its number, and nothing is merged."""
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": level,
+        "post_processor": None,
+        "decoder": level,
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": {letter: byte for byte, letter in enumerate(_letters())},
+            "merges": [],
+        },
+    }
+
+
+def _letters() -> list[str]:
+    """What stands for each byte in such a file: itself if it can be seen, else the next letter from U+0100 on."""
+    hidden = [byte for byte in range(BYTES) if byte not in PRINTABLE]
+    return [chr(byte) if byte in PRINTABLE else chr(BYTES + hidden.index(byte)) for byte in range(BYTES)]
+
+
+def _set_ends(folder: Path, end: int | None) -> None:
+    """The settings name this token as the one that ends a text, and none if there is none."""
+    for path in (folder / CONFIG, folder / GENERATION):
+        if path.exists():
+            table = json.loads(path.read_text(encoding="utf-8"))
+            _write(path, table | dict.fromkeys((key for key in ENDS if key in table), end))
+        elif path.name == GENERATION and end is not None and (folder / CONFIG).exists():
+            _write(path, {"eos_token_id": end})
+
+
+def _write(path: Path, table: dict[str, Any]) -> None:
+    path.write_text(json.dumps(table, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

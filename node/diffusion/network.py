@@ -1,0 +1,135 @@
+"""The two networks of a family of pictures, each a page: the velocity of flow matching, and the router.
+
+Both read a noisy picture x_t, its time t and a class through one kind of trunk: residual layers whose norms are scaled,
+shifted and gated by time and class (adaLN-zero; DiT, arXiv 2212.09748). Class `classes` stands for none, as guidance
+needs it. No layer has a bias: of the time's features one is constant, so shifts can be.
+Shapes: B pictures, P pixels, D width, F hidden, C classes, K experts.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from shoal.node.diffusion.flow import between, velocity
+from shoal.node.diffusion.pictures import unpack
+from shoal.node.models.kind import TrainedModel
+from shoal.node.spec.flow import TIMES, FlowSpec, PictureSpec, RouterSpec
+from shoal.node.trainer.layers import CallLayer, call_layer, layer_call
+from shoal.node.trainer.options import TrainerOptions
+
+FASTEST = 100.0  # radians that the last of the time's features turns by between t = 0 and 1
+ZERO = ("down.weight", "modulation.weight", "head.weight")  # at first a layer adds nothing, and the answer is 0
+
+
+def skeleton(spec: FlowSpec | RouterSpec) -> PictureModel:
+    """The model without numbers: names and shapes only."""
+    with torch.device("meta"):
+        return Velocity(spec) if isinstance(spec, FlowSpec) else Router(spec)
+
+
+def build(spec: FlowSpec | RouterSpec, seed: int) -> PictureModel:
+    """The model on the CPU, initialised from `seed` to the same bits on every machine, see node/trainer/model.py."""
+    model = skeleton(spec)
+    model.to_empty(device="cpu")
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith(ZERO):
+                weight.zero_()
+                continue
+            unit = torch.rand(weight.shape, generator=generator) - 0.5  # exact: multiples of 2**-24
+            weight.copy_(unit * math.sqrt(12 / weight.shape[1]))
+    return model
+
+
+class PictureModel(TrainedModel):
+    """Pictures, times and classes in; what comes out is the head's affair."""
+
+    def __init__(self, spec: PictureSpec, out: int) -> None:
+        super().__init__()
+        self.none = spec.classes  # the class that stands for none
+        self.trunk = Trunk(spec)
+        self.head = nn.Linear(spec.width, out, bias=False)
+
+    def forward(self, x: Tensor, t: Tensor, classes: Tensor) -> Tensor:
+        """(B, out) for pictures (B, P) at times (B,), of classes (B,)."""
+        out: Tensor = self.head(F.rms_norm(self.trunk(x, t, classes), (self.trunk.width,)))
+        return out
+
+    def arrange(self, options: TrainerOptions) -> None:
+        """See TrainedModel."""
+        self.trunk.call_layer = layer_call(options)
+
+
+class Velocity(PictureModel):
+    """u(x_t, t, class), (B, P)."""
+
+    def __init__(self, spec: FlowSpec) -> None:
+        super().__init__(spec, spec.context)
+
+    def loss(self, tokens: Tensor) -> Tensor:
+        """Mean squared error of the velocity, of rows that node/diffusion/pictures.py has packed."""
+        rows = unpack(tokens)
+        told = self(between(rows.x0, rows.noise, rows.t), rows.t, rows.classes)
+        return F.mse_loss(told.float(), velocity(rows.x0, rows.noise))
+
+
+class Router(PictureModel):
+    """The logarithm of p(S_k | x_t, t, class), but for a constant, (B, K)."""
+
+    def __init__(self, spec: RouterSpec) -> None:
+        super().__init__(spec, spec.experts)
+
+    def loss(self, tokens: Tensor) -> Tensor:
+        """Mean cross-entropy of the cluster, in nats, of rows that node/diffusion/pictures.py has packed."""
+        rows = unpack(tokens)
+        told = self(between(rows.x0, rows.noise, rows.t), rows.t, rows.classes)
+        return F.cross_entropy(told.float(), rows.clusters)
+
+
+class Trunk(nn.Module):
+    """The embeddings and the layers."""
+
+    def __init__(self, spec: PictureSpec) -> None:
+        super().__init__()
+        self.width = spec.width
+        self.pixels = nn.Linear(spec.context, spec.width, bias=False)
+        self.times = nn.Linear(TIMES, spec.width, bias=False)
+        self.classes = nn.Embedding(spec.classes + 1, spec.width)
+        self.layers = nn.ModuleList(Layer(spec) for _ in range(spec.layers))
+        self.call_layer: CallLayer = call_layer  # until `arrange` chooses another
+
+    def forward(self, x: Tensor, t: Tensor, classes: Tensor) -> Tensor:
+        condition = F.silu(self.times(time_features(t)) + self.classes(classes))  # (B, D)
+        stream: Tensor = self.pixels(x)  # (B, D)
+        for layer in self.layers:
+            stream = self.call_layer(layer, stream, (condition, condition))
+        return stream
+
+
+class Layer(nn.Module):
+    """A gated MLP on a copy of the stream that is normed, scaled and shifted; what comes of it is gated and added."""
+
+    def __init__(self, spec: PictureSpec) -> None:
+        super().__init__()
+        self.modulation = nn.Linear(spec.width, 3 * spec.width, bias=False)
+        self.up = nn.Linear(spec.width, spec.hidden, bias=False)
+        self.down = nn.Linear(spec.hidden, spec.width, bias=False)
+
+    def forward(self, x: Tensor, condition: tuple[Tensor, Tensor]) -> Tensor:
+        scale, shift, gate = self.modulation(condition[0]).chunk(3, dim=-1)
+        normed = F.rms_norm(x, (x.shape[-1],)) * (1 + scale) + shift
+        out: Tensor = x + (1 + gate) * self.down(F.silu(self.up(normed)))
+        return out  # (B, D)
+
+
+def time_features(t: Tensor) -> Tensor:
+    """Cosines and sines of a time (B,) turned at speeds from 0 to FASTEST: (B, TIMES)."""
+    half = TIMES // 2
+    speeds = torch.cat([torch.zeros(1), torch.logspace(0, math.log10(FASTEST), half - 1)]).to(t.device)
+    angle = t[:, None] * speeds
+    return torch.cat((angle.cos(), angle.sin()), dim=-1)

@@ -1,0 +1,110 @@
+"""Pictures that a run learns from, and the rows that one inner step sees of them.
+
+A batch is a pure function of (run seed, lane, round, step), as for text (lanes.py): BLAKE3 draws which pictures, with
+replacement, their times, the noise, and whose class is left out. Normal numbers are made of uniform ones by Box and
+Muller in float64: their last bits may differ between machines, which no other machine is held to.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from blake3 import blake3
+from torch import Tensor
+
+CLASSLESS = 0.1  # of the rows: these train the velocity that guidance leads away from (arXiv 2207.12598)
+HEAD = 3  # columns of a row before its pixels: class, cluster, time
+DRAWS = "shoal v1 picture rows"
+VALIDATION = (0, (1 << 64) - 1, 0)  # seed, lane and round that no worker ever has
+LOOKS = 8  # at each picture that validates, at different times
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What one step is about."""
+
+    classes: Tensor  # (B,) int64; `classes` of the model where it is left out
+    clusters: Tensor  # (B,) int64
+    t: Tensor  # (B,)
+    x0: Tensor  # (B, P), -1 to 1
+    noise: Tensor  # (B, P)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pictures:
+    """Pictures in rows (n, P) from -1 to 1, and the class and the cluster of each, (n,)."""
+
+    pixels: npt.NDArray[np.float32]
+    classes: npt.NDArray[np.int64]
+    clusters: npt.NDArray[np.int64]
+    count: int  # of classes there are
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def only(self, chosen: npt.NDArray[Any]) -> Pictures:
+        """Some of them, by number or by a mask."""
+        return Pictures(self.pixels[chosen], self.classes[chosen], self.clusters[chosen], self.count)
+
+    def clustered(self, clusters: npt.NDArray[np.int64]) -> Pictures:
+        """The same pictures in other clusters."""
+        return Pictures(self.pixels, self.classes, clusters, self.count)
+
+    def batch(self, seed: int, lane: int, round: int, step: int, batch: int) -> Tensor:
+        """The rows of one inner step, packed: fp32, (batch, HEAD + 2 P)."""
+        places = 4 + self._normals  # of 32 bits in a row's draws: which (two), its time, its class, the noise
+        key = struct.pack("<4Q", seed, lane, round, step)
+        drawn = blake3(key, derive_key_context=DRAWS).digest(length=4 * places * batch)
+        draws = np.frombuffer(drawn, "<u4").reshape(batch, places)
+        which = (draws[:, 0].astype(np.uint64) << np.uint64(32) | draws[:, 1]) % np.uint64(len(self))
+        classless = _unit(draws[:, 3]) < CLASSLESS
+        classes = np.where(classless, self.count, self.classes[which])
+        return _packed(classes, self.clusters[which], _unit(draws[:, 2]), self.pixels[which], self._noise(draws[:, 4:]))
+
+    def validation(self) -> Tensor:
+        """Rows by which all measure the same: each picture LOOKS times, at times side by side, with its class."""
+        which = np.repeat(np.arange(len(self)), LOOKS)
+        times = (np.arange(len(which)) % LOOKS + 0.5) / LOOKS
+        key = struct.pack("<3Q", *VALIDATION)
+        drawn = blake3(key, derive_key_context=DRAWS).digest(length=4 * len(which) * self._normals)
+        noise = self._noise(np.frombuffer(drawn, "<u4").reshape(len(which), -1))
+        return _packed(self.classes[which], self.clusters[which], times, self.pixels[which], noise)
+
+    @property
+    def _normals(self) -> int:
+        """Draws for the noise of a picture: normal numbers are made two by two."""
+        pixels = int(self.pixels.shape[1])
+        return pixels + pixels % 2
+
+    def _noise(self, draws: npt.NDArray[np.uint32]) -> npt.NDArray[np.float64]:
+        return _normal(draws)[:, : self.pixels.shape[1]]
+
+
+def unpack(rows: Tensor) -> Rows:
+    """The parts of packed rows (B, HEAD + 2 P)."""
+    x0, noise = rows[:, HEAD:].chunk(2, dim=-1)
+    return Rows(rows[:, 0].long(), rows[:, 1].long(), rows[:, 2], x0, noise)
+
+
+def _unit(draws: npt.NDArray[np.uint32]) -> npt.NDArray[np.float64]:
+    """Uniform in (0, 1), without its ends."""
+    unit: npt.NDArray[np.float64] = (draws + 0.5) / 2**32
+    return unit
+
+
+def _normal(draws: npt.NDArray[np.uint32]) -> npt.NDArray[np.float64]:
+    """Normal numbers (B, P) of as many draws, P even."""
+    one, other = np.split(_unit(draws), 2, axis=1)
+    far, angle = np.sqrt(-2 * np.log(one)), 2 * np.pi * other
+    return np.concatenate((far * np.cos(angle), far * np.sin(angle)), axis=1)
+
+
+def _packed(*columns: npt.NDArray[Any]) -> Tensor:
+    parts = [each.reshape(len(each), -1).astype(np.float32) for each in columns]
+    packed: Tensor = torch.from_numpy(np.concatenate(parts, axis=1))
+    return packed

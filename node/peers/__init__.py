@@ -1,0 +1,1 @@
+"""The other nodes: how they are found and reached, and how they reach us."""

@@ -1,0 +1,266 @@
+"""The DHT on the real network and clock: the shell around `Kademlia`.
+
+Rules:
+- Its calls are calls like others, over the control stream that two nodes have anyway: a stream of its own would cost
+  milliseconds to open. The protocol id of that stream is the version of all that is said on it.
+- One clock: the system's when we began, and monotonic since. It never goes back; it is set forward after a suspend, in
+  which the monotonic one may stand still.
+- What a peer says of addresses is cut down to what it means to us (shoal.dht.scope) before the core sees it.
+- We serve while somebody can dial us (shoal.dht.reachability). Connections that nothing was asked over for a while are
+  closed (idle.py).
+- Sequence numbers are milliseconds since 1970, and always later than the last: what we write after a restart wins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import random
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from shoal.dht.effects import Ask, Blamed, ClockOff, Effect, Got, Put
+from shoal.dht.kademlia import Kademlia
+from shoal.dht.reachability import Verdict
+from shoal.dht.record import RECORDS, make_record
+from shoal.dht.scope import Scope, heard, scope_between, worth_dialling
+from shoal.node.logs import warn
+from shoal.node.peers.dialback import DialBack
+from shoal.node.peers.idle import LastUse
+from shoal.node.service import Answer
+from shoal.protocol.addresses import attached
+from shoal.protocol.effects import Event, Tell, Timer, Wake
+from shoal.protocol.errors import LocalError, RemoteError, TransportError
+from shoal.protocol.identity import Identity
+from shoal.protocol.ids import Digest, PeerId
+from shoal.protocol.messages.dht import Contact, FindNode, FindRecords, Greet, Store, TryMe
+from shoal.protocol.messages.node import Refused
+from shoal.protocol.network import Network
+from shoal.protocol.tasks import Tasks
+from shoal.protocol.wire import Message
+
+SERVED = (Greet, FindNode, FindRecords, Store)
+TIDY_EVERY = 10.0  # seconds between two looks for idle connections
+SUSPENDED = 10.0  # seconds that the system's clock is ahead of ours, and we take its word
+GOODBYE = 1.0  # seconds for handing over what we hold
+MAX_BLAMED = 1024  # peers whose blame was logged
+
+End = TypeVar("End", Got, Put)
+
+log = logging.getLogger("shoal.dht")
+
+
+class Discovery:
+    """Gets and puts records; serves them to others. `needed` says whether a run wants the connection with a peer."""
+
+    def __init__(self, identity: Identity, network: Network, needed: Callable[[PeerId], bool] = lambda peer: False):
+        self._network = network
+        self._needed = needed
+        self._signer = identity.signer(RECORDS)
+        self._core = Kademlia(identity.peer, self._signer, random.Random())
+        self._dial_back = DialBack(network, self._settle)
+        self._last_use = LastUse()
+        self._kept: frozenset[PeerId] = frozenset()
+        self._waiting: dict[int, asyncio.Future[Event]] = {}
+        self._tickets = itertools.count(1)
+        self._sequence = 0
+        self._blamed: set[PeerId] = set()
+        self._tasks = Tasks(lambda error: log.error("the DHT made a mistake", exc_info=error))
+        self._running = False
+
+    # -- life -----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Be a node of the DHT; the network must have been started."""
+        self._origin = time.time() - asyncio.get_running_loop().time()
+        self._running = True
+        self._carry_out(self._core.start(self.now()))
+        self._settle(self._dial_back.verdict)
+        self._tasks.spawn(self._dial_back.run())
+        self._tasks.spawn(self._tidy())
+
+    async def close(self) -> None:
+        """Be none any more; who still waits for an answer gets a TransportError."""
+        if not self._running:
+            return
+        last_words = self._carry_out(self._core.leave(self.now()))
+        self._running = False
+        if last_words:
+            await asyncio.wait(last_words, timeout=GOODBYE)
+        await self._tasks.close()
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(TransportError("the node is ending"))
+
+    def now(self) -> float:
+        """Seconds since 1970; never goes back."""
+        steady = self._origin + asyncio.get_running_loop().time()
+        slept = time.time() - steady
+        if slept <= SUSPENDED:
+            return steady
+        self._origin += slept
+        return steady + slept
+
+    # -- what others want -----------------------------------------------------------------------------------
+
+    async def get(self, key: Digest, subkeys: Sequence[tuple[PeerId, str]] = (), quorum: int = 2) -> Got:
+        """What is known under `key`; TransportError if the node ends meanwhile."""
+        ticket, wanted = next(self._tickets), tuple(subkeys)
+        return await self._ends(ticket, lambda now: self._core.get(now, ticket, key, wanted, quorum), Got)
+
+    async def put(self, key: Digest, subkey: str, value: bytes, lifetime: float) -> Put:
+        """Say `value` under (`key`, `subkey`) for `lifetime` seconds; a later word of ours replaces it."""
+        ticket, now = next(self._tickets), self.now()
+        self._sequence = max(self._sequence + 1, int(1000 * now))
+        record = make_record(key, subkey, value, self._sequence, int(now + lifetime), self._signer)
+        return await self._ends(ticket, lambda now: self._core.put(now, ticket, record), Put)
+
+    def link(self, peer: PeerId, up: bool) -> None:
+        """A connection was made or lost."""
+        if not self._running:
+            return
+        if up:
+            self._dial_back.link()
+        self._carry_out(self._core.link(self.now(), peer, up))
+
+    def moved(self) -> None:
+        """Our addresses have changed: whoever is connected may try them."""
+        self._dial_back.link()
+
+    def handles(self, message: Message) -> bool:
+        """Whether a call is for us."""
+        return isinstance(message, (*SERVED, TryMe))
+
+    def on_call(self, peer: PeerId, message: Message) -> Message | Coroutine[Any, Any, Message]:
+        """Our answer to a call that `handles` says yes to."""
+        if not self._running:
+            return Refused("not yet a node of the DHT, or no longer")
+        self._last_use.note(self.now(), peer)
+        if isinstance(message, TryMe):
+            return self._dial_back.try_for(peer, message)
+        answer, effects = self._core.serve(self.now(), peer, self._heard(peer, message))
+        self._carry_out(effects)
+        return self._greeted() if isinstance(message, Greet) else answer
+
+    async def _greeted(self) -> Message:
+        """Whoever is told that we do not serve asks no more for a while."""
+        await self._dial_back.first_verdict()
+        return self._core.greeted(self.now())
+
+    def worth_dialling(self, addresses: Sequence[str]) -> tuple[str, ...]:
+        """Of the addresses in a record, those at which its author may be for us."""
+        horizon = max((scope_between(link.addresses) for link in self._network.links()), default=Scope.LOOPBACK)
+        return worth_dialling(addresses, horizon, attached())
+
+    def used(self, peer: PeerId) -> None:
+        """Something that is not the DHT's was asked over the connection with a peer, by it or by us."""
+        if self._running:
+            self._last_use.note(self.now(), peer)
+
+    def keep(self, peers: Sequence[PeerId]) -> None:
+        """Connections with these are not closed, however little is said over them."""
+        self._kept = frozenset(peers)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Where others can reach us."""
+        return self._dial_back.verdict
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nobody is about to say something new of that."""
+        return self._dial_back.is_settled
+
+    def look_again(self) -> None:
+        """Have others try again to dial us."""
+        self._dial_back.look_again()
+
+    def contacts(self) -> list[Contact]:
+        """The servers that we know."""
+        return self._core.contacts()
+
+    def as_json(self) -> Answer:
+        """For `status`."""
+        return {"servers": len(self.contacts()), "serves": self.verdict.serves, "records": self._core.records_held}
+
+    # -- what the core wants --------------------------------------------------------------------------------
+
+    def _carry_out(self, effects: Sequence[Effect]) -> list[asyncio.Task[None]]:
+        """The calls that are under way now."""
+        calls = []
+        for effect in effects:
+            match effect:
+                case Ask():
+                    calls.append(self._tasks.spawn(self._ask(effect)))
+                case Wake(after, timer):
+                    asyncio.get_running_loop().call_later(after, self._fire, timer)
+                case Tell(event):
+                    self._hear(event)
+        return calls
+
+    def _fire(self, timer: Timer) -> None:
+        if self._running:
+            self._carry_out(self._core.fire(self.now(), timer))
+
+    async def _ask(self, ask: Ask) -> None:
+        peer = ask.to.peer
+        self._last_use.note(self.now(), peer)
+        if ask.to.addresses and not self._network.remote_addresses(peer):
+            self._network.remember(peer, ask.to.addresses)
+        try:
+            answer = self._heard(peer, await self._network.call(peer, ask.message))
+        except RemoteError as error:
+            answer = Refused(error.reason)
+        except TransportError:
+            self._carry_out(self._core.failed(self.now(), ask.number))
+            return
+        self._carry_out(self._core.answered(self.now(), ask.number, answer))
+
+    def _heard(self, peer: PeerId, message: Message) -> Message:
+        return heard(message, scope_between(self._network.remote_addresses(peer)))
+
+    def _hear(self, event: Event) -> None:
+        match event:
+            case Got(ticket) | Put(ticket):
+                future = self._waiting.get(ticket)
+                if future is not None and not future.done():
+                    future.set_result(event)
+            case Blamed(peer, reason):
+                if peer not in self._blamed and len(self._blamed) < MAX_BLAMED:
+                    self._blamed.add(peer)
+                    warn(log, "peer-blamed", f"peer {peer} of the DHT {reason}")
+            case ClockOff(ahead):
+                where = f"{ahead} s ahead" if ahead > 0 else f"{-ahead} s behind"
+                warn(
+                    log, "clock-off", f"this machine's clock is {where} of the others': what it writes expires wrongly"
+                )
+
+    async def _ends(self, ticket: int, begin: Callable[[float], Sequence[Effect]], end: type[End]) -> End:
+        if not self._running:
+            raise LocalError("this node is no node of the DHT yet, or no longer")
+        future = self._waiting[ticket] = asyncio.get_running_loop().create_future()
+        try:
+            self._carry_out(begin(self.now()))
+            event = await future
+            assert isinstance(event, end)
+            return event
+        finally:
+            del self._waiting[ticket]
+
+    # -- our place ------------------------------------------------------------------------------------------
+
+    def _settle(self, verdict: Verdict) -> None:
+        """Others find us where we were found; until then, nobody is to count on us."""
+        self._network.reachability = verdict.reachability
+        addresses = verdict.addresses or self._network.own_addresses()
+        self._carry_out(self._core.set_contact(self.now(), addresses, verdict.serves))
+
+    async def _tidy(self) -> None:
+        while True:
+            await asyncio.sleep(TIDY_EVERY)
+            lent, linked = self._network.book.users, [link.peer for link in self._network.links()]
+            needed = {peer for peer in linked if peer in lent or peer in self._kept or self._needed(peer)}
+            for peer in self._last_use.to_close(self.now(), linked, needed, self.verdict.serves):
+                await self._network.part(peer)

@@ -1,0 +1,68 @@
+"""What the DHT says of runs that we are not in: who has their manifests, and which ones anybody may join.
+
+All of it is hearsay, signed by whoever wrote it and by nobody else: a manifest is checked against the run's id, and a
+public run is what its manifest says, not what was announced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shoal.dht.directory import read_entry
+from shoal.dht.effects import Found
+from shoal.dht.keys import PUBLIC_RUNS, manifest_key, run_key
+from shoal.dht.link import format_link
+from shoal.node.peers.discovery import Discovery
+from shoal.node.service import Answer
+from shoal.protocol.errors import LocalError
+from shoal.protocol.ids import RunId
+from shoal.protocol.messages.dht import Contact
+from shoal.protocol.messages.directory import ManifestEntry, MemberEntry, RunNotice
+
+MAX_NAME = 64  # characters, as in a manifest
+MAX_LISTED = 100  # runs
+
+
+async def providers(discovery: Discovery, run: RunId) -> list[Contact]:
+    """Who is said to have a run's manifest: those who say so, and else its members."""
+    for key in (manifest_key(run), run_key(run)):
+        found = (await discovery.get(key)).found
+        contacts = [Contact(each.record.author, discovery.worth_dialling(_addresses(each))) for each in found]
+        if reachable := [each for each in contacts if each.addresses]:
+            return reachable
+    return []
+
+
+async def public_runs(discovery: Discovery) -> list[Answer]:
+    """The runs that were announced, those with most members first; LocalError if nobody can be asked."""
+    if not discovery.contacts():
+        raise LocalError(
+            "this node knows no other that could tell it of public runs: start it with --bootstrap and the address of "
+            "any running node"
+        )
+    notices: dict[RunId, list[RunNotice]] = {}
+    for each in (await discovery.get(PUBLIC_RUNS)).found:
+        entry = read_entry(each)
+        if isinstance(entry, RunNotice) and each.record.subkey == entry.run.hex():
+            notices.setdefault(entry.run, []).append(entry)
+    rows = [_row(run, said) for run, said in notices.items()]
+    return sorted(rows, key=lambda row: (-row["members"], row["run"]))[:MAX_LISTED]
+
+
+def _addresses(found: Found) -> tuple[str, ...]:
+    """Where the author of an entry says that it can be asked."""
+    entry = read_entry(found)
+    return entry.addresses if isinstance(entry, ManifestEntry | MemberEntry) else ()
+
+
+def _row(run: RunId, said: Sequence[RunNotice]) -> Answer:
+    """One run, from all that was said of it; the newest of them knows best."""
+    best = max(said, key=lambda notice: (notice.round, notice.members))
+    return {
+        "run": run.hex(),
+        "name": best.name[:MAX_NAME],
+        "round": best.round,
+        "members": best.members,
+        "announced_by": len(said),
+        "link": format_link(run, [address for notice in said for address in notice.addresses]),
+    }

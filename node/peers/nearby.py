@@ -1,0 +1,166 @@
+"""Nodes on the local network find each other by mDNS: each says that it is there, and hears the others.
+
+Rules:
+- It is a convenience: what goes wrong with it is one warning, is tried again, and never ends the node.
+- What is heard is hearsay, and vetted (announcement.py). At most ASKED names are asked about at once.
+- When our addresses change (a laptop wakes up elsewhere), we sign off and begin anew with the new ones.
+- zeroconf is loaded with the first announcement: a node that listens on the loopback alone never needs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from shoal.node.logs import warn
+from shoal.node.options import NodeSettings
+from shoal.node.peers.announcement import SERVICE, believed, words
+from shoal.protocol.addresses import attached, is_loopback, own_addresses
+from shoal.protocol.errors import LocalError
+from shoal.protocol.ids import PeerId
+
+if TYPE_CHECKING:
+    from zeroconf import ServiceStateChange, Zeroconf
+    from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
+
+LOOK = 5.0  # seconds between two looks at our addresses
+RETRY = 60.0  # seconds after a failure
+ASKED = 8  # names that are asked about at once
+ASK_LIMIT = 3.0  # seconds
+CLOSE_LIMIT = 3.0  # seconds for the goodbye
+
+log = logging.getLogger("shoal.daemon")
+
+
+def may_be_near(settings: NodeSettings) -> bool:
+    """Whether a node with these settings shows itself on the local network."""
+    return settings.mdns and not is_loopback(f"/ip/{settings.listen_host}/")
+
+
+class Nearby:
+    """Our voice and our ear on the local network. `on_gone` is hearsay like `on_found`."""
+
+    def __init__(
+        self,
+        peer: PeerId,
+        addresses: Callable[[], tuple[str, ...]],
+        on_found: Callable[[PeerId, tuple[str, ...]], None],
+        on_gone: Callable[[PeerId], None],
+    ) -> None:
+        self._peer = peer
+        self._addresses = addresses
+        self._on_found, self._on_gone = on_found, on_gone
+        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._has_warned = False
+
+    async def run(self) -> None:
+        """For good."""
+        while True:
+            pause = LOOK
+            if interfaces := own_interfaces():
+                try:
+                    await self._be_there(interfaces)
+                except Exception as error:  # zeroconf raises what it likes; the node goes on without it
+                    self._complain(error)
+                    pause = RETRY
+            await asyncio.sleep(pause)
+
+    async def _be_there(self, interfaces: list[str]) -> None:
+        """Speak and listen on these interfaces for as long as they are ours."""
+        from zeroconf.asyncio import AsyncServiceBrowser, AsyncZeroconf
+
+        zeroconf = AsyncZeroconf(interfaces=interfaces)
+        try:
+            addresses = self._shown()
+            if addresses:
+                await self._announce(zeroconf, addresses)
+            browser = AsyncServiceBrowser(zeroconf.zeroconf, SERVICE, handlers=[self._on_change])
+            while own_interfaces() == interfaces and self._shown() == addresses:
+                await asyncio.sleep(LOOK)
+            await browser.async_cancel()
+        finally:
+            await self._sign_off(zeroconf)
+
+    async def _announce(self, zeroconf: AsyncZeroconf, addresses: tuple[str, ...]) -> None:
+        from zeroconf import NonUniqueNameException
+
+        try:
+            await zeroconf.async_register_service(self._info(addresses))
+        except NonUniqueNameException as error:
+            raise LocalError("another node there has a copy of this node's key") from error
+
+    async def _sign_off(self, zeroconf: AsyncZeroconf) -> None:
+        for task in list(self._asking.values()):
+            task.cancel()
+        with suppress(Exception):  # the network may be gone; others notice in time
+            async with asyncio.timeout(CLOSE_LIMIT):
+                await zeroconf.async_close()
+
+    def _shown(self) -> tuple[str, ...]:
+        """Where we listen on the networks to which we are attached."""
+        own = [f"/{host}/" for host in own_interfaces()]
+        return tuple(address for address in self._addresses() if any(host in address for host in own))
+
+    def _info(self, addresses: tuple[str, ...]) -> AsyncServiceInfo:
+        from zeroconf.asyncio import AsyncServiceInfo
+
+        parts = [address.split("/") for address in addresses]
+        return AsyncServiceInfo(
+            SERVICE,
+            f"{self._peer}.{SERVICE}",
+            port=int(parts[0][4]),
+            server=f"{self._peer}.local.",
+            parsed_addresses=[each[2] for each in parts],
+            properties=words(self._peer, addresses),
+        )
+
+    # -- what is heard --------------------------------------------------------------------------------------
+
+    def _on_change(self, zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange) -> None:
+        """Of all that is said, zeroconf keeps a bounded part."""
+        from zeroconf import ServiceStateChange
+        from zeroconf.asyncio import AsyncServiceInfo
+
+        if name.startswith(f"{self._peer}."):
+            return
+        if state_change is ServiceStateChange.Removed:
+            self._on_gone(PeerId(name.partition(".")[0]))
+            return
+        info = AsyncServiceInfo(service_type, name)
+        if info.load_from_cache(zeroconf):
+            self._hear(info)
+        elif len(self._asking) < ASKED and name not in self._asking:
+            self._asking[name] = asyncio.create_task(self._ask(zeroconf, info, name))
+
+    async def _ask(self, zeroconf: Zeroconf, info: AsyncServiceInfo, name: str) -> None:
+        """Whoever announces itself in several words says the rest when it is asked."""
+        try:
+            if await info.async_request(zeroconf, ASK_LIMIT * 1000):
+                self._hear(info)
+        except Exception as error:  # see `run`
+            self._complain(error)
+        finally:
+            self._asking.pop(name, None)
+
+    def _hear(self, info: AsyncServiceInfo) -> None:
+        found = believed(info.properties, attached())
+        if found is not None and found[0] != self._peer:
+            self._on_found(*found)
+
+    def _complain(self, error: Exception) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            warn(
+                log,
+                "mdns-unavailable",
+                f"nodes on the local network cannot be found by mDNS ({str(error) or type(error).__name__}); all else "
+                "works, and it is tried again. --no-mdns does without it",
+            )
+
+
+def own_interfaces() -> list[str]:
+    """Our addresses on the networks to which we are attached."""
+    return [host for host in own_addresses() if not is_loopback(f"/ip/{host}/")]

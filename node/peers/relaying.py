@@ -1,0 +1,170 @@
+"""Relays, found and not configured: the shell of shoal.protocol.circuit.holder.
+
+Rules:
+- Who can be dialled from the internet is a relay for others, within limits (shoal.protocol.circuit.book).
+- Who cannot keeps reservations with those that it is connected with, or finds in the DHT: each server of the internet
+  is a relay. Peers of the local network are none, as those who need a relay are not there.
+- Each relay is asked where it sees the port that we listen on. If all see it at one place, others can meet us there
+  without a relay, when both dial at once (shoal.protocol.circuit.punch).
+- Where we can be dialled by a relay is among our addresses as long as it holds: in the directory of a run, in its
+  membership, in links.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from shoal.dht.scope import Scope, scope_between, scope_of
+from shoal.node.peers.discovery import Discovery
+from shoal.node.service import Answer
+from shoal.protocol.circuit.holder import Holder, Promise
+from shoal.protocol.circuit.mapping import Mapping
+from shoal.protocol.dialing import host_of
+from shoal.protocol.errors import ShoalError, TransportError
+from shoal.protocol.ids import PeerId, short
+from shoal.protocol.network import Network
+
+ADDRESSES = 2  # of one relay
+UNKNOWN = 1e6  # milliseconds to a relay that we are not connected with
+LOOK = 2.0  # seconds between two looks whether something is to be done
+
+log = logging.getLogger("shoal.daemon")
+
+
+class Relaying:
+    """`discovery` knows whether we can be dialled, and who can; `tell` hears when our addresses have changed."""
+
+    def __init__(self, network: Network, discovery: Discovery, tell: Callable[[], None]) -> None:
+        self._network, self._discovery, self._tell = network, discovery, tell
+        self._holder = Holder()
+        self._mapping = Mapping()
+        self._changed = asyncio.Event()
+        self._lent: tuple[str, ...] = ()  # our addresses, as a relay for others
+
+    @property
+    def relays(self) -> list[PeerId]:
+        """Those that connect others with us."""
+        return self._holder.relays
+
+    @property
+    def nat(self) -> str:
+        """What our router makes of our port, see shoal.protocol.circuit.mapping."""
+        return self._mapping.kind(self._network.own_addresses())
+
+    @property
+    def seen_places(self) -> tuple[str, ...]:
+        """Where relays see the port that we listen on."""
+        return self._mapping.seen
+
+    @property
+    def lends(self) -> bool:
+        """Whether we are a relay for others."""
+        return bool(self._lent)
+
+    @property
+    def seen_hosts(self) -> frozenset[str]:
+        """The hosts at which our relays see us."""
+        return self._mapping.hosts
+
+    def as_json(self) -> Answer:
+        """For `status`."""
+        return {"relays": self.relays, "relaying": self._network.book.given, "nat": self.nat}
+
+    def link(self, peer: PeerId, up: bool) -> None:
+        """A connection was made or lost."""
+        if not up and self._holder.lost(peer):
+            log.info("the relay %s is gone", short(peer))
+            self._network.forget_relay(peer)
+            self._mapping.forget(peer)
+            self._network.meet_at(self._mapping.places, self.nat == "symmetric")
+        self._changed.set()
+
+    async def run(self) -> None:
+        """For good."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self._changed.clear()
+                self._lend()
+                wanted = self._whom_to_ask()
+                if self._network.relayed_addresses != self._holder.addresses:
+                    self._announce()
+                for relay in wanted:
+                    self._network.remember(relay, self._addresses_of(relay))
+                    group.create_task(self._ask(relay))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK):
+                        await self._changed.wait()
+
+    def _lend(self) -> None:
+        """Be a relay where others have found us."""
+        public = tuple(each for each in self._discovery.verdict.addresses if scope_of(each) is Scope.INTERNET)
+        if public != self._lent:
+            self._lent = public
+            self._network.be_relay(public)
+            self._network.meet_at(public)
+
+    def _whom_to_ask(self) -> list[PeerId]:
+        if self._discovery.verdict.reachability == "nat":
+            return self._holder.whom_to_ask(time.time(), self._candidates())
+        for relay in self._holder.clear():
+            self._network.forget_relay(relay)
+        return []
+
+    def _candidates(self) -> list[PeerId]:
+        """Servers of the internet, those first that we are connected with, of them the nearest."""
+        links = {link.peer: link for link in self._network.links()}
+        found: dict[PeerId, float] = {}
+        for contact in self._discovery.contacts():
+            link = links.get(contact.peer)
+            if scope_between(link.addresses if link else contact.addresses) is Scope.INTERNET:
+                found[contact.peer] = link.rtt_ms or 0.0 if link and link.path != "relayed" else UNKNOWN
+        return sorted(found, key=found.__getitem__)
+
+    def _addresses_of(self, relay: PeerId) -> tuple[str, ...]:
+        return next((each.addresses for each in self._discovery.contacts() if each.peer == relay), ())
+
+    async def _ask(self, relay: PeerId) -> None:
+        try:
+            promise = _for_others(await self._network.reserve(relay))
+        except Exception as error:  # one relay's nonsense, or our own mistake with it, must not end the others' care
+            is_ours = not isinstance(error, ShoalError)
+            log.log(logging.ERROR if is_ours else logging.DEBUG, "no reservation with %s: %s", short(relay), error)
+            self._holder.refused(time.time(), relay)
+            self._network.forget_relay(relay)
+            return
+        if relay not in self._holder.relays:
+            log.info("others can reach this node by the relay %s", short(relay))
+            self._holder.granted(time.time(), promise)
+            self._changed.set()
+            await self._look_from(relay)
+        else:
+            self._holder.granted(time.time(), promise)
+
+    async def _look_from(self, relay: PeerId) -> None:
+        """Ask a relay where it sees us."""
+        addresses = self._network.remote_addresses(relay)
+        try:
+            seen, _ = await self._network.seen_by(relay)
+        except ShoalError as error:
+            log.debug("the relay %s does not say where it sees us: %s", short(relay), error)
+        else:
+            self._mapping.note(relay, host_of(addresses[0]) if addresses else relay, seen)
+            self._network.meet_at(self._mapping.places, self.nat == "symmetric")
+
+    def _announce(self) -> None:
+        self._network.relayed_addresses = self._holder.addresses
+        self._discovery.keep(self._holder.relays)
+        self._tell()
+
+
+def _for_others(promise: Promise) -> Promise:
+    """Those addresses of it that make sense on the internet, and not more than all need to know."""
+    public = [each for each in promise.addresses if scope_of(each) is Scope.INTERNET][:ADDRESSES]
+    if not public:
+        raise TransportError(f"the relay {short(promise.relay)} does not say where it is")
+    return replace(promise, addresses=tuple(public))

@@ -1,0 +1,159 @@
+"""The shell around a member's cores: feed, drain, repeat.
+
+Everything that happens to a run on this node comes through here, one input after the other, in the event loop:
+messages, timers, commands. Effects are carried out in order, also those of commands that the application gives
+while it is being told something. A mistake of our own (a bug, a full disk) ends the run on this node at once: a
+member that cannot keep its promises must be silent, so that the others see it dead and go on. A peer's mistake that
+shows when nobody is there to be told of it, in a timer or a command, is logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import weakref
+from collections import deque
+from collections.abc import Callable
+
+from shoal.node.disk import Disk
+from shoal.node.logs import warn
+from shoal.node.run.machines import AnyMember, base_of, waited_for
+from shoal.node.run.phases import PhaseLog
+from shoal.node.run.timelines import LINGER, Timelines
+from shoal.protocol.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
+from shoal.protocol.errors import RemoteError
+from shoal.protocol.ids import PeerId
+from shoal.protocol.wire import Message
+
+Step = Callable[[float], list[Effect]]
+
+AGAIN = 1.0  # seconds until a timer fires again whose step a peer's mistake has ended
+
+log = logging.getLogger(__name__)
+
+
+class Driver:
+    """Runs one member on the real network, clock and disk."""
+
+    def __init__(
+        self,
+        member: AnyMember,
+        disk: Disk,
+        send: Callable[[Send], None],
+        on_event: Callable[[Event], None],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self.member = member
+        self.phases = PhaseLog()
+        self.timelines = Timelines(member.me, disk.folder)
+        self._disk = disk
+        self._send = send
+        self._on_event = on_event
+        self._on_failure = on_failure
+        self._loop = asyncio.get_running_loop()
+        self._effects: deque[Effect] = deque()
+        self._draining = False
+        self._closed = False
+
+    def now(self) -> float:
+        """The clock that the cores see."""
+        return self._loop.time()
+
+    def command(self, step: Step) -> None:
+        """Give the member a command, as `lambda now: member.submit(now, ...)`; carry out what follows from it."""
+        try:
+            self._take(step)
+        except RemoteError as error:
+            _blame(error)
+
+    def receive(self, sender: PeerId, message: Message) -> None:
+        """A message of this run; RemoteError if it is bad, and then nothing has changed."""
+        self._take(lambda now: self._received(now, sender, message))
+
+    def left(self, to: PeerId, message: Message, sent: bool) -> None:
+        """A payload no longer waits on this node: it was written to the network, or dropped."""
+        now = self.now()
+        if sent:
+            self.timelines.sent(now, to, message)
+        self.member.left(now, to, message, sent)
+
+    def link(self, peer: PeerId, up: bool) -> None:
+        """A connection was made or lost."""
+        member = self.member
+        self.command(lambda now: member.link_up(now, peer) if up else member.link_lost(now, peer))
+
+    def move(self, addresses: tuple[str, ...]) -> None:
+        """We can be reached elsewhere."""
+        self.command(lambda now: self.member.membership.set_addresses(now, addresses))
+
+    def close(self) -> None:
+        """Nothing happens any more."""
+        self._closed = True
+        self._effects.clear()
+        self.timelines.keep(self.now())
+
+    def _take(self, step: Step) -> None:
+        if self._closed:
+            return
+        try:
+            now = self.now()
+            self._effects.extend(step(now))
+            self._observe(now)
+            if not self._draining:
+                self._drain()
+        except RemoteError:
+            raise
+        except Exception as error:
+            self.close()
+            self._on_failure(error)
+
+    def _received(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
+        effects = self.member.receive(now, sender, message)
+        self.timelines.received(now, sender, message)
+        return effects
+
+    def _observe(self, now: float) -> None:
+        phase, base = self.member.phase, base_of(self.member)
+        self.phases.observe(now, phase, lambda: waited_for(self.member))
+        if self.timelines.observe(now, phase, base + 1 if base is not None else 0, self.phases):
+            timelines, clock = self.timelines, self._loop.time
+            self._loop.call_later(LINGER, lambda: timelines.keep(clock()))
+
+    def _drain(self) -> None:
+        self._draining = True
+        try:
+            while self._effects:
+                self._carry_out(self._effects.popleft())
+        finally:
+            self._draining = False
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Send(to, message):
+                if not message.bulk:
+                    self.timelines.sent(self.now(), to, message)
+                self._send(effect)
+            case Wake(after, timer):
+                self._loop.call_later(after, _fire, weakref.ref(self), timer)
+            case Tell(event):
+                self.timelines.told(self.now(), event)
+                self._on_event(event)
+            case Persist(name, record):
+                self._disk.put(name, record)
+
+    def _fire(self, timer: Timer) -> None:
+        try:
+            self._take(lambda now: self.member.fire(now, timer))
+        except RemoteError as error:
+            _blame(error)
+            self._loop.call_later(AGAIN, _fire, weakref.ref(self), timer)  # what it was to set going must not be lost
+
+
+def _fire(driver: weakref.ref[Driver], timer: Timer) -> None:
+    """A run that was left is kept by no timer that is still to come: it holds as much as seven models."""
+    if (there := driver()) is not None:
+        there._fire(timer)
+
+
+def _blame(error: RemoteError) -> None:
+    warn(log, "peer-blamed", str(error))

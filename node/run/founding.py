@@ -1,0 +1,136 @@
+"""What a run's founder does before there is a run, in threads, as it imports torch or a library of models."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shoal.node.checkpoint.lineage import going_on
+from shoal.node.dataset.supply import Supply
+from shoal.node.home import Home
+from shoal.node.spec.manifest import Manifest
+from shoal.protocol.errors import LocalError
+from shoal.protocol.ids import Digest, PeerId
+
+if TYPE_CHECKING:
+    from shoal.node.checkpoint.read import Checkpoint
+    from shoal.node.experts.families import Families
+
+
+def check_is_new(manifest: Manifest, is_known: bool) -> None:
+    """LocalError if the node is in the run that is to be founded."""
+    if is_known:
+        raise LocalError(f"this node is in the run '{manifest.name}' already; another seed makes another run")
+
+
+def check_begins(manifest: Manifest) -> None:
+    """LocalError if the run would begin with nothing."""
+    if manifest.lacks_weights:
+        raise LocalError(
+            f"the manifest of '{manifest.name}' has the model's tensors but not its first weights: leave out `tensors` "
+            "for fresh ones, or found it --from a checkpoint"
+        )
+
+
+async def begun(
+    manifest: Manifest, checkpoints: Sequence[Checkpoint], data: Supply, families: Families
+) -> tuple[Manifest, Checkpoint | None]:
+    """The manifest with its origin, and the checkpoint that it is, if there is one; LocalError if they do not fit.
+
+    A family gets the names of its partition and of the seeds of its parts, too, whose files are among those of
+    `families` then.
+    """
+    if manifest.experts is None:
+        if len(checkpoints) > 1:
+            raise LocalError("a run goes on from one checkpoint: only the experts of a family begin with several")
+        checkpoint = next(iter(checkpoints), None)
+        return going_on(manifest, checkpoint), checkpoint
+    paths = [Path(path) for path in await data.get(manifest.data, list)]
+    parted, file = await _parted(manifest, paths, families)
+    whole, seed = await _seeded(parted, checkpoints, families)
+
+    def check() -> None:
+        from shoal.node.experts.founding import check_parts
+
+        check_parts(whole, paths, file)
+
+    await asyncio.to_thread(check)
+    return whole, seed
+
+
+async def _seeded(
+    manifest: Manifest, checkpoints: Sequence[Checkpoint], families: Families
+) -> tuple[Manifest, Checkpoint | None]:
+    """A family's manifest with its seeds, and the checkpoint that is of its model; files of the other ones are made."""
+    if not checkpoints:
+        return manifest, None
+    from shoal.node.experts.seeds import allot, seeded, with_own, write_seed
+
+    seed, own = allot(manifest, checkpoints)
+    whole = await asyncio.to_thread(seeded, manifest, seed) if seed is not None else manifest
+    for each in own:
+        made = await families.keep(partial(write_seed, seed=each))
+        whole = with_own(whole, each, made.digest)
+    return whole, seed
+
+
+async def _parted(manifest: Manifest, paths: list[Path], families: Families) -> tuple[Manifest, Path | None]:
+    """A family's manifest with its partition's name, and where its file is; it is made here, or is here already."""
+    experts = manifest.experts
+    if experts is None or experts.clusters is None or not experts.clusters.is_learned:
+        return manifest, None
+    if named := experts.clusters.file:
+        return manifest, families.path(Digest(bytes.fromhex(named)))
+
+    def write(path: Path) -> None:
+        from shoal.node.experts.founding import write_partition
+
+        write_partition(manifest, paths, path)
+
+    made = await families.keep(write)
+    return manifest.model_copy(update={"experts": experts.with_file(made.digest.hex())}), made.path
+
+
+async def found(
+    manifest: Manifest, data: Supply, weights: Sequence[Path], home: Home, me: PeerId
+) -> tuple[Manifest, Checkpoint]:
+    """The rest of a manifest whose model its seed alone does not give, and its first weights (models/naming.py).
+
+    `data` has the run's text. LocalError if nothing can come of it, and then nothing is left on the disk.
+    """
+    if manifest.experts is not None:
+        raise LocalError("the experts of a library's model begin with a checkpoint: found the family --from one")
+    paths = await _tokenized(manifest, data)
+
+    def build() -> tuple[Manifest, Checkpoint]:
+        from shoal.node.models.naming import found
+
+        return found(manifest, weights, home, me, lambda whole: _check_tokens(whole, paths))
+
+    return await asyncio.to_thread(build)
+
+
+def forget_founded(home: Home, manifest: Manifest) -> None:
+    """A run that was founded is not entered: what `found` has written for it is nobody's."""
+    shutil.rmtree(home.run_folder(manifest.run_id.hex()), ignore_errors=True)
+
+
+async def check_tokens(manifest: Manifest, data: Supply) -> None:
+    """LocalError if the model lacks tokens of the run's tokenizer; `data` has the run's text."""
+    await asyncio.to_thread(_check_tokens, manifest, await _tokenized(manifest, data))
+
+
+async def _tokenized(manifest: Manifest, data: Supply) -> list[Path]:
+    """Where the text is that a tokenizer is for, and may be among."""
+    return [Path(path) for path in await data.get(manifest.data, list)] if manifest.data.tokenizer else []
+
+
+def _check_tokens(manifest: Manifest, paths: Sequence[Path]) -> None:
+    if manifest.data.tokenizer:
+        from shoal.node.dataset.corpus import tokenizer_of
+
+        tokenizer_of(manifest.data, paths, manifest.model.vocab)

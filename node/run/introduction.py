@@ -1,0 +1,236 @@
+"""How a newcomer learns what a run is: it asks whoever can be reached for the manifest.
+
+Asked are the peers that it is connected with and those at the addresses of a link, all side by side: an address that
+does not answer delays nobody. As soon as one of them does not help, whoever is said to have the manifest is asked too.
+
+Whoever answers is believed in nothing: the manifest must hash to the run's id, and its author must have signed it;
+the members that it names must be few, and possible. A bad answer names its sender in the log, and changes nothing but
+that the others have to help.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from shoal.dht.link import format_link, parse_link
+from shoal.node.logs import warn
+from shoal.node.options import is_run_id
+from shoal.node.service import MIN_PREFIX, UnknownRun
+from shoal.node.spec.manifest import MAX_MANIFEST, Manifest, check_manifest
+from shoal.protocol.errors import LocalError, RemoteError, ShoalError, TransportError
+from shoal.protocol.identity import Identity, public_key
+from shoal.protocol.ids import PeerId, RunId, short
+from shoal.protocol.messages.dht import Contact
+from shoal.protocol.messages.node import GetManifest, ManifestIs, Refused
+from shoal.protocol.multiaddrs import place_of
+from shoal.protocol.network import Network
+from shoal.protocol.vetting import MAX_ADDRESSES, vet_addresses
+from shoal.protocol.wire import Message
+
+if TYPE_CHECKING:
+    from shoal.node.experts.family import Family
+    from shoal.node.run.run import Run
+
+MEMBERS_TOLD = 16  # at most, by us and by those whom we ask
+AT_ONCE = 8  # peers that are asked
+SAID = 4  # failures that are put into words
+MAX_PACE = 1e9  # seconds of a round: thirty years
+
+Providers = Callable[[RunId], Awaitable[Sequence[Contact]]]
+"""Who is said to have the manifest of a run."""
+
+log = logging.getLogger("shoal.daemon")
+
+
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """A manifest that was checked; members to begin with and where they are, the one who told us first.
+
+    The rest is how the run goes, in the words of the one who told us: for people, and for nothing else.
+    """
+
+    manifest: Manifest
+    author: PeerId
+    signature: bytes
+    members: dict[PeerId, tuple[str, ...]]
+    present: int = 0
+    round: int = 0
+    pace: float = 0.0
+
+
+def introduce(message: GetManifest, runs: Sequence[Run | Family], own_addresses: tuple[str, ...]) -> Message:
+    """Our answer to a newcomer."""
+    if len(message.run_prefix) < MIN_PREFIX:
+        return Refused(f"a run is named by at least {MIN_PREFIX} hex digits")
+    found = [run for run in runs if run.id.hex().startswith(message.run_prefix)]
+    if len(found) != 1:
+        return Refused("several runs here begin like that" if found else "no such run here")
+    run, others = found[0], _others(found[0])
+    members = ((run.me, own_addresses[:MAX_ADDRESSES]), *others[: MEMBERS_TOLD - 1])
+    present, (round, pace) = len(others) + 1, run.pace
+    return ManifestIs(run.manifest.canonical(), run.author, run.signature, members, present, round, pace)
+
+
+def link_to(run: Run | Family, own_addresses: tuple[str, ...]) -> str:
+    """The link by which others join a run that we are in: over us, and over other members that are alive."""
+    return format_link(run.id, [*own_addresses, *(address for _, addresses in _others(run) for address in addresses)])
+
+
+def wanted(text: str) -> tuple[str, tuple[str, ...]]:
+    """The run that a person names by its link, its id or the begin of that: the id in hex, and where to ask."""
+    if is_run_id(text):
+        return text.lower(), ()
+    link = parse_link(text)
+    return link.run.hex(), link.addresses
+
+
+async def nobody(run: RunId) -> Sequence[Contact]:
+    """No providers."""
+    return ()
+
+
+async def find_manifest(
+    run: str, network: Network, identity: Identity, addresses: Sequence[str] = (), providers: Providers = nobody
+) -> Introduction:
+    """The first good answer to be had; `run` is the id in hex, or the begin of it.
+
+    Without one, the blame of a bad answer, or TransportError if somebody could not be asked, or UnknownRun.
+    """
+    peers = [link.peer for link in network.links()]
+    if not peers and not addresses:
+        raise LocalError(
+            "no other peer is connected: give the run's whole link, as `shoal run link` prints it on a member, or "
+            "start this node with --bootstrap ADDRESS of one"
+        )
+    inquiry = _Inquiry(run, network, identity)
+    found = await _first(
+        [
+            *(inquiry.knock(address) for address in addresses),
+            *(inquiry.ask(peer) for peer in peers),
+            inquiry.look_up(providers),
+        ]
+    )
+    if found is None:
+        raise inquiry.failure()
+    return found
+
+
+class _Inquiry:
+    """Asks for one run, nobody twice, and remembers what went wrong. Its coroutines give None where nobody helped."""
+
+    def __init__(self, run: str, network: Network, identity: Identity) -> None:
+        self._run = run
+        self._network = network
+        self._identity = identity
+        self._places = asyncio.Semaphore(AT_ONCE)
+        self._asked: set[PeerId] = set()
+        self._disappointed = asyncio.Event()
+        self._refused = 0
+        self._liar: RemoteError | None = None
+        self._unreached: list[str] = []  # in words
+
+    async def ask(self, peer: PeerId) -> Introduction | None:
+        """What a connected peer says."""
+        if peer in self._asked:
+            return None
+        self._asked.add(peer)
+        try:
+            async with self._places:
+                answer = await self._network.call(peer, GetManifest(self._run))
+            if isinstance(answer, ManifestIs):
+                return _check(self._run, answer, peer, self._identity)
+            self._refused += 1
+        except RemoteError as error:
+            warn(log, "bad-introduction", f"{peer} did not introduce us to the run {self._run[:8]}: {error}")
+            self._liar = error
+        except TransportError as error:
+            self._unreached.append(str(error))
+        self._disappointed.set()
+        return None
+
+    async def knock(self, address: str) -> Introduction | None:
+        """What the peer at an address says."""
+        try:
+            peer = await self._network.connect(address)
+        except ShoalError as error:
+            self._unreached.append(str(error) if address in str(error) else f"{address}: {error}")
+            self._disappointed.set()
+            return None
+        return await self.ask(peer)
+
+    async def look_up(self, providers: Providers) -> Introduction | None:
+        """What those say who are said to have the manifest; they are looked for once somebody has not helped."""
+        await self._disappointed.wait()
+        if not is_run_id(self._run, whole=True):
+            return None
+        contacts = await providers(RunId(bytes.fromhex(self._run)))
+        for each in contacts:
+            self._network.remember(each.peer, each.addresses)  # all are tried, if the first does not answer
+        doors = [f"{place_of(each.addresses[0])}/p2p/{each.peer}" for each in contacts if each.addresses]
+        return await _first(map(self.knock, doors))
+
+    def failure(self) -> ShoalError:
+        """Why nobody has helped."""
+        if self._liar is not None:
+            return self._liar
+        if not self._unreached:
+            who = f"none of the {self._refused} peers that answered is" if self._refused > 1 else "who answered is not"
+            return UnknownRun(f"{who} in a run {self._run}")
+        words, more = "; ".join(self._unreached[:SAID]), len(self._unreached) - SAID
+        words += (f"; and {more} more" if more > 0 else "") + ("; others do not know it" if self._refused else "")
+        return TransportError(f"nobody has told us of the run {self._run[:8]}: {words}")
+
+
+async def _first(work: Iterable[Coroutine[None, None, Introduction | None]]) -> Introduction | None:
+    """The first introduction that comes of it, without waiting for the rest."""
+    tasks = [asyncio.create_task(each) for each in work]
+    try:
+        for done in asyncio.as_completed(tasks):
+            if (found := await done) is not None:
+                return found
+        return None
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _others(run: Run | Family) -> list[tuple[PeerId, tuple[str, ...]]]:
+    """The other members that are alive, and where."""
+    return [(peer, addresses) for peer, addresses in run.others().items() if peer != run.me]
+
+
+def _check(run: str, answer: ManifestIs, source: PeerId, identity: Identity) -> Introduction:
+    """RemoteError, naming the one that answered, unless all holds; NewerProtocol if only a later version knows."""
+    if len(answer.manifest) > MAX_MANIFEST:
+        raise RemoteError(f"answered with a manifest of {len(answer.manifest)} bytes", source)
+    run_id = RunId(sha256(answer.manifest).digest())
+    if not run_id.hex().startswith(run):
+        raise RemoteError("answered with another run's manifest, or one that was tampered with", source)
+    try:
+        manifest = check_manifest(answer.manifest, run_id, answer.author, answer.signature, identity.signer(run_id))
+    except RemoteError as error:  # whoever passes on a forgery is to blame, not the one it names
+        raise RemoteError(error.reason, source) from error
+    _check_members(answer.members, source)
+    if not 0 <= answer.pace <= MAX_PACE:
+        raise RemoteError(f"says that a round takes {answer.pace:g} seconds", source)
+    members = {source: (), **dict(answer.members)}
+    members.pop(identity.peer, None)  # an earlier life of ours
+    return Introduction(manifest, answer.author, answer.signature, members, answer.present, answer.round, answer.pace)
+
+
+def _check_members(members: tuple[tuple[PeerId, tuple[str, ...]], ...], source: PeerId) -> None:
+    """RemoteError, naming `source`, for members that no honest peer names: we are about to remember and dial them."""
+    if len(members) > MEMBERS_TOLD:
+        raise RemoteError(f"names {len(members)} members, more than the {MEMBERS_TOLD} to begin with", source)
+    for peer, addresses in members:
+        vet_addresses(addresses, source)
+        try:
+            public_key(peer)
+        except ValueError as error:
+            raise RemoteError(f"names a member {short(peer)}, which is not a PeerID", source) from error

@@ -1,0 +1,194 @@
+"""What this node remembers of committed rounds, for people and for `shoal up`.
+
+A long run has many rounds, so the older ones keep their figures only: not where their time went and who was waited for.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from shoal.node.run.phases import PhaseLog, Span
+from shoal.node.run.replica_words import why_lapsed
+from shoal.protocol.certificate import counted_everywhere, next_history
+from shoal.protocol.ids import Digest, PeerId, short
+from shoal.protocol.shelf import Decision
+
+KEPT = 10_000  # rounds
+PACED = 10  # of them, the last: what is said of the run's pace
+DETAILED = 500  # of them, the last: with phases, and who was waited for
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRecord:
+    """One committed round, as this member saw it."""
+
+    round: int
+    attempt: int
+    members: int
+    contributors: int  # members counted in every chunk
+    digest: str  # history
+    took_part: bool  # we are in its roster; otherwise we only followed
+    seconds: float  # from our own readiness to the applied result
+    resent: int  # bytes of contributions that we sent a second time, because an owner was lost
+    tokens: int  # that we trained on for it
+    loss: float | None  # mean over our own inner steps; None if we have not trained
+    round_samples: int  # tokens behind the round, of all members
+    samples: int  # tokens behind the state, of all rounds
+    applied_at: float  # seconds of this machine's clock
+    phases: tuple[Span, ...]  # what came before, from the last round that we applied
+    waited_for: dict[PeerId, float]  # seconds, the longest first; several may be waited for at once
+    called: bool  # whether the others waited for us
+    partner: PeerId | None = None  # of a replica: with whom it has exchanged
+    is_mutual: bool = True  # and whether the partner is known to have taken ours
+    lapse: str = ""  # of a replica: why there was no exchange
+
+
+@dataclass(frozen=True, slots=True)
+class OwnOutcome:
+    """What a round has brought our replica."""
+
+    round: int
+    partner: PeerId | None = None
+    is_mutual: bool = True
+    lapse: str = ""
+
+
+class CommitLog:
+    """The committed rounds, oldest first, and what they cost."""
+
+    def __init__(self) -> None:
+        self.records: list[CommitRecord] = []
+        self.group = 0  # members of the last round
+        self._submitted_at: float | None = None
+        self._tokens = 0
+        self._loss: float | None = None
+        self._called = False
+        self._sent: Counter[int] = Counter()  # bytes of payload, by round
+        self._joined_at = _clock()
+
+    @property
+    def last_commit(self) -> float:
+        """When the last round was applied here, or, before the first one, when we joined: seconds of the clock."""
+        return self.records[-1].applied_at if self.records else self._joined_at
+
+    @property
+    def pace(self) -> float:
+        """Seconds from one round to the next, over the last ones; 0.0 while there are too few."""
+        last = self.records[-PACED:]
+        return max(0.0, last[-1].applied_at - last[0].applied_at) / (len(last) - 1) if len(last) > 1 else 0.0
+
+    def submitted(self, now: float, tokens: int = 0, loss: float | None = None) -> None:
+        """We are ready for the current round, with so many tokens and this mean loss."""
+        if self._submitted_at is None:
+            self._submitted_at = now
+        self._tokens, self._loss = tokens, loss if loss is not None and math.isfinite(loss) else None
+
+    def called(self) -> None:
+        """The others wait for us to hand in what we have."""
+        self._called = True
+
+    def forget(self) -> None:
+        """What we were ready with is dropped: it belongs to no round."""
+        self._submitted_at, self._tokens, self._loss = None, 0, None
+
+    def sent(self, round: int, size: int) -> None:
+        """So many bytes of payload have left for a round's all-reduce; some leave after it has committed."""
+        self._sent[round] += size
+
+    def add(
+        self, decision: Decision, me: PeerId, now: float, resent: int, phases: PhaseLog, samples: int
+    ) -> CommitRecord:
+        """A round is applied; there are `samples` tokens behind the state now."""
+        proposal = decision.certificate.proposal
+        self.group = len(proposal.members)
+        return self._append(
+            now,
+            phases,
+            round=proposal.round,
+            attempt=proposal.attempt,
+            members=len(proposal.members),
+            contributors=len(counted_everywhere(decision.chunks, len(proposal.members))),
+            digest=next_history(proposal).hex(),
+            took_part=me in proposal.members,
+            resent=resent,
+            round_samples=proposal.samples,
+            samples=samples,
+        )
+
+    def add_own(
+        self, outcome: OwnOutcome, root: Digest, group: int, now: float, resent: int, phases: PhaseLog, samples: int
+    ) -> CommitRecord:
+        """A round of our replica is over, whose root is `root` now; `group` members are here."""
+        self.group, there = group, 1 if outcome.partner is None else 2
+        return self._append(
+            now,
+            phases,
+            round=outcome.round,
+            attempt=1,
+            members=there,
+            contributors=there,
+            digest=root.hex(),
+            took_part=outcome.partner is not None,
+            resent=resent,
+            round_samples=self.tokens,
+            samples=samples,
+            partner=outcome.partner,
+            is_mutual=outcome.is_mutual,
+            lapse=outcome.lapse,
+        )
+
+    @property
+    def tokens(self) -> int:
+        """That we have trained on for the current round."""
+        return self._tokens
+
+    def _append(self, now: float, phases: PhaseLog, **facts: Any) -> CommitRecord:
+        """The record of these facts and of what is gathered since the last one."""
+        spans, waited_for = phases.cut(now)
+        record = CommitRecord(
+            seconds=0.0 if self._submitted_at is None else now - self._submitted_at,
+            tokens=self._tokens,
+            loss=self._loss,
+            applied_at=_clock(),
+            phases=spans,
+            waited_for=waited_for,
+            called=self._called,
+            **facts,
+        )
+        self._submitted_at, self._tokens, self._loss, self._called = None, 0, None, False
+        self.records.append(record)
+        if len(self.records) > DETAILED:
+            place = -DETAILED - 1
+            self.records[place] = replace(self.records[place], phases=(), waited_for={})
+        if len(self.records) > KEPT:
+            self._sent.pop(self.records.pop(0).round, None)
+        return record
+
+    def as_json(self, last: int | None = None) -> list[dict[str, Any]]:
+        """All records or the `last` ones, for the API, each with the bytes that we have sent for it so far."""
+        first = 0 if last is None else max(0, len(self.records) - last)
+        return [{**_row(record), "bytes": self._sent[record.round]} for record in self.records[first:]]
+
+
+def _row(record: CommitRecord) -> dict[str, Any]:
+    """The record as JSON; `asdict` alone would copy each of its figures."""
+    row = {field.name: getattr(record, field.name) for field in fields(record)}
+    return {**row, "phases": tuple(map(asdict, record.phases)), "words": words_of(record)}
+
+
+def words_of(record: CommitRecord) -> str:
+    """What has come of a round of our replica; empty where all agree on what a round brings."""
+    if record.lapse:
+        return f"no exchange: {why_lapsed(record.lapse)}"
+    if record.partner is None:
+        return ""
+    doubt = "" if record.is_mutual else ", which was lost then and may not have taken ours"
+    return f"exchanged with {short(record.partner)}{doubt}"
+
+
+def _clock() -> float:
+    return round(time.time(), 3)

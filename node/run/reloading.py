@@ -1,0 +1,95 @@
+"""What a node kept of a run on disk, read again or forgotten; states in threads, as reading them imports torch."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from shoal.node.home import Home
+from shoal.node.logs import warn
+from shoal.node.run.introduction import Introduction
+from shoal.node.run.remembered import Joined, recall_run, remembered_runs
+from shoal.node.spec.manifest import Manifest, check_manifest
+from shoal.protocol.errors import LocalError, ShoalError
+from shoal.protocol.identity import Identity
+from shoal.protocol.ids import PeerId, RunId
+
+if TYPE_CHECKING:
+    from shoal.node.checkpoint.read import Checkpoint
+    from shoal.node.state.resting import Rested
+
+Kept: TypeAlias = "Rested | Checkpoint | None"
+
+log = logging.getLogger("shoal.daemon")
+
+
+def recall(home: Home, identity: Identity, run: str, seeds: Sequence[PeerId] = ()) -> tuple[Introduction, Joined]:
+    """What we had been told of a run, and how we were in it; its members may be `seeds`."""
+    joined, run_id = recall_run(home, run), RunId(bytes.fromhex(run))
+    signer = identity.signer(run_id)
+    manifest = check_manifest(joined.manifest, run_id, joined.author, joined.signature, signer)
+    return Introduction(manifest, joined.author, joined.signature, dict.fromkeys(seeds, ())), joined
+
+
+def has_founded(home: Home, identity: Identity, wanted: Manifest) -> bool:
+    """Whether we should be in a run that we have founded of this manifest, with the names of its data."""
+    for run in remembered_runs(home):
+        with suppress(ShoalError):
+            found = recall(home, identity, run)[0]
+            if found.author == identity.peer and found.manifest.is_named(wanted):
+                return True
+    return False
+
+
+async def load_checkpoint(folder: str) -> Checkpoint | None:
+    """The checkpoint in a folder, verified; None if none is named."""
+    if not folder:
+        return None
+    if not Path(folder).is_absolute():
+        raise LocalError(f"{folder} is not an absolute path")
+
+    def load() -> Checkpoint:
+        from shoal.node.checkpoint.read import load
+
+        return load(Path(folder))
+
+    return await asyncio.to_thread(load)
+
+
+async def load_checkpoint_again(folder: str) -> Checkpoint | None:
+    """The checkpoint that we came with; without it the others may still have the state, so that is a warning."""
+    try:
+        return await load_checkpoint(folder)
+    except LocalError as error:
+        warn(log, "checkpoint-gone", f"the checkpoint that we came with cannot be used: {error}; others may have it")
+        return None
+
+
+async def load_kept(run_folder: Path, manifest: Manifest) -> Kept:
+    """What we kept of a run when we stopped; None if others went on with it. Of replicas: ours, as we have left it."""
+
+    def load() -> Kept:
+        if manifest.method.has_replicas:
+            from shoal.node.state.replica_saving import load_own
+
+            return load_own(run_folder)
+        from shoal.node.state.resting import load_rest
+
+        return load_rest(run_folder)
+
+    return await asyncio.to_thread(load)
+
+
+async def forget_rest(run_folder: Path) -> None:
+    """We leave a run, or begin with it anew; what we kept in an earlier life must not come up."""
+
+    def forget() -> None:
+        from shoal.node.state.resting import forget_rest
+
+        forget_rest(run_folder)
+
+    await asyncio.to_thread(forget)

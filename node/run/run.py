@@ -1,0 +1,278 @@
+"""One run on this node: the member that talks, the state that is held, the worker that trains.
+
+    base opened ──► worker trains ──► contribution ──► member ──► an answer ──► state ──► member.applied
+                                                                                   └──► base opened
+
+What depends on what the members agree on is in agreed_run.py, and in replica_run.py where they agree on nothing.
+Nothing here decides anything about the protocol; it moves what the member says to the state and the worker, and
+what these say to the member. Long work runs in a thread, one piece at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shoal.node.disk import Disk
+from shoal.node.logs import warn
+from shoal.node.peers.reach import worth_remembering
+from shoal.node.run.detours import Detours
+from shoal.node.run.driver import Driver
+from shoal.node.run.facts import samples_before, training_now
+from shoal.node.run.machines import AnyMember, base_of
+from shoal.node.run.meters import Meters
+from shoal.node.run.newcomer import find_uplink
+from shoal.node.run.outgoing import Outgoing
+from shoal.node.run.records import CommitLog
+from shoal.node.run.settings import RunSettings
+from shoal.node.spec.manifest import Manifest
+from shoal.node.state.committed import Snapshot
+from shoal.node.state.file import save_state
+from shoal.node.state.outer import OuterState
+from shoal.node.state.saving import Saving
+from shoal.node.worker.shm import FloatArray
+from shoal.node.worker.training import Training
+from shoal.protocol.allreduce import Blamed
+from shoal.protocol.effects import Effect, Event
+from shoal.protocol.errors import ShoalError
+from shoal.protocol.ids import PeerId
+from shoal.protocol.members import NamesakeSeen, PeerUp
+from shoal.protocol.milestones import HandIn, Waiting
+from shoal.protocol.network import Network
+from shoal.protocol.parting import Parted
+from shoal.protocol.rest import Rest
+from shoal.protocol.signing import Signer
+from shoal.protocol.tasks import Tasks
+from shoal.protocol.wire import Message
+
+if TYPE_CHECKING:
+    from shoal.node.checkpoint.read import Checkpoint
+
+REPORT_EVERY = 1.0  # seconds between two reports of our progress to the others
+
+log = logging.getLogger("shoal.run")
+
+
+class Run(ABC):
+    """A member of one run. Built in a thread (it makes the model); everything else belongs to the event loop."""
+
+    member: AnyMember
+    saving: Saving
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        author: PeerId,
+        signature: bytes,
+        signer: Signer,
+        network: Network,
+        settings: RunSettings,
+        outer: OuterState,
+        checkpoint: Checkpoint | None,
+    ) -> None:
+        """`outer` is what we begin with, that of `checkpoint` if there is one."""
+        self.manifest = manifest
+        self.author = author
+        self.signature = signature
+        self.id = manifest.run_id
+        self.outer = outer
+        self.rest: Rest | None = None  # what we kept of it in an earlier life
+        self.commits = CommitLog()
+        self.meters = Meters()
+        self.detours = Detours(manifest.name)
+        self.outgoing = Outgoing(signer.peer, self.commits, settings.fault)
+        self.training: Training | None = None  # None: we keep state and vote, and contribute nothing
+        self.samples = samples_before(manifest, checkpoint)  # tokens behind the state that is held
+        self.obstacle = ""  # why no round goes on, as far as it is known here
+        self.voted_before = 0  # the last round that we have voted in, in an earlier life
+        self.failure = ""  # why this run has ended on this node
+        self._tasks = Tasks(self._task_failed)
+        self._me, self._signer = signer.peer, signer
+        self._network = network
+        self._settings = settings
+        self._moments = checkpoint.moments if checkpoint is not None else None  # until the worker has them
+        self._open_round = 0  # the round that we have begun
+        self._busy = asyncio.Lock()  # one long piece of work at a time
+        self._parted = asyncio.Event()  # we have said good-bye, or cannot
+
+    # -- life -----------------------------------------------------------------------------------------------
+
+    def start(self, seeds: list[PeerId]) -> None:
+        """Join the swarm through `seeds` and begin to train."""
+        disk = Disk(self._settings.folder)
+        member = self._make_member(disk)
+        send = partial(self._network.carry_out, self.id)
+        self.driver, self.member = Driver(member, disk, send, self._on_event, self._fail), member
+        self.driver.timelines.links = self._network.links
+        if self._settings.trains:
+            worker, last = self._settings.worker(self.manifest, self.outer.sizes), self.manifest.rounds.last
+            count, spawn = partial(training_now, member.membership), self._tasks.spawn
+            self.training = Training(worker, self.outer, self._submit, spawn, count, self._moments, last)
+            self._moments = None
+            self.training.start()
+        self._tasks.spawn(self._report())
+        self._tasks.spawn(find_uplink(self._network, member.membership.alive))
+        self.driver.command(lambda now: member.start(now, seeds))
+        self._begin_round()
+
+    async def close(self, for_good: bool = False) -> None:
+        """Say goodbye to the others, finish what we are doing and its checkpoint, and end our part.
+
+        If nobody else may be able to go on, the run is kept, unless we leave it `for_good`; LocalError if it cannot be.
+        """
+        self.driver.command(self.member.leave if for_good else self.member.stop)
+        if not for_good:
+            await self._parted.wait()
+        self.driver.close()
+        try:
+            async with self._busy:
+                await self.saving.written()
+                if not self.failure:
+                    await self._end(for_good)
+        finally:
+            if self.training is not None:
+                await self.training.stop()
+            await self._tasks.close()
+
+    def _fail(self, error: Exception) -> None:
+        """Our own mistake, or a full disk: we are silent from now on, and say so in `status`."""
+        expected = isinstance(error, ShoalError)
+        self.failure = str(error) if expected else f"{type(error).__name__}: {error}"
+        words = f"run {self.manifest.name} has failed on this node and is given up here: {self.failure}"
+        self._parted.set()
+        log.error("%s", words, exc_info=None if expected else error, extra={"code": "run-failed"})
+        if self.training is not None:
+            self._tasks.spawn(self.training.stop())
+
+    # -- what the member says -------------------------------------------------------------------------------
+
+    def _on_event(self, event: Event) -> None:
+        match event:
+            case HandIn(round) if self.training is not None:
+                self.commits.called()
+                self.training.call(round)
+            case Parted():
+                self._parted.set()
+            case PeerUp(peer, addresses):
+                self._network.remember(peer, worth_remembering(addresses, self._network.links()))
+            case NamesakeSeen():
+                self._network.meet_namesake()
+            case Waiting(reason):
+                self.obstacle = reason  # often for some milliseconds only: `_report` says what lasts
+            case Blamed(peer, reason):
+                warn(log, "peer-blamed", f"peer {peer} {reason}")
+            case _:
+                self._on_outcome(event)
+
+    @abstractmethod
+    def _make_member(self, disk: Disk) -> AnyMember:
+        """The machine that talks for us, with what an earlier life of ours has left on disk."""
+
+    @abstractmethod
+    def _on_outcome(self, event: Event) -> None:
+        """What is told of rounds and of states."""
+
+    @property
+    @abstractmethod
+    def _lane(self) -> int:
+        """Whose data we read in the next round."""
+
+    @abstractmethod
+    def _offer(self, round: int, tokens: int, vector: FloatArray | None) -> None:
+        """Give our contribution to `round`, which is open, to the member; None: there is none."""
+
+    # -- what the member is told ----------------------------------------------------------------------------
+
+    def _begin_round(self, goes_on: bool = False) -> None:
+        """Train, if there is a round to train for that we have not begun; a script is told of the end, too.
+
+        `goes_on`: after the round before it, and not with a state from elsewhere.
+        """
+        base = base_of(self.member)
+        if base is None or self._open_round == base + 1:
+            return
+        goes_on, self._open_round, self.obstacle = goes_on and self._open_round > 0, base + 1, ""
+        if self.training is None:
+            self._submit(self._open_round, 0, None)
+        elif goes_on:  # not after a state from elsewhere, of which a round was decided already
+            self.training.committed(base, self._lane, self.samples)
+        else:
+            self.training.begin(base, self._lane, self.samples)
+
+    def _submit(self, round: int, tokens: int, vector: FloatArray | None) -> None:
+        """We are ready for the round: `vector` is our contribution, and stays as it is until the next one."""
+        if (base := base_of(self.member)) is None or base + 1 != round or self.is_finished:  # it is over without us
+            return
+        loss = self.training.last_loss if self.training is not None else None
+        self.commits.submitted(self.driver.now(), tokens, loss if tokens else None)
+        self._offer(round, tokens, vector)
+
+    @abstractmethod
+    async def _end(self, for_good: bool) -> None:
+        """Keep what may be needed when we are back; LocalError if it is needed and cannot be kept."""
+
+    @abstractmethod
+    def left(self, to: PeerId, message: Message, sent: bool) -> None:
+        """A payload no longer waits on this node: it was written to the network, or dropped."""
+
+    async def _report(self) -> None:
+        said = ""
+        while True:
+            await asyncio.sleep(REPORT_EVERY)
+            self.driver.command(self._report_now)
+            obstacle = self.obstacle if self.member.phase == "matching" else ""
+            if obstacle not in ("", said):
+                log.info("round %d waits: %s", self._open_round, obstacle)
+            said = obstacle
+
+    def _report_now(self, now: float) -> list[Effect]:
+        training = self.training
+        step = training.progress.step if training is not None and training.progress is not None else 0
+        loss = training.loss if training is not None else None
+        word, line = self._network.reachability, self._network.bandwidth.claim()
+        return self.member.report(now, step=step, samples=self.samples, loss=loss, reachability=word, line=line)
+
+    # -- read side ------------------------------------------------------------------------------------------
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run's last round is committed here."""
+        last = self.manifest.rounds.last
+        return last is not None and self.outer.committed.current.round >= last
+
+    @property
+    def me(self) -> PeerId:
+        """Our name."""
+        return self._me
+
+    @property
+    def pace(self) -> tuple[int, float]:
+        """The last round, and how many seconds one takes; 0.0 while that is not known."""
+        return self.outer.committed.current.round, self.commits.pace
+
+    def others(self) -> dict[PeerId, tuple[str, ...]]:
+        """The other members that are alive, and where."""
+        membership = self.member.membership
+        return {peer: entry.addresses for peer in membership.alive() if (entry := membership.entry(peer))}
+
+    async def save(self, path: Path, own: bool = False) -> Snapshot:
+        """Write the committed state to a file; a checkpoint that is under way comes first.
+
+        `own`: what this node's worker has in its place, if that is another; LocalError if it is not there.
+        """
+        async with self._busy:
+            lease = self.outer.committed.lease()
+        await self.saving.written()
+        with lease as snapshot:
+            await asyncio.to_thread(save_state, snapshot, path)
+        return snapshot
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    def _task_failed(self, error: Exception) -> None:
+        self.driver.close()
+        self._fail(error)

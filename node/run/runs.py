@@ -1,0 +1,294 @@
+"""The runs that this node is in: created, joined, left, and entered again after a restart.
+
+Rules:
+- One run is entered or left at a time.
+- A run is on disk before we are in it and until we leave it, so a restart forgets none. It is opened again as it
+  was, never created a second time: its creator, too, goes on with the votes that it has written down.
+- While the node is paused all of them are at rest, as after a stop, and none is entered.
+- A run is shown as restoring until it is open again; one that cannot be is shown as failed, with the reason, until it
+  is left.
+- torch is loaded with the first run, not before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from shoal.node.dataset.supply import GIB, Supply
+from shoal.node.experts.families import Families
+from shoal.node.faults import FaultTrigger
+from shoal.node.home import Home
+from shoal.node.malloc import sweep
+from shoal.node.options import NodeSettings
+from shoal.node.run import reloading
+from shoal.node.run.description import describe
+from shoal.node.run.ending import end_all
+from shoal.node.run.founding import begun, check_begins, check_is_new, check_tokens, forget_founded, found
+from shoal.node.run.introduction import Introduction, Providers, find_manifest, link_to, nobody, wanted
+from shoal.node.run.reloading import Kept
+from shoal.node.run.remembered import Joined, PeerCache, forget_run, remember_run, remembered_runs
+from shoal.node.run.view import is_resting
+from shoal.node.service import Answer, find_run
+from shoal.node.spec.manifest import Manifest, parse_manifest, sign_manifest
+from shoal.node.spec.requirements import check_fits
+from shoal.node.usage import machine_bytes
+from shoal.protocol.errors import LocalError, ShoalError
+from shoal.protocol.identity import Identity
+from shoal.protocol.ids import PeerId, RunId
+from shoal.protocol.network import Network
+
+if TYPE_CHECKING:
+    from shoal.node.checkpoint.read import Checkpoint
+    from shoal.node.experts.family import Family
+    from shoal.node.run.run import Run
+
+log = logging.getLogger("shoal.daemon")
+
+
+class Runs:
+    """All runs of one node, by their ids in hex."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        home: Home,
+        identity: Identity,
+        network: Network,
+        cache: PeerCache,
+        fault: FaultTrigger | None,
+    ) -> None:
+        self.open: dict[str, Run] = {}
+        self.restoring = remembered_runs(home)  # runs of our last life that are not open yet
+        self.broken: dict[str, str] = {}  # runs that could not be opened again, and why
+        self.paused = ""  # why no run is entered, in a sentence; empty if they are
+        self.on_linked: Callable[[Sequence[str]], None] = lambda addresses: None  # of a link by which we have joined
+        self.providers: Providers = nobody  # who is said to know runs that our peers do not
+        limit = round(settings.data_limit * GIB)
+        self.data = Supply(home.data, settings.data, limit, settings.share_data, network.call)
+        self.families = Families(self, home, identity, network)
+        self._settings, self._home, self._identity = settings, home, identity
+        self._network = network
+        self._cache = cache
+        self._fault = fault
+        self._entering = asyncio.Lock()
+        self._closing = False
+
+    def get(self, run: RunId | None) -> Run | None:
+        """The run that a message is about, if we are in it."""
+        return self.open.get(run.hex()) if run is not None else None
+
+    def find(self, wanted: str) -> Run:
+        """The run that a person means; UnknownRun if we are not in it."""
+        return self.open[find_run(wanted, {key: each.manifest.name for key, each in self.open.items()})]
+
+    def has(self, prefix: str) -> bool:
+        """Whether we are, or should be, in the run whose id is or begins like that, be it broken."""
+        known = [*self.open, *self.families.open, *self.restoring, *self.broken]
+        return any(key.startswith(prefix.lower()) for key in known)
+
+    def has_founded(self, wanted: Manifest) -> bool:
+        """Whether we are, or should be, in the run of this manifest, or in ours of it that names its data, too."""
+        return self.has(wanted.run_id.hex()) or reloading.has_founded(self._home, self._identity, wanted)
+
+    @property
+    def all(self) -> list[Run | Family]:
+        """That are open, and the families."""
+        return [*self.open.values(), *self.families.open.values()]
+
+    def are_at_rest(self) -> bool:
+        """Whether all that we are in is what we kept when all its nodes had stopped, and nobody else is back."""
+        is_all_open = self.open and not self.restoring and not self.broken
+        return bool(is_all_open) and all(is_resting(run) for run in self.open.values())
+
+    # -- entering and leaving -------------------------------------------------------------------------------
+
+    async def restore(self, seeds: Sequence[PeerId]) -> None:
+        """Be again in the runs that we were in; `seeds` were there last time."""
+        for run in list(self.restoring):
+            async with self._entering:
+                if run not in self.restoring or self.paused:
+                    continue  # it was left meanwhile, or is to wait
+                try:
+                    found, joined = reloading.recall(self._home, self._identity, run, seeds)
+                    kept = await reloading.load_kept(self._home.run_folder(run), found.manifest)
+                    came_with = await reloading.load_checkpoint_again(joined.checkpoint)
+                    await self._enter(found, joined.trains, came_with, kept)
+                    log.info("in run %s again", run)
+                except ShoalError as error:
+                    if self.paused:
+                        continue  # in the middle of it
+                    self.broken[run] = str(error)
+                    log.error("cannot be in run %s again: %s", run, error, extra={"code": "run-not-restored"})
+                self.restoring.remove(run)
+
+    async def pause(self) -> None:
+        """Say good-bye to all runs, and keep them until `restore`; `paused` says why, before this is called."""
+        families = list(self.families.open)
+        await self.families.close()
+        async with self._entering:
+            await end_all(list(self.open.values()))
+            self.restoring += [*families, *self.open]
+            self.open.clear()
+
+    async def create(self, manifest_toml: str, train: bool, checkpoints: Sequence[str] = ()) -> Answer:
+        """Found a run, and be its first member; from the folder of a checkpoint it goes on there."""
+        manifest = await self.data.named(parse_manifest(manifest_toml))
+        seeds = [loaded for each in checkpoints if (loaded := await reloading.load_checkpoint(each)) is not None]
+        if seeds or manifest.model.is_complete:
+            await check_tokens(manifest, self.data)
+            manifest, loaded = await begun(manifest, seeds, self.data, self.families)
+            return await self.found(manifest, train, loaded)
+        check_is_new(manifest, self.has_founded(manifest))
+        weights, me = self._settings.trainer.folders, self._identity.peer
+        manifest, loaded = await found(manifest, self.data, weights, self._home, me)
+        try:
+            return await self.found(manifest, train, loaded)
+        except BaseException:
+            forget_founded(self._home, manifest)
+            raise
+
+    async def found(self, manifest: Manifest, train: bool, loaded: Checkpoint | None) -> Answer:
+        """Found the run of this manifest, which goes on from that checkpoint."""
+        check_begins(manifest)
+        async with self._entering:
+            check_is_new(manifest, self.has(manifest.run_id.hex()))
+            await reloading.forget_rest(self._home.run_folder(manifest.run_id.hex()))
+            signature = sign_manifest(manifest, self._identity.signer(manifest.run_id))
+            return await self._enter(Introduction(manifest, self._identity.peer, signature, {}), train, loaded)
+
+    async def preview(self, link: str) -> Answer:
+        """What joining a run would mean, from its link or id; nothing is joined, and nothing kept."""
+        found = await self._find(link)
+        data = await self.data.standing(found.manifest.data, self._donors(found))
+        return await asyncio.to_thread(describe, found, data)
+
+    async def join(self, link: str, train: bool, checkpoint: str = "") -> Answer:
+        """Become a member of a run, from its link or id; with the checkpoint that it goes on from, at once."""
+        self._check_goes_on()
+        loaded = await reloading.load_checkpoint(checkpoint)
+        found = await self._find(link)  # which may take long: others may be entered meanwhile, or all be left
+        check_fits(found.manifest, found.present + 1, machine_bytes())
+        async with self._entering:
+            self._check_is_new(found.manifest.run_id.hex())
+        await self._data_for(found, train)  # which may take hours, and holds up no other run
+        async with self._entering:
+            self._check_is_new(found.manifest.run_id.hex())
+            await reloading.forget_rest(self._home.run_folder(found.manifest.run_id.hex()))
+            entered = await self._enter(found, train, loaded)
+        self.on_linked(wanted(link)[1])
+        return entered
+
+    def move(self) -> None:
+        """We can be reached elsewhere, and every member is told."""
+        for run in self.open.values():
+            run.driver.move(self._network.addresses())
+
+    async def leave(self, wanted: str) -> Answer:
+        """Say good-bye to a run, or a family, and forget it."""
+        if (family := self.families.named(wanted)) is not None:
+            forget_run(self._home, family.id.hex())
+            return await self.families.leave(family)
+        async with self._entering:
+            names = {key: each.manifest.name for key, each in self.open.items()}
+            names |= {key: key[:8] for key in [*self.restoring, *self.broken]}
+            key = find_run(wanted, names)
+            forget_run(self._home, key)
+            self.broken.pop(key, None)
+            self.restoring = [run for run in self.restoring if run != key]
+            if key in self.open:
+                await self.open[key].close(for_good=True)
+                await self._forget_data(self.open.pop(key))
+            await reloading.forget_rest(self._home.run_folder(key))
+        asyncio.get_running_loop().call_later(10.0, sweep)  # seconds: then nothing of it goes on
+        return {"run": key, "name": names[key]}
+
+    async def close(self) -> None:
+        """Say good-bye to all runs; LocalError, when all are ended and saved, if some did not end well."""
+        self._closing = True
+        await self.families.close()
+        self.data.close()
+        async with self._entering:
+            failed = await end_all(list(self.open.values()))
+        if failed:
+            raise LocalError("; ".join(failed))
+
+    def link(self, wanted: str) -> Answer:
+        """The link by which others join a run of ours, as of now."""
+        run = self.families.named(wanted) or self.find(wanted)
+        return {"run": run.id.hex(), "name": run.manifest.name, "link": link_to(run, self._network.addresses())}
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    async def _find(self, link: str) -> Introduction:
+        """The introduction to a run that we are not in."""
+        run, addresses = wanted(link)
+        self._check_is_new(run)
+        return await find_manifest(run, self._network, self._identity, addresses, self.providers)
+
+    def _check_goes_on(self) -> None:
+        if self._closing or self.paused:
+            raise LocalError(self.paused or "the node is ending")
+
+    def _check_is_new(self, run: str) -> None:
+        if self.has(run):
+            raise LocalError(f"this node is in the run {run} already")
+
+    async def _enter(
+        self,
+        found: Introduction,
+        train: bool,
+        checkpoint: Checkpoint | None = None,
+        kept: Kept = None,
+    ) -> Answer:
+        self._check_goes_on()
+        manifest, key = found.manifest, found.manifest.run_id.hex()
+        data = await self._data_for(found, train)
+        run = None
+        if manifest.experts is None:
+            run = await asyncio.to_thread(self._build, found, data, train, checkpoint, kept)
+            self._check_goes_on()
+        await asyncio.to_thread(self._cache.update, found.members)  # who is killed now must find them again
+        path = str(checkpoint.path) if checkpoint is not None and run is not None else ""
+        remember_run(self._home, key, Joined(manifest.canonical(), found.author, found.signature, train, path))
+        if run is None:
+            self.families.enter(found, train, checkpoint)
+        else:
+            run.start(list(found.members))
+            self.open[key] = run
+        log.info("in run %s (%s)", key, manifest.name)
+        return self.link(key)
+
+    async def _forget_data(self, left: Run) -> None:
+        """Free the disk of the data of a run that we have left, unless another one may be about them."""
+        spec = left.manifest.data
+        is_wanted = any(each.manifest.data.digest == spec.digest for each in self.open.values())
+        if not (self.restoring or self.broken or is_wanted or self.families.wants(spec.digest)):
+            await self.data.forget(spec)
+
+    async def _data_for(self, found: Introduction, train: bool) -> tuple[str, ...]:
+        """What the worker is to read, from the members if it is not here; who does not train gives it if it is."""
+        self._donors(found)
+        spec = found.manifest.data
+        if not train and not await self.data.has(spec):
+            return ()
+        return self.families.with_partition(spec, await self.data.get(spec, lambda: self._donors(found)))
+
+    def _donors(self, found: Introduction) -> list[PeerId]:
+        """Who may have a run's data: its members, whose addresses are remembered, and whoever is connected."""
+        for peer, addresses in found.members.items():
+            self._network.remember(peer, addresses)
+        return list(dict.fromkeys([*found.members, *(link.peer for link in self._network.links())]))
+
+    def _build(
+        self, found: Introduction, data: tuple[str, ...], train: bool, checkpoint: Checkpoint | None, kept: Kept
+    ) -> Run:
+        """In a thread: importing torch alone takes seconds, and the network must not wait for it."""
+        from shoal.node.run.opening import open_run
+        from shoal.node.run.settings import RunSettings
+
+        run_id = found.manifest.run_id
+        settings = RunSettings.of(self._settings, self._home.run_folder(run_id.hex()), data, train, self._fault)
+        return open_run(found, self._identity.signer(run_id), self._network, settings, checkpoint, kept)

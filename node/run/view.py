@@ -1,0 +1,286 @@
+"""A run as the API shows it: plain dicts, read from the parts, changing nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from shoal.dht.directory import Evidence
+from shoal.node.peers.reached import as_reached
+from shoal.node.run import standing
+from shoal.node.run.machines import history_of, waited_for
+from shoal.node.service import Answer
+from shoal.node.usage import resident_bytes
+from shoal.protocol.ids import PeerId, short
+from shoal.protocol.members import State
+from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.network import Network
+from shoal.protocol.quorum import is_quorum
+from shoal.protocol.replicas.member import ReplicaMember
+from shoal.protocol.traffic import Traffic
+
+if TYPE_CHECKING:
+    from shoal.node.run.run import Run
+    from shoal.node.run.runs import Runs
+
+LAST_ROUNDS = 10
+ROW = (  # the keys of a run in `shoal status`
+    *(
+        "run",
+        "name",
+        "round",
+        "first_round",
+        "members",
+        "digest",
+        "root",
+        "loss",
+        "step",
+        "samples",
+        "phase",
+        "trains",
+        "is_creator",
+        "is_resting",
+    ),
+    *("device", "worker_memory", "device_memory", "micro_batch", "model_flops_utilization", "utilisation"),
+    *("tokens_per_second", "failure", "waiting_for"),
+    *("bytes_sent", "bytes_received", "bulk", "warnings", "last", "checkpoint", "exchanges", "experts"),
+)
+
+
+def row(run: Run, traffic: Traffic) -> Answer:
+    """The run in `shoal status`."""
+    member, state = run.member, run.outer.committed.current
+    progress = run.training.progress if run.training is not None else None
+    return {
+        "run": run.id.hex(),
+        "name": run.manifest.name,
+        "round": state.round,
+        "first_round": run.manifest.first_round,
+        "members": len(member.membership.alive()) + 1,
+        "digest": history_of(member).hex(),
+        "root": state.root.hex(),
+        "loss": run.training.loss if run.training is not None else None,
+        "step": progress.step if progress is not None else 0,
+        "samples": run.samples,
+        "phase": "failed" if run.failure else "finished" if run.is_finished else member.phase,
+        "trains": member.status.trains,
+        "is_creator": run.author == member.me,
+        "is_resting": is_resting(run),
+        **_worker(run),
+        "tokens_per_second": progress.tokens_per_second if progress is not None else None,
+        "failure": run.failure or None,
+        "waiting_for": waiting_for(run),
+        "bytes_sent": traffic.sent,
+        "bytes_received": traffic.received,
+        "bulk": by_path(traffic),
+        "warnings": run.detours.warnings() if is_active(run) else [],
+        "last": run.manifest.rounds.last,
+        "checkpoint": run.saving.keeper.newest or None,
+        "exchanges": run.meters.exchanges if run.manifest.method.has_replicas else None,
+        "experts": None,
+    }
+
+
+def broken_row(run: str, reason: str) -> Answer:
+    """A run that this node was in and cannot enter again, in `shoal status`: a row like the others."""
+    return {**_row_of_closed(run), "phase": "failed", "failure": reason}
+
+
+def restoring_row(run: str, is_paused: bool = False) -> Answer:
+    """A run that this node was in and is about to enter again, now or when it goes on: a row like the others."""
+    return {**_row_of_closed(run), "phase": "paused" if is_paused else "restoring"}
+
+
+def family_rows(runs: Runs) -> list[Answer]:
+    """Families of experts, in whose rows most is unknown."""
+    return [{**dict.fromkeys(ROW), **row} for row in runs.families.rows()]
+
+
+def rows_of_closed(runs: Runs) -> list[Answer]:
+    """Runs of this node that are not open, or not yet."""
+    return [
+        *(restoring_row(run, bool(runs.paused)) for run in runs.restoring),
+        *(broken_row(*each) for each in runs.broken.items()),
+    ]
+
+
+def _row_of_closed(run: str) -> Answer:
+    return {**dict.fromkeys(ROW), "run": run, "round": 0, "step": 0, "samples": 0}
+
+
+def _worker(run: Run) -> Answer:
+    """What trains, on what, and how much memory it holds; None where nothing does, or nobody knows."""
+    training = run.training
+    pid, progress = (training.pid, training.progress) if training is not None else (None, None)
+    return {
+        "device": training.device if training is not None else None,
+        "worker_memory": resident_bytes(pid) if pid is not None else None,
+        "device_memory": progress.device_bytes if progress is not None else None,
+        "micro_batch": (progress.micro_batch or None) if progress is not None else None,
+        "utilisation": training.utilisation if training is not None else None,
+        "model_flops_utilization": progress.model_flops_utilization if progress is not None else None,
+    }
+
+
+def waiting_for(run: Run) -> str | None:
+    """What holds the run up, in one sentence; None if nothing does."""
+    if run.failure or run.is_finished:
+        return None
+    if run.training is not None and run.training.trouble and run.member.phase == "training":
+        return run.training.trouble
+    number = run.outer.committed.current.round + 1
+    if run.voted_before > number:
+        return f"it has voted in round {run.voted_before} in an earlier life, and waits for a member that has the state"
+    if run.obstacle and run.member.phase == "matching":
+        return f"round {number} waits: {run.obstacle}"
+    missing = list(waited_for(run.member))
+    return f"round {number} waits for {', '.join(map(short, missing))}" if missing else None
+
+
+def peer_rows(run: Run, reached: Callable[[PeerId], Answer]) -> list[Answer]:
+    """The run's other members in `shoal peers`, with how they are `reached`."""
+    rows = []
+    for peer in run.member.membership.alive():
+        status = run.member.membership.status(peer)
+        rows.append(
+            {
+                "peer": peer,
+                "run": run.id.hex(),
+                "round": status.round if status is not None else None,
+                **reached(peer),
+                "phase": status.phase if status is not None else None,
+                "loss": status.loss if status is not None else None,
+            }
+        )
+    return rows
+
+
+def all_peer_rows(runs: Sequence[Run], network: Network) -> list[Answer]:
+    """`shoal peers`: the members of all runs, and after them whoever else is connected."""
+
+    def reached(peer: PeerId) -> Answer:
+        return as_reached(network.account(peer))
+
+    rows = [row for run in runs for row in peer_rows(run, reached)]
+    in_runs = {row["peer"] for row in rows}
+    rest = [link.peer for link in network.links() if link.peer not in in_runs]
+    return rows + [{"peer": peer, "run": None, "round": None, **reached(peer)} for peer in rest]
+
+
+def details(run: Run) -> Answer:
+    """The run in `shoal run show`."""
+    own = _standing(run.member.me, run.member.status)
+    others = [
+        _standing(peer, status)
+        for peer in run.member.membership.alive()
+        if (status := run.member.membership.status(peer)) is not None
+    ]
+    return {
+        "run": run.id.hex(),
+        "name": run.manifest.name,
+        "author": run.author,
+        "worker_socket": str(run.training.socket or "") if run.training is not None else "",
+        "manifest": run.manifest.model_dump(mode="json"),
+        "members": [own, *others],
+        "rounds": run.commits.as_json(LAST_ROUNDS),
+    }
+
+
+def timeline(run: Run, round: int) -> Answer:
+    """What happened in a round of the run, and when; UnknownRound if nothing of it is kept."""
+    return {"run": run.id.hex(), "name": run.manifest.name, **run.driver.timelines.find(run.driver.now(), round)}
+
+
+def meters(run: Run, traffic: Traffic) -> Answer:
+    """The run in `/metrics`, as far as it is counted; the rest is in its row."""
+    last = run.commits.records[-1] if run.commits.records else None
+    return {
+        "run": run.id.hex(),
+        **run.meters.as_json(),
+        "participants": last.contributors if last is not None else None,
+        "last_commit": run.commits.last_commit,
+        "active": not run.is_finished,
+        "bytes": {
+            "control": asdict(traffic.control),
+            "bulk": {"sent": traffic.bulk_sent, "received": traffic.bulk_received},
+        },
+        "bulk": by_path(traffic),
+    }
+
+
+def by_path(traffic: Traffic) -> Answer:
+    """The bytes of payloads, by the path that they took: {path: {sent, received}}."""
+    return {path: asdict(count) for path, count in traffic.bulk.items()}
+
+
+def is_active(run: Run) -> bool:
+    """Whether there are rounds, or may be soon: it is not over, and others are here."""
+    return not run.failure and not run.is_finished and bool(run.member.membership.alive())
+
+
+def is_resting(run: Run) -> bool:
+    """Whether we are back with a run that we had kept while all its nodes were stopped, and nobody else is yet.
+
+    Who has voted later than in the round that was open then has gone on since, and is alone.
+    """
+    if run.rest is None or run.voted_before > run.rest.newest + 1 or run.member.membership.alive():
+        return False
+    return run.outer.committed.current.round <= run.rest.newest
+
+
+def why_split(run: Run, evidence: Evidence) -> str:
+    """What speaks for it that the run has come apart, see standing.py; `evidence` is that of the directory."""
+    membership, alive = run.member.membership, run.member.membership.alive()
+    if isinstance(run.member, ReplicaMember):  # nothing is voted on, and roots differ
+        return standing.why_split(
+            standing.Scene(
+                voters=0,
+                absent=(),
+                has_quorum=True,
+                group=run.commits.group,
+                lost=membership.lost_since(run.driver.now() - standing.LOSS_WINDOW),
+                elsewhere=evidence.elsewhere,
+                apart=(),
+                own=run.member.status,
+                others=(),
+            )
+        )
+    base, left = run.member.rounds.base, run.member.rounds.departure.left
+    voters = base.voters if base is not None else ()
+    gone = [voter for voter in voters if voter in left or membership.state(voter) is State.LEFT]
+    here = [run.member.me, *alive]
+    is_open = base is not None and base.round > run.manifest.first_round - 1 and not is_resting(run)
+    return standing.why_split(
+        standing.Scene(
+            voters=len(voters),
+            absent=sorted(set(voters) - {*here, *gone}),
+            has_quorum=not is_open or is_quorum(here, voters, gone),
+            group=run.commits.group,
+            lost=membership.lost_since(run.driver.now() - standing.LOSS_WINDOW),
+            elsewhere=evidence.elsewhere,
+            apart=evidence.apart,
+            own=run.member.status,
+            others=[(peer, status) for peer in alive if (status := membership.status(peer)) is not None],
+        )
+    )
+
+
+def all_splits(runs: Iterable[tuple[Run, Evidence]]) -> str | None:
+    """The evidence of each run that has come apart, in one sentence; None if none has."""
+    found = [f"{run.manifest.name}: {why}" for run, evidence in runs if (why := why_split(run, evidence))]
+    return ". ".join(found) or None
+
+
+def _standing(peer: PeerId, status: RunStatus) -> Answer:
+    return {
+        "peer": peer,
+        "round": status.round,
+        "digest": status.history.hex(),
+        "root": status.root.hex(),
+        "phase": status.phase,
+        "step": status.step,
+        "loss": status.loss,
+        "trains": status.trains,
+        "reachability": status.reachability,
+    }

@@ -1,0 +1,57 @@
+"""A manifest's `[model]` of kind `custom`: a module of its members' own scripts (script/), of which all that anybody is
+told are the tensors. No code travels: who takes part has a script that makes the module.
+
+The first weights are the founder's, and the origin of its run. Weights that are frozen stay where they are: of them the
+manifest has a hash, so that all train on the very same.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from shoal.node.spec.base import HexDigest, Spec
+from shoal.node.spec.tensors import TensorGroup, check_size, expand, layer_of, total
+
+
+class CustomSpec(Spec):
+    """Names and shapes of what is trained, in the order of the flat vector."""
+
+    name: Literal["custom"]
+    tensors: Annotated[tuple[TensorGroup, ...], Field(min_length=1)]
+    frozen: HexDigest = ""  # of the parameters that are not trained (script/module.py); empty: there are none
+
+    @model_validator(mode="after")
+    def _can_be(self) -> CustomSpec:
+        check_size(self.tensors)
+        return self
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is left for the founder's node to fill in."""
+        return True
+
+    def is_of(self, other: object) -> bool:
+        """Whether this is `other` but for what was filled in."""
+        return self == other
+
+    @property
+    def layers(self) -> int:
+        """How many layers its tensors are of."""
+        return len({layer_of(name) for name, _ in expand(self.tensors)} - {None})
+
+    @property
+    def parameters(self) -> int:
+        """How many are trained."""
+        return total(self.tensors)
+
+    @property
+    def context(self) -> int:
+        """Tokens of a sample: what a script counts are samples."""
+        return 1
+
+    @property
+    def vocab(self) -> int:
+        """Tokens that it knows: none, that anybody could name."""
+        return 0

@@ -1,0 +1,107 @@
+"""The daemon's end of the socket: where it lies, who is let in, and the hand-over of the shared vectors.
+
+Whoever may open the socket may be the worker, so the socket is the user's alone (private_socket.py). Everything here is
+asyncio and never blocks the loop; once the descriptors are over, a worker is an ordinary pair of streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import NoReturn
+
+from shoal.node.worker.link import PREFIX, body_size, frame
+from shoal.node.worker.messages import WORKER_PROTOCOL, Hello, Unwelcome, Welcome
+from shoal.node.worker.private_socket import PrivateSocket
+from shoal.protocol.errors import RemoteError
+from shoal.protocol.wire import Message, decode
+
+HELLO_WITHIN = 5.0  # seconds: a worker speaks at once, so silence is a stranger
+
+
+class WorkerListener:
+    """A listening Unix socket in `folder`, or near it; `path` says where."""
+
+    def __init__(self, folder: Path) -> None:
+        self._socket = PrivateSocket(folder / "worker.sock")
+        self.path = self._socket.path
+
+    async def accept(
+        self, pid: int | None, welcome: Welcome, descriptors: list[int]
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, int]:
+        """Wait for the worker of process `pid`, or of any, and welcome it; others are turned away with a reason.
+
+        The process that came is the last of what is returned.
+        """
+        while True:
+            connection = await self._socket.accept()
+            with ExitStack() as undo, suppress(OSError, TimeoutError, RemoteError):
+                undo.enter_context(connection)
+                async with asyncio.timeout(HELLO_WITHIN):
+                    if admitted := await _admit(connection, pid, welcome, descriptors):
+                        undo.pop_all()
+                        return *await asyncio.open_unix_connection(sock=connection), admitted
+
+    async def turn_away(self, pid: int) -> NoReturn:
+        """Tell all who come, as long as this is awaited, that process `pid` is the worker."""
+        while True:
+            connection = await self._socket.accept()
+            with connection, suppress(OSError, TimeoutError, RemoteError):
+                async with asyncio.timeout(HELLO_WITHIN):
+                    await receive_frame(connection)
+                    await asyncio.get_running_loop().sock_sendall(connection, frame(Unwelcome(_taken(pid))))
+
+    def close(self) -> None:
+        """Stop listening and remove the socket."""
+        self._socket.close()
+
+
+async def receive(reader: asyncio.StreamReader) -> Message:
+    """The next message of a welcomed worker; EOFError if it is gone, RemoteError if it talks nonsense."""
+    prefix = await reader.readexactly(PREFIX)
+    return decode(await reader.readexactly(body_size(prefix)))
+
+
+async def _admit(connection: socket.socket, pid: int | None, welcome: Welcome, descriptors: list[int]) -> int:
+    """Answer a Hello, and say whose it was, 0 if it is turned away.
+
+    The socket is new, so its buffer takes the first bytes and the descriptors at once.
+    """
+    hello = await receive_frame(connection)
+    refusal = _objection(hello, pid)
+    data = frame(Unwelcome(refusal) if refusal else welcome)
+    sent = socket.send_fds(connection, [data], [] if refusal else descriptors)
+    if sent < len(data):
+        await asyncio.get_running_loop().sock_sendall(connection, data[sent:])
+    return hello.pid if isinstance(hello, Hello) and not refusal else 0
+
+
+def _objection(hello: Message, pid: int | None) -> str:
+    if not isinstance(hello, Hello):
+        return f"the first message must be Hello, not {type(hello).__name__}"
+    if hello.protocol != WORKER_PROTOCOL:
+        return f"this daemon speaks version {WORKER_PROTOCOL} of the worker protocol, not {hello.protocol}"
+    return _taken(pid) if pid is not None and hello.pid != pid else ""
+
+
+def _taken(pid: int) -> str:
+    return f"this run already has a worker, process {pid}"
+
+
+async def receive_frame(connection: socket.socket) -> Message:
+    """The next frame of a socket that does not block; ConnectionError if it is closed, RemoteError if it is none."""
+    prefix = await _read(connection, PREFIX)
+    return decode(await _read(connection, body_size(prefix)))
+
+
+async def _read(connection: socket.socket, size: int) -> bytes:
+    loop = asyncio.get_running_loop()
+    data = bytearray()
+    while len(data) < size:
+        more = await loop.sock_recv(connection, size - len(data))
+        if not more:
+            raise ConnectionResetError("the socket was closed")
+        data += more
+    return bytes(data)

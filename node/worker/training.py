@@ -1,0 +1,239 @@
+"""A run's worker as the run sees it: rounds are begun and committed, and some time later contributions come out.
+
+Rules:
+- What it is to do, and when, its agenda says.
+- When the others wait, the worker is asked for what it has, but only after a first step: little is worth waiting for
+  a moment, nothing is not.
+- What was trained from a state that we have left is never submitted, even if the round has the same number again.
+- Any program may be the worker, so what it hands in is looked at here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shoal.node.logs import warn
+from shoal.node.methods.method import has_own_weights
+from shoal.node.state.committed import Snapshot
+from shoal.node.state.outer import Outcome, OuterState, numbers
+from shoal.node.worker.agenda import MOST_LANDINGS, Agenda, Stint
+from shoal.node.worker.messages import Contribution, Finished, Landing, Progress, Train
+from shoal.node.worker.process import WorkerSettings
+from shoal.node.worker.shm import FloatArray
+from shoal.node.worker.workers import Worker
+from shoal.protocol.errors import LocalError
+
+SHOWN_WITHIN = 60.0  # seconds: a worker that is started anew loads for long
+NO_SCRIPT = "this run is trained by a script of yours, which is not there: start it (docs/scripts.md)"
+
+log = logging.getLogger("shoal.run")
+
+Submit = Callable[[int, int, FloatArray | None], None]
+"""Takes a round, a weight in tokens and the contribution behind it, None for weight 0."""
+
+
+class Training:
+    """Keeps a worker, and gives it one round after the other. `spawn` runs a coroutine beside us."""
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        outer: OuterState,
+        submit: Submit,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        take_part: Callable[[], int],
+        moments: FloatArray | None = None,
+        last: int | None = None,
+    ) -> None:
+        """`take_part` says how many members train just now, with us.
+
+        `moments` are what the worker goes on with, from a checkpoint; `last` is the run's last round.
+        """
+        self.progress: Progress | None = None  # in the current round
+        self.utilisation: float | None = None  # the share of its time in which the worker trains
+        self.last_loss: float | None = None  # mean over the steps of the last contribution
+        self.trouble = "" if settings.program else NO_SCRIPT  # why nobody trains, until a worker makes a step
+        self._outer = outer
+        self._agenda = Agenda(outer.timetable, last, has_own_weights(outer.method) and bool(settings.program))
+        self._shown = asyncio.Event()  # the worker's own weights, of after the last round, are in its contribution
+        self._lane = self._samples = 0
+        self._outcomes: dict[int, Outcome] = {}  # of committed rounds that the worker may not know yet
+        self._submit = submit
+        self._take_part = take_part
+        self._spawn = spawn
+        self._begun = 0  # how often we began anew
+        self._called_for = 0  # the round that the others wait for us to hand in
+        self._is_script, self._last = not settings.program, last
+        self._worker = Worker(
+            settings,
+            on_progress=self._on_progress,
+            on_contribution=self._on_contribution,
+            on_trained=self._on_trained,
+            on_lost=self._on_lost,
+        )
+        if moments is not None:
+            np.copyto(self._worker.moments, moments)
+
+    def start(self) -> None:
+        """Let the worker live; it waits for `begin`."""
+        self._spawn(self._worker.run())
+
+    async def stop(self) -> None:
+        """End the worker."""
+        await self._worker.stop()
+
+    def begin(self, base: int, lane: int, samples: int = 0) -> None:
+        """Train from the state of round `base`, which came from elsewhere; whatever was begun before is forgotten."""
+        self._begun += 1
+        self._lane, self._samples = lane, samples
+        self.progress = None  # of a round of the same number, too: its steps are of no use now
+        self._outcomes.clear()
+        self._shown.clear()
+        self._worker.forget()
+        self._start(self._agenda.begin(base))
+        self._finish_after(base)
+
+    def note(self, round: int, outcome: Outcome) -> None:
+        """A round is applied here."""
+        oldest = max(self._agenda.landed, round - 2 * MOST_LANDINGS)  # an order names a few rounds fewer than that
+        self._outcomes = {past: known for past, known in self._outcomes.items() if past > oldest} | {round: outcome}
+
+    def committed(self, base: int, lane: int, samples: int = 0) -> None:
+        """Round `base` is the newest that is applied; `lane` is whose data we read in the next.
+
+        `samples` are the tokens behind the state.
+        """
+        self._lane, self._samples = lane, samples
+        self._start(self._agenda.committed(base))
+        self._finish_after(base)
+
+    def call(self, round: int) -> None:
+        """The others wait for our contribution to `round`."""
+        self._called_for = round
+        self._hand_in_if_called()
+
+    @property
+    def loss(self) -> float | None:
+        """The latest that is known."""
+        return self.progress.loss if self.progress is not None else self.last_loss
+
+    @property
+    def device(self) -> str | None:
+        """What the worker trains on; None while it loads."""
+        return self._worker.device
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's process; None while there is none."""
+        return self._worker.pid
+
+    @property
+    def socket(self) -> Path | None:
+        """Where a worker is listened for."""
+        return self._worker.socket
+
+    async def moments(self) -> FloatArray | None:
+        """A copy of the inner optimizer's state as of the last hand-in; None if there is none."""
+        return None if self._worker.is_over else await asyncio.to_thread(self._worker.copied_moments)
+
+    async def weights(self) -> FloatArray:
+        """A copy of the worker's own weights (d,), as it would go on from the last round; LocalError without any."""
+        try:
+            async with asyncio.timeout(SHOWN_WITHIN):
+                await self._shown.wait()
+        except TimeoutError:
+            raise LocalError(f"the worker has not shown its weights within {SHOWN_WITHIN:.0f} s; see its log") from None
+        if self._worker.is_over:
+            raise LocalError("the worker has ended, and its weights with it")
+        return await asyncio.to_thread(self._worker.contribution.copy)
+
+    def _start(self, stint: Stint | None) -> None:
+        if stint is None:
+            return
+        if self.progress is not None and self.progress.round != stint.round:
+            self.progress = None
+        self._worker.forget()
+        self._spawn(self._train(stint, self._lane))
+
+    async def _train(self, stint: Stint, lane: int) -> None:
+        with self._outer.lease(max(stint.landings, default=None)) as snapshot:
+            landings = tuple(self._landing(round, snapshot.round) for round in stint.landings)
+            order = Train(
+                order=0,  # the worker counts
+                round=stint.round,
+                lane=lane,
+                version=snapshot.round,
+                first=stint.first,
+                steps=stint.steps,
+                hand_in=stint.hand_in,
+                is_fresh=stint.is_fresh,
+                landings=landings,
+                samples=self._samples,
+                shows=stint.shows,
+            )
+            await self._worker.train(order, self._agreed(snapshot), self._outer.answers.get(snapshot.round))
+
+    def _finish_after(self, base: int) -> None:
+        if self._is_script and self._last is not None and base >= self._last:
+            self._spawn(self._finish())
+
+    async def _finish(self) -> None:
+        with self._outer.lease() as snapshot:
+            await self._worker.finish(Finished(snapshot.round, self._samples), self._agreed(snapshot))
+
+    def _agreed(self, snapshot: Snapshot) -> list[FloatArray]:
+        return [numbers(snapshot, name) for name in self._outer.method.reads]
+
+    def _landing(self, round: int, version: int) -> Landing:
+        outcome = self._outcomes.get(round)
+        if outcome is None:  # it was in the state that we began with
+            return Landing(round, False, False, self._take_part(), ())
+        return Landing(round, True, round == version, outcome.members, outcome.missed)
+
+    def _on_trained(self) -> None:
+        if self._agenda.running is not None and self._agenda.running.shows:
+            self._shown.set()
+            self._spawn(self._worker.unload())
+        self._start(self._agenda.done())
+
+    def _on_lost(self, reason: str) -> None:
+        if self._is_script:
+            self.trouble = f"{reason}: run it again, and it goes on"
+            log.info("%s", self.trouble)
+            return
+        self.trouble = f"{reason}; it is started again"
+        warn(log, "worker-lost", self.trouble)
+
+    def _on_progress(self, progress: Progress) -> None:
+        self.progress, self.trouble, self.utilisation = progress, "", progress.utilisation
+        self._hand_in_if_called()
+
+    def _hand_in_if_called(self) -> None:
+        if self.progress is not None and self.progress.round == self._called_for:
+            self._worker.hand_in(self._called_for)
+            self._called_for = 0
+
+    def _on_contribution(self, contribution: Contribution) -> None:
+        self._spawn(self._contribute(contribution, self._begun))
+        self._start(self._agenda.done())
+
+    async def _contribute(self, contribution: Contribution, begun: int) -> None:
+        vector, weight = self._worker.contribution, contribution.tokens
+        if weight and not await asyncio.to_thread(_is_finite, vector):
+            warn(log, "diverged", f"training diverged in round {contribution.round}; we contribute nothing to it")
+            weight = 0
+        if begun == self._begun:
+            self.last_loss = contribution.loss
+            self._submit(contribution.round, weight, vector if weight else None)
+        await self._worker.unload()
+
+
+def _is_finite(vector: FloatArray) -> bool:
+    """Without a vector of answers: NaN and Inf win one of the two."""
+    return bool(np.isfinite(vector.min()) and np.isfinite(vector.max()))

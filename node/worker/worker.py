@@ -1,0 +1,210 @@
+"""The built-in worker: a process that trains one run's model and owns nothing that must survive.
+
+    python -m shoal.node.worker.worker --socket PATH
+
+It carries out the orders of worker/messages.py, one at a time, and looks between two inner steps whether
+there are new ones. The parameters come from the daemon through shared memory, and the pseudo-gradient goes back
+with a copy of the optimizer's moments, with which a successor begins. When the socket closes there is nothing to save
+and nobody to work for: the process ends at once, in the middle of a step if need be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import hashlib
+import math
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+import torch
+from torch import Tensor
+
+from shoal.node.dataset.corpus import load_corpus
+from shoal.node.logs import setup_logging
+from shoal.node.methods.registry import method_of
+from shoal.node.spec.manifest import decode_manifest
+from shoal.node.trainer.device import choose_device, device_bytes, device_name
+from shoal.node.trainer.inner import InnerRound, InnerStep, InnerTrainer
+from shoal.node.trainer.peak import peak_flops
+from shoal.node.worker.link import WorkerLink
+from shoal.node.worker.messages import Failed, Progress, Ready, Stop, Train, Welcome
+from shoal.node.worker.orders import Orders
+from shoal.node.worker.replica import Replica
+from shoal.node.worker.shm import FloatArray
+from shoal.node.worker.stints import Stints, Stored
+from shoal.node.worker.utilisation import Utilisation
+from shoal.node.worker.vectors import mark_of
+from shoal.protocol.errors import ShoalError, TransportError
+from shoal.protocol.ids import RunId
+from shoal.protocol.wire import Message
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+MAX_REASON = 500
+
+
+class Trainer(Stored, Protocol):
+    """What the loop needs of InnerTrainer."""
+
+    def train(
+        self, round: int, lanes: Sequence[int], keep_going: Callable[[InnerStep], bool], first: int, steps: int
+    ) -> InnerRound: ...
+
+    def gradient(self, round: int, lanes: Sequence[int], first: int, out: Tensor) -> InnerStep: ...
+
+    @property
+    def micro_batch(self) -> int: ...
+
+    def flops_utilization(self, tokens_per_second: float) -> float | None: ...
+
+
+class TrainingLoop(Stints):
+    """Carries out orders; `send` speaks to the daemon."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        replica: Replica,
+        orders: Orders,
+        contribution: FloatArray,
+        moments: FloatArray,
+        send: Callable[[Message], None],
+        *,
+        wants_gradients: bool = False,
+    ) -> None:
+        super().__init__(trainer, replica, orders, contribution, moments, send, wants_gradients=wants_gradients)
+        self._trainer: Trainer = trainer
+        self._utilisation = Utilisation()
+
+    def run(self) -> None:
+        """Work until an order fails or the daemon is gone."""
+        done = 0
+        while True:
+            order = self._orders.after(done)
+            try:
+                self.carry_out(order)
+            except TransportError:
+                return
+            except Exception as error:
+                traceback.print_exc()
+                reason = f"{type(error).__name__}: {error}"[:MAX_REASON]
+                self._send(Failed(order.order, order.round, reason))
+                return
+            done = order.order
+
+    def carry_out(self, order: Train) -> None:
+        """One order, from what has landed to the contribution."""
+        if not self.begin(order):
+            return  # the order that has replaced it is coming
+        if order.steps and not self._orders.is_due(order):
+            with self._utilisation.working(time.monotonic):
+                self.add(self._train(order))
+        self.end(order)
+
+    def _train(self, order: Train) -> InnerRound:
+        watch = self._watch(order)
+        if not self._wants_gradients:
+            return self._trainer.train(order.round, [order.lane], watch, order.first, order.steps)
+        step = self._trainer.gradient(order.round, [order.lane], order.first, self._contribution)
+        watch(step)
+        return InnerRound(1, step.tokens, step.loss)
+
+    def _watch(self, order: Train) -> Callable[[InnerStep], bool]:
+        """A function to call after each inner step: it reports, and says whether to go on."""
+        start, before = time.monotonic(), self._done.tokens
+
+        def keep_going(step: InnerStep) -> bool:
+            if not math.isfinite(step.loss):
+                raise ArithmeticError(f"the loss of inner step {step.step} is {step.loss}")
+            now, trainer = time.monotonic(), self._trainer
+            speed = step.tokens / max(now - start, 1e-9)
+            self._send(
+                Progress(
+                    order.order,
+                    order.round,
+                    step.step,
+                    step.loss,
+                    before + step.tokens,
+                    speed,
+                    device_bytes(trainer.device),
+                    self._utilisation.share(now),
+                    trainer.micro_batch,
+                    trainer.flops_utilization(speed),
+                )
+            )
+            return not self._orders.is_due(order)
+
+        return keep_going
+
+
+def listen(link: WorkerLink, orders: Orders) -> NoReturn:
+    """The reader thread: the end of the conversation is the end of the process."""
+    try:
+        while not isinstance(message := link.receive(), Stop):
+            orders.take(message)
+    except TransportError:
+        pass
+    except ShoalError as error:
+        print(f"the daemon broke the protocol: {error}", file=sys.stderr)
+    os._exit(0)
+
+
+def build_trainer(welcome: Welcome) -> InnerTrainer:
+    """The model and the text that the manifest names, on this node's device."""
+    run = RunId(hashlib.sha256(welcome.manifest).digest())  # the daemon has checked it
+    manifest = decode_manifest(welcome.manifest, run)
+    corpus = load_corpus(manifest.data, [Path(path) for path in welcome.data], manifest.model.vocab)
+    device = choose_device(welcome.device)
+    return InnerTrainer(manifest, corpus, device, welcome.trainer, peak_flops(torch.device(device)))
+
+
+def die_with_parent() -> None:
+    """On Linux, be killed with the daemon even where no thread of ours gets to run; elsewhere do nothing."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def main() -> None:
+    """Connect, build, train."""
+    die_with_parent()
+    setup_logging()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the daemon, which ends us
+    parser = argparse.ArgumentParser(prog="shoal.node.worker.worker", description="The built-in worker of a daemon.")
+    parser.add_argument("--socket", type=Path, required=True, help="the Unix socket of the run")
+    link = WorkerLink.connect(parser.parse_args().socket)
+    orders = Orders()
+    threading.Thread(target=listen, args=(link, orders), name="listen", daemon=True).start()
+    torch.set_num_threads(link.welcome.threads)
+    trainer = build_trainer(link.welcome)
+    vectors = link.vectors
+    moments, answer = vectors.moments.array, vectors.answer.array if vectors.answer is not None else None
+    trainer.restore(torch.from_numpy(moments))
+    method = method_of(trainer.manifest, trainer.layout)
+    loaded = vectors.loaded.array
+    replica = Replica(
+        method, trainer, vectors.agreed.array, moments, answer, lambda order: loaded[0] == mark_of(order.order)
+    )
+    link.send(Ready(device_name(trainer.device)))
+    TrainingLoop(
+        trainer,
+        replica,
+        orders,
+        vectors.contribution.array,
+        moments,
+        link.send,
+        wants_gradients=method.wants_gradients,
+    ).run()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except ShoalError as error:
+        sys.exit(f"worker: {error}")

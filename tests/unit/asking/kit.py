@@ -1,0 +1,109 @@
+"""Peers of tests that answer for an expert, in a loop of one process; and what may be wrong with them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from shoal.node.asking.background import Background
+from shoal.node.asking.booth import Booth
+from shoal.node.asking.line import NodeAway
+from shoal.node.asking.remote import RemoteExpert
+from shoal.node.serve.expert import Expert
+from shoal.protocol.errors import TransportError
+from shoal.protocol.ids import PeerId, digest
+from shoal.protocol.messages.experts import AskExpert
+from shoal.protocol.wire import NODE_TAGS, Message, decode, encode
+
+FILE = digest("test expert")
+ANNA, BOB, CARL, ME = (PeerId(name) for name in ("anna", "bob", "carl", "me"))
+
+Change = Callable[[Message], Message]
+
+
+class Peers:
+    """Answer by name. `gone` have no connection, `stuck` never answer, `lying` change what they say.
+
+    A connection with one of `breaking` breaks when the peer has worked on a question, before its answer has come.
+    """
+
+    def __init__(self, background: Background) -> None:
+        self._background = background
+        self.booths: dict[PeerId, Booth] = {}
+        self._tasks: list[asyncio.Task[None]] = []  # a loop holds its tasks weakly
+        self.gone: set[PeerId] = set()
+        self.stuck: set[PeerId] = set()
+        self.lying: dict[PeerId, Change] = {}
+        self.breaking: set[PeerId] = set()
+        self.on_break: Callable[[], None] = lambda: None
+        self.met: dict[PeerId, int] = {}  # how often
+        self._connected: set[PeerId] = set()
+        self.is_away = False  # our own node
+        self.calls: list[tuple[PeerId, AskExpert]] = []
+        self.most_at_once = self._at_once = 0
+
+    def add(self, peer: PeerId, expert: Expert, each: int = 32) -> None:
+        async def make() -> None:
+            self.booths[peer] = Booth(expert, each)
+            self._tasks.append(asyncio.create_task(self.booths[peer].run()))
+
+        self._background.run(make())
+
+    def is_met(self, peer: PeerId) -> bool:
+        return peer in self._connected
+
+    async def meet(self, peer: PeerId, limit: float) -> None:
+        if self.is_away:
+            raise NodeAway("our node is away")
+        if peer in self._connected:
+            return
+        if peer in self.gone or peer not in self.booths:
+            raise TransportError("no connection")
+        self.met[peer] = self.met.get(peer, 0) + 1
+        self._connected.add(peer)
+
+    def break_off(self, peer: PeerId) -> None:
+        """The connection with a peer is lost."""
+        self._connected.discard(peer)
+        self.on_break()
+        self.booths[peer].lost(ME)
+        raise TransportError("the connection is lost")
+
+    async def call(self, peer: PeerId, message: Message, limit: float) -> Message:
+        """As the network would, through the bytes of the wire."""
+        asked = decode(encode(message), ME, tags=NODE_TAGS)
+        assert isinstance(asked, AskExpert)
+        if self.is_away:
+            raise NodeAway("our node is away")
+        self.calls.append((peer, asked))
+        if peer in self.stuck:
+            await asyncio.sleep(limit)
+            raise TransportError("no answer")
+        assert peer in self._connected, "it was not met"
+        if peer in self.gone or peer not in self.booths:
+            self.break_off(peer)
+        self._at_once += 1
+        self.most_at_once = max(self.most_at_once, self._at_once)
+        try:
+            answer = decode(await self.booths[peer].ask(ME, asked), peer, tags=NODE_TAGS)
+        finally:
+            self._at_once -= 1
+        if peer in self.breaking:
+            self.break_off(peer)
+        return self.lying.get(peer, lambda message: message)(answer)
+
+    def asked(self, peer: PeerId) -> list[AskExpert]:
+        """What a peer was asked."""
+        return [asked for to, asked in self.calls if to == peer]
+
+    def tokens_of(self, peer: PeerId) -> int:
+        """How many it was given to read."""
+        return sum(len(each.tokens) for asked in self.asked(peer) for each in asked.additions)
+
+
+def remote(peers: Peers, background: Background, like: Expert, patience: float = 5.0) -> RemoteExpert:
+    """An expert that the peers answer for, of the shape of `like`."""
+    shape = {"vocab": like.vocab, "limit": like.limit, "slots": like.slots}
+    expert = RemoteExpert(FILE, peers, background, patience=patience, **shape)
+    expert.answered_by(list(peers.booths))
+    return expert

@@ -1,0 +1,48 @@
+"""Which of a part's files a member has in the end."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from shoal.node.experts import keeping
+from shoal.node.experts.keeping import Keeping
+from shoal.node.experts.library import Library
+from shoal.node.experts.memory import Memory
+from shoal.protocol.ids import Digest
+from shoal.protocol.tasks import Tasks
+from tests.unit.experts.family_kit import ANNA, BOB, FAMILY, card, view
+
+
+class Shelf:
+    """What has been dropped of a library."""
+
+    def __init__(self) -> None:
+        self.dropped: list[Digest] = []
+
+    async def drop(self, file: Digest) -> None:
+        self.dropped.append(file)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("order", [(4, 6), (6, 4)])
+async def test_the_further_file_stays_whichever_was_there_first(
+    order: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An owner that has lost its part may come to the end of an older file after a rival's further one has come."""
+    monkeypatch.setattr(keeping, "FETCHING", 0.0)
+    cards = {round: card(who, round=round) for who, round in ((ANNA, 4), (BOB, 6))}
+    shelf, memory = Shelf(), Memory(tmp_path)
+    kept = Keeping(FAMILY.run_id, ANNA.peer, {"net": 10}, ("",), view(), cast(Library, shelf), memory)
+    tasks = Tasks(lambda error: None)
+    for round in order:
+        kept.hold(cards[round], tasks)
+    while not shelf.dropped:
+        await asyncio.sleep(0)
+    assert kept.held == {"net": cards[6]}
+    assert shelf.dropped == [cards[4].file]
+    assert memory.load()[1] == [cards[6]]
+    await tasks.close()

@@ -1,0 +1,73 @@
+"""When a node gives the run of its part up: what lasts is a failure, what passes is none."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shoal.node.experts import pursuit
+from shoal.node.experts.pursuit import Lasting, Pursuit
+from shoal.node.home import Home
+from shoal.protocol.errors import LocalError
+from tests.unit.experts.family_kit import ANNA, FAMILY
+
+RUN = "ab" * 32
+
+
+def test_what_breaks_off_has_not_lasted() -> None:
+    lasting = Lasting(5.0)
+    assert [lasting.is_so(is_now, now) for is_now, now in ((True, 0.0), (False, 4.0), (True, 6.0), (True, 10.0))] == [
+        False
+    ] * 4
+    assert lasting.is_so(True, 11.0)
+
+
+class OneRun:
+    """The runs of a node, which is in one."""
+
+    def __init__(self, run: Any) -> None:
+        self.open: dict[str, Any] = {RUN: run}
+        self.restoring: list[str] = []
+        self.left: list[str] = []
+
+    def has(self, run: str) -> bool:
+        return run in self.open
+
+    async def leave(self, run: str) -> None:
+        self.left.append(run)
+        del self.open[run]
+
+
+def test_a_worker_that_crashes_for_ever_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pursuit, "HELPLESS", 0.2)
+    run = SimpleNamespace(
+        failure="",
+        training=SimpleNamespace(trouble="the worker was killed by SIGSEGV; it is started again"),
+        voted_before=0,
+        outer=SimpleNamespace(committed=SimpleNamespace(current=SimpleNamespace(round=1))),
+    )
+    runs = OneRun(run)
+    assert FAMILY.experts is not None
+    part = FAMILY.experts.parts[0]
+    sought = Pursuit(FAMILY, runs, None, None, Home(tmp_path), ANNA.peer, {}, lambda: None)  # type: ignore[arg-type]
+    sought.run, sought.part = RUN, part.name
+
+    async def published(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(sought, "_publish", published)
+
+    async def until_it_fails() -> None:
+        async with asyncio.timeout(10):
+            while True:
+                await sought.go_on(part)
+                await asyncio.sleep(0.01)
+
+    with pytest.raises(LocalError, match="nothing is trained any more: the worker was killed by SIGSEGV"):
+        asyncio.run(until_it_fails())
+    assert runs.left == [RUN]
+    assert (sought.run, sought.part) == ("", "")

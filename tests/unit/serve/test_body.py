@@ -1,0 +1,63 @@
+"""One rule for the keys of all bodies: what is null is absent, what means nothing is ignored, refused, or unknown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shoal.node.serve.body import Body, read_asked
+from shoal.node.serve.faults import UNSUPPORTED, BadRequest
+from shoal.node.serve.images.requests import ImagesAsked
+from shoal.node.serve.requests import ChatAsked, CompletionAsked
+
+KINDS: list[tuple[type[Body], dict[str, Any]]] = [
+    (CompletionAsked, {"model": "m", "prompt": "a"}),
+    (ChatAsked, {"model": "m", "messages": [{"role": "user", "content": "a"}]}),
+    (ImagesAsked, {"prompt": "7"}),
+]
+
+
+def refused(kind: type[Body], body: Any) -> tuple[str, str | None, str | None]:
+    """In which words, of which parameter, by which code."""
+    with pytest.raises(BadRequest) as told:
+        read_asked(kind, body)
+    error = told.value.body["error"]
+    return error["message"], error["param"], error["code"]
+
+
+@pytest.mark.parametrize(("kind", "least"), KINDS)
+def test_keys_that_mean_nothing(kind: type[Body], least: dict[str, Any]) -> None:
+    plain = read_asked(kind, least)
+    assert read_asked(kind, least | {"user": "me", "seed": None, "colour": None}) == plain
+    assert kind.neutral
+    for key, allowed in kind.neutral.items():
+        for value in allowed:
+            assert read_asked(kind, least | {key: value}) == plain
+        message, param, code = refused(kind, least | {key: "something else"})
+        assert message.startswith(f"'{key}' must be ")
+        assert (param, code) == (key, UNSUPPORTED)
+    message, param, code = refused(kind, least | {"colour": 1, "seed": "x"})
+    assert (message, param, code) == ("unknown or unsupported parameter 'colour'", "colour", UNSUPPORTED)
+
+
+@pytest.mark.parametrize(("kind", "least"), KINDS)
+def test_an_answer_does_not_give_back_a_long_name(kind: type[Body], least: dict[str, Any]) -> None:
+    message, param, _ = refused(kind, least | {"x" * 1_000_000: 1})
+    assert len(message) <= 200
+    assert param is not None
+    assert len(param) <= 200
+
+
+@pytest.mark.parametrize(("kind", "least"), KINDS)
+def test_what_is_no_request_says_why(kind: type[Body], least: dict[str, Any]) -> None:
+    for name in least:
+        rest = {key: value for key, value in least.items() if key != name}
+        assert refused(kind, rest) == (f"you must provide '{name}'", name, None)
+    assert refused(kind, [least]) == ("the body must be a JSON object", None, None)
+    assert refused(kind, least | {"n": 0})[0].startswith("'n': ")
+
+
+def test_the_values_that_are_taken_are_named_as_json() -> None:
+    assert 'must be "auto" or "opaque" here' in refused(ImagesAsked, {"prompt": "7", "background": "red"})[0]
+    assert "must be {} here" in refused(CompletionAsked, KINDS[0][1] | {"logit_bias": {"5": 1}})[0]
