@@ -7,7 +7,6 @@ The rules:
 - torch stays in the codecs, the reducers and the training side.
 - Nothing that a peer or a file says is ever executed: no pickle, torch.load, eval, exec or import by name.
 - `shoal --help` imports neither torch nor libp2p, and the daemon imports no torch before it joins a run.
-- A file holds one idea: at most 300 lines.
 
 A module directly in protocol/ is a core unless it is listed as a value or a shell, so that a new file is held
 to the strictest rules until someone says why not. All of dht/ is cores: its shell is in node/.
@@ -19,7 +18,6 @@ import ast
 from collections.abc import Iterator
 
 PACKAGES = ("protocol", "dht", "node")  # each may import itself and those before it
-MAX_LINES = 300
 
 VALUES = {"errors", "estimate", "ids", "effects", "messages", "signing", "wire"}
 SHELLS = {
@@ -136,8 +134,6 @@ def violations(path: str, source: str) -> list[str]:
         *check_execution(tree),
         *(check_randomness(tree) if is_pure(path) else ()),
     ]
-    if source.count("\n") > MAX_LINES:
-        found.append((MAX_LINES, f"longer than {MAX_LINES} lines"))
     return [f"{path}:{line}: {sentence}" for line, sentence in found]
 
 
