@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
 
@@ -39,6 +38,7 @@ from shoal.node.run.standing import node_state
 from shoal.node.sentence import summary
 from shoal.node.service import Answer
 from shoal.node.service_manager import ServiceManager
+from shoal.node.signals import on_ending
 from shoal.node.transitions import Transitions
 from shoal.node.usage import resident_bytes
 from shoal.node.version import shoal_version
@@ -102,9 +102,7 @@ class Daemon:
 
     async def run(self) -> None:
         """Serve until asked to stop; leave the runs properly."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._stopping.set)
+        on_ending(lambda _: self._stopping.set())
         if self._fault is not None:
             warn(log, "fault-armed", f"this node will hurt itself, as its environment asks: {self._fault.fault}")
         await self._network.start()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from contextlib import suppress
 
 from shoal.node.asking.answering import Answering
@@ -12,12 +11,13 @@ from shoal.node.home import Home
 from shoal.node.options import check_device
 from shoal.node.serve.served import Choices
 from shoal.node.serve.threads import use_threads
+from shoal.node.signals import on_ending
 
 
 def answer_until_told(
     home: Home, family: str, parts: tuple[str, ...], slots: int, each: int, device: str, threads: int
 ) -> None:
-    """Until SIGINT or SIGTERM; LocalError if there is nothing to answer for."""
+    """Until asked to end; LocalError if there is nothing to answer for."""
     check_device(device)
     use_threads(threads)
     answering = Answering(Node(home, family), parts, Choices(device, slots, threads=threads), min(each, slots))
@@ -26,7 +26,6 @@ def answer_until_told(
 
 async def _until_told(answering: Answering) -> None:
     task = asyncio.ensure_future(answering.run())
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    on_ending(lambda _: task.cancel())
     with suppress(asyncio.CancelledError):
         await task

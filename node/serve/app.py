@@ -20,6 +20,7 @@ from shoal.node.serve.guard import Guard, errors_as_json
 from shoal.node.serve.metrics import Metrics, of_texts
 from shoal.node.serve.routes import Routes
 from shoal.node.serve.served import Served
+from shoal.node.signals import on_ending
 from shoal.protocol.errors import LocalError, ShoalError
 
 MAX_BODY = 4 << 20
@@ -74,16 +75,15 @@ async def answering(
 
 
 async def serve(served: Served, where: Listening) -> None:
-    """Until SIGINT or SIGTERM; SIGHUP has the source looked at again, if it is one that changes."""
+    """Until asked to end; SIGHUP has the source looked at again, if it is one that changes."""
     async with serving(served, where) as port, looking_again(served.name, served.look_again), following(served):
-        await until_told(f"{served.name}: {served.sentence}", where, port)
+        await until_told(f"{served.name}: {served.sentence}", where, port, changes=served.look_again is not None)
 
 
-async def until_told(sentence: str, where: Listening, port: int) -> None:
-    """Say what is served, and where; return at SIGINT or SIGTERM."""
+async def until_told(sentence: str, where: Listening, port: int, *, changes: bool) -> None:
+    """Say what is served, and where; return when asked to end, which SIGHUP does not do if the source `changes`."""
     over = asyncio.Event()
-    for each in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(each, over.set)
+    on_ending(lambda _: over.set(), but=(CHANGED,) if changes and CHANGED else ())
     address = f"[{where.host}]" if ":" in where.host else where.host
     print(f"{sentence}; at http://{address}:{port}/v1", flush=True)
     await over.wait()

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from shoal.node.exits import Exit
 from shoal.node.options import UpOptions
+from shoal.node.signals import on_ending
 from shoal.node.up.display import LineDisplay, make_display
 from shoal.node.up.finish import find, save_states
 from shoal.node.up.jobs import Jobs
@@ -30,8 +31,6 @@ from shoal.node.up.swarm import Swarm
 from shoal.node.up.verdict import Finding, as_json, problems
 from shoal.protocol.errors import ShoalError
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
 
 def main(options: UpOptions) -> int:
     """Play what the options ask for; the exit code. ShoalError if it came to no verdict."""
@@ -44,15 +43,14 @@ def main(options: UpOptions) -> int:
 
 
 async def _unless_signalled(options: UpOptions, out: Path) -> int:
-    loop, work = asyncio.get_running_loop(), asyncio.create_task(_run(options, out))
+    work = asyncio.create_task(_run(options, out))
     received: list[signal.Signals] = []
 
     def stop(number: signal.Signals) -> None:
         received.append(number)
         work.cancel()
 
-    for number in SIGNALS:
-        loop.add_signal_handler(number, stop, number)
+    on_ending(stop)
     try:
         return await work
     except asyncio.CancelledError:

@@ -30,6 +30,7 @@ from torch import Tensor
 from shoal.node.dataset.corpus import load_corpus
 from shoal.node.logs import setup_logging
 from shoal.node.methods.registry import method_of
+from shoal.node.signals import leave_ending_to_the_parent
 from shoal.node.spec.manifest import decode_manifest
 from shoal.node.trainer.device import choose_device, device_bytes, device_name
 from shoal.node.trainer.inner import InnerRound, InnerStep, InnerTrainer
@@ -175,7 +176,7 @@ def main() -> None:
     """Connect, build, train."""
     die_with_parent()
     setup_logging()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the daemon, which ends us
+    leave_ending_to_the_parent()
     parser = argparse.ArgumentParser(prog="shoal.node.worker.worker", description="The built-in worker of a daemon.")
     parser.add_argument("--socket", type=Path, required=True, help="the Unix socket of the run")
     link = WorkerLink.connect(parser.parse_args().socket)

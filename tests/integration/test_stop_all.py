@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shoal.node.exits import Exit
 from shoal.node.health import verdict
+from shoal.node.launch import foreground_argv
+from shoal.node.options import NodeSettings
 from shoal.node.up.processes import Children
 from tests.integration.nodes import RealNode, until
 from tests.integration.test_node import MANIFEST
+from tests.terminals import Terminal
 
 
 @pytest.fixture
@@ -52,3 +57,38 @@ def test_a_run_goes_on_when_all_its_nodes_are_back(children: Children, tmp_path:
     until(lambda: min(node.round() for node in nodes) >= creator.round() > before + 3, "further rounds", words)
     until(lambda: not any(tmp_path.glob("*/home/runs/*/rest")), "nothing kept any more, as it is outgrown", words)
     assert not any("Traceback" in node.words() for node in nodes)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_when_the_terminals_of_all_its_nodes_were_closed(children: Children, tmp_path: Path) -> None:
+    manifest = tmp_path / "run.toml"
+    manifest.write_text(MANIFEST)
+    creator, second = nodes = [RealNode(tmp_path / name) for name in ("creator", "second")]
+
+    def words() -> str:
+        return "\n".join([*(f"{node.folder.name}: {node.row()}" for node in nodes), *(each.read() for each in shown)])
+
+    with ExitStack() as open_terminals:
+        shown: list[Terminal] = []
+
+        def show(node: RealNode, **settings: Any) -> None:
+            argv = foreground_argv(
+                NodeSettings(node.home.root, 0, "127.0.0.1", admin_port=0, threads=1, mdns=False, **settings)
+            )
+            environ = {"SHOAL_HOME": str(node.home.root)}
+            shown.append(open_terminals.enter_context(Terminal(argv, environ)))
+
+        show(creator, create=manifest)
+        creator.ready()
+        until(lambda: creator.row(), "the run", words)
+        show(second, bootstrap=(creator.address,), join=(str(manifest),))
+        until(lambda: min(node.round() for node in nodes) >= 3, "rounds of both", words)
+        before = creator.round()
+        for terminal in shown:
+            terminal.close()
+        until(lambda: all(each.process.poll() is not None for each in shown), "the end", words)
+        assert [each.process.returncode for each in shown] == [0, 0]
+
+    creator.start(children)
+    second.launch(children, creator.address)
+    until(lambda: min(node.round() for node in nodes) > before + 3, "further rounds", words)

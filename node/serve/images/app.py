@@ -32,9 +32,9 @@ async def serving(gallery: Gallery, where: Listening) -> AsyncIterator[int]:
 
 
 async def serve(gallery: Gallery, where: Listening) -> None:
-    """Until SIGINT or SIGTERM; SIGHUP has the folder looked at again."""
+    """Until asked to end; SIGHUP has the folder looked at again."""
     async with serving(gallery, where) as port, looking_again(gallery.name, gallery.look_again):
-        await until_told(f"{gallery.name}: {gallery.sentence}", where, port)
+        await until_told(f"{gallery.name}: {gallery.sentence}", where, port, changes=True)
 
 
 def write(gallery: Gallery, prompt: str, count: int, seed: int, out: Path) -> None:

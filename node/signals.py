@@ -1,0 +1,66 @@
+"""How a process of ours is asked to end, whoever asks: Ctrl-C, a service manager, a container, a terminal that closes.
+
+INT and TERM are always heard. HUP and QUIT are, unless they were ignored when the process started: that is what
+`nohup` does, and a shell for what it starts in the background. Asking twice is asking once: an end in good order,
+with the votes and the state on disk, is not cut short.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+from collections.abc import Callable
+
+STANDARD = (0, 1, 2)
+
+
+def ending_signals() -> tuple[signal.Signals, ...]:
+    """Those that ask this process to end."""
+    heard = [getattr(signal, name) for name in ("SIGHUP", "SIGQUIT") if hasattr(signal, name)]  # Windows has none
+    return (
+        signal.SIGINT,
+        signal.SIGTERM,
+        *(number for number in heard if signal.getsignal(number) is not signal.SIG_IGN),
+    )
+
+
+def on_ending(told: Callable[[signal.Signals], object], *, but: tuple[signal.Signals, ...] = ()) -> None:
+    """Have the running event loop call `told` with each signal that asks us to end; `but` those mean something else."""
+
+    def hear(number: signal.Signals) -> None:
+        let_go_of_dead_terminals()
+        told(number)
+
+    for number in ending_signals():
+        if number not in but:
+            asyncio.get_running_loop().add_signal_handler(number, hear, number)
+
+
+def leave_ending_to_the_parent() -> None:
+    """What a terminal sends to all its processes at once is for the one that started us: it ends us in its order."""
+    for number in ending_signals():
+        if number != signal.SIGTERM:
+            signal.signal(number, signal.SIG_IGN)
+
+
+def let_go_of_dead_terminals() -> None:
+    """Write to nowhere instead of a terminal that is gone, so that no last word fails and takes the end with it."""
+    for descriptor in STANDARD:
+        if _is_dead_terminal(descriptor):
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            os.dup2(nowhere, descriptor)
+            os.close(nowhere)
+
+
+def _is_dead_terminal(descriptor: int) -> bool:
+    """Of a terminal that hung up even `isatty` fails, so what it is is asked of the file's type."""
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLOUT)
+        state = poll.poll(0)
+        is_device = os.major(os.fstat(descriptor).st_rdev) != 0
+    except OSError:
+        return False
+    return is_device and any(event & (select.POLLHUP | select.POLLERR) for _, event in state)

@@ -1,0 +1,80 @@
+"""A process that is asked to end does so in good order, by whichever signal, and on a terminal that is gone."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.terminals import Terminal
+
+PATIENCE = 30.0
+LIVE = """
+import asyncio, signal, sys
+from pathlib import Path
+from shoal.node.signals import on_ending
+
+async def live():
+    over = asyncio.Event()
+    heard = []
+    on_ending(lambda number: (heard.append(number.name), over.set()))
+    print("ready", flush=True)
+    await over.wait()
+    print("saving", file=sys.stderr, flush=True)
+    Path(sys.argv[1]).write_text(heard[0])
+
+asyncio.run(live())
+"""
+IGNORE = "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); os.execv(sys.executable, sys.argv[1:])"
+
+
+def program(saved: Path) -> list[str]:
+    return [sys.executable, "-c", LIVE, str(saved)]
+
+
+def until_ready(terminal: Terminal) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while "ready" not in terminal.read():
+        assert time.monotonic() < deadline, terminal.said
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"])
+def test_each_usual_signal_is_heard(name: str, tmp_path: Path) -> None:
+    with subprocess.Popen(program(tmp_path / "saved"), stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(getattr(signal, name))
+        assert process.wait(PATIENCE) == 0
+    assert (tmp_path / "saved").read_text() == name
+
+
+def test_a_closed_terminal_ends_it_in_good_order_though_its_last_words_reach_nobody(tmp_path: Path) -> None:
+    with Terminal(program(tmp_path / "saved")) as terminal:
+        until_ready(terminal)
+        terminal.close()
+        assert terminal.process.wait(PATIENCE) == 0
+    assert (tmp_path / "saved").read_text() == "SIGHUP"
+
+
+@pytest.mark.parametrize("keys", [b"\x03", b"\x03\x03", b"\x1c"])
+def test_keys_that_interrupt_end_it_in_good_order(keys: bytes, tmp_path: Path) -> None:
+    with Terminal(program(tmp_path / "saved")) as terminal:
+        until_ready(terminal)
+        terminal.type(keys)
+        assert terminal.process.wait(PATIENCE) == 0
+    assert (tmp_path / "saved").read_text() == ("SIGQUIT" if keys == b"\x1c" else "SIGINT")
+
+
+def test_what_was_started_with_nohup_outlives_its_terminal(tmp_path: Path) -> None:
+    with Terminal([sys.executable, "-c", IGNORE, *program(tmp_path / "saved")]) as terminal:
+        until_ready(terminal)
+        terminal.close()
+        terminal.process.send_signal(signal.SIGHUP)
+        terminal.process.send_signal(signal.SIGTERM)  # it is only this that it hears
+        assert terminal.process.wait(PATIENCE) == 0
+    assert (tmp_path / "saved").read_text() == "SIGTERM"
