@@ -17,6 +17,7 @@ from shoal.node.doctor.desk import Desk
 from shoal.node.faults import armed
 from shoal.node.handout.desk import Handout
 from shoal.node.home import DaemonInfo, Home
+from shoal.node.life import Life
 from shoal.node.logs import warn
 from shoal.node.netcheck.gathering import NetCheck
 from shoal.node.options import NodeSettings
@@ -71,6 +72,7 @@ class Daemon:
         self._home = home
         self._identity = identity
         self._stopping = asyncio.Event()
+        self._life = Life.own()
         self._fault, self._manager = armed(os.environ), ServiceManager(os.environ)
         self._network = Network(identity, host=settings.listen_host, port=settings.port)
         self._network.takes = lambda run: self._runs.get(run) is not None
@@ -155,7 +157,7 @@ class Daemon:
     def _is_ours(self) -> bool:
         """Whether the home is there, with us in it. That we cannot look, for want of a file handle, proves nothing."""
         try:
-            return self._home.holder() == os.getpid()
+            return self._home.holding() == self._life
         except LocalError as error:
             warn(log, "home-not-seen", f"{error}; looking again")
             return True

@@ -2,7 +2,7 @@
 
     identity.key   the node's private key, 0600
     token          what callers of the admin API must show, 0600
-    lock           held (flock) by the daemon for as long as it lives; holds its pid
+    lock           held (flock) by the daemon for as long as it lives; says which process that is, see life.py
     daemon.json    where the running daemon's admin API listens, and whether it logs into logs/
     peers.json     where the peers were that were last seen
     weights.sock   where the daemon hands out the parameters of runs, see node/handout/
@@ -28,8 +28,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from shoal.node.life import Life
 from shoal.protocol.errors import LocalError
 
+MAX_LIFE = 256  # bytes
 LOCK_PATIENCE = 0.25  # a prober may hold the lock for an instant
 
 
@@ -163,7 +165,12 @@ class Home:
         return info if info.pid == holder else None  # else: a file that a crash left behind
 
     def holder(self) -> int | None:
-        """The pid of the daemon that holds the lock; None if nobody does, LocalError if that cannot be found out."""
+        """The pid of the daemon that holds the lock, as it counts pids: for words, not for signals. See `holding`."""
+        life = self.holding()
+        return life.pid if life is not None else None
+
+    def holding(self) -> Life | None:
+        """The daemon that holds the lock; None if nobody does, LocalError if that cannot be found out."""
         try:
             handle = os.open(self.lock, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -173,8 +180,7 @@ class Home:
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            text = os.read(handle, 32).strip()
-            return int(text) if text.isdigit() else None
+            return Life.parse(os.read(handle, MAX_LIFE).decode("ascii", "replace"))
         finally:
             os.close(handle)
         return None
@@ -192,12 +198,13 @@ class Home:
                     f"a node (pid {self.holder() or 'unknown'}) already runs in {self.root}: stop it with "
                     "`shoal node stop`, or choose another folder with SHOAL_HOME"
                 )
-            _write_pid(handle, str(os.getpid()))
+            self.forget_daemon()  # what a crash left behind says where somebody else may listen by now
+            _write(handle, str(Life.own()))
             try:
                 yield
             finally:
                 self.forget_daemon()
-                _write_pid(handle, "")
+                _write(handle, "")
         finally:
             os.close(handle)
 
@@ -248,6 +255,6 @@ def _lock_soon(handle: int) -> bool:
             return True
 
 
-def _write_pid(handle: int, text: str) -> None:
+def _write(handle: int, text: str) -> None:
     os.ftruncate(handle, 0)
     os.pwrite(handle, text.encode(), 0)

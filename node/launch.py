@@ -2,7 +2,8 @@
 
 The node is `python -m shoal.node node start --foreground`, whoever starts it: a service manager, `shoal up`,
 or `start_in_background`, which only adds a session of its own and a log file. What ends a node is a request
-by its API; a signal is the fallback, and only ever goes to the process that holds the home's lock just then.
+by its API; a signal is the fallback, and only ever goes to the process that holds the home's lock just then,
+if it is proven to be here (life.py).
 A node that says that it is ending is waited for however long it takes: it may be saving a large run.
 """
 
@@ -21,6 +22,7 @@ from typing import BinaryIO
 from shoal.node.client import Client, NoDaemon
 from shoal.node.exits import Exit
 from shoal.node.home import Home
+from shoal.node.life import Life
 from shoal.node.logs import make_way
 from shoal.node.options import NodeSettings
 from shoal.node.sentence import label
@@ -135,24 +137,27 @@ def stop(home: Home, say: Callable[[str], object]) -> str:
 
     `say` is told what is waited for, if that takes long.
     """
-    pid = home.holder()
-    if pid is None:
+    life = home.holding()
+    if life is None:
         raise NoDaemon(f"no node runs in {home.root}")
     names: dict[str, str] = {}
     with suppress(ShoalError):
         client = Client(home)
         names = {run["run"]: label(run) for run in client.status()["runs"]}
         client.stop()
-        if _gone(home, pid, say):
-            return _stopped(home, pid, names)
-    if home.holder() == pid:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
-    if _gone(home, pid, say):
-        return _stopped(home, pid, names)
+        if _gone(home, life, say):
+            return _stopped(home, life.pid, names)
+    if not life.signal(signal.SIGTERM) and home.holding() == life:
+        raise LocalError(
+            f"the node in {home.root} (pid {life.pid} where it runs) cannot be asked to end by its API, and is no "
+            "process that may be signalled from here: it is another user's, in another container or on another "
+            "machine, or of an older version. Stop it there, as the user who started it"
+        )
+    if _gone(home, life, say):
+        return _stopped(home, life.pid, names)
     raise LocalError(
-        f"the node (pid {pid}) does not end; `kill -9 {pid}` ends it: its key, votes and checkpoints are safe on disk, "
-        f"but a run that it alone keeps is lost then"
+        f"the node (pid {life.pid}) does not end; `kill -9 {life.pid}` ends it: its key, votes and checkpoints are "
+        "safe on disk, but a run that it alone keeps is lost then"
     )
 
 
@@ -161,15 +166,16 @@ def _stopped(home: Home, pid: int, names: Mapping[str, str]) -> str:
     return f"stopped the node (pid {pid})" + (f"; it keeps {kept} until it is started again" if kept else "")
 
 
-def _gone(home: Home, pid: int, say: Callable[[str], object]) -> bool:
-    """Wait until `pid` does not hold the lock any more: the last thing that a node gives up."""
+def _gone(home: Home, life: Life, say: Callable[[str], object]) -> bool:
+    """Wait until `life` does not hold the lock any more: the last thing that a node gives up."""
     deadline, said = time.monotonic() + STOP_PATIENCE, False
-    while home.holder() == pid:
+    while home.holding() == life:
         if time.monotonic() > deadline:
             if not _is_ending(home):
                 return False
             if not said:
-                say(f"the node (pid {pid}) is still saving its runs; waiting for it (Ctrl-C ends the waiting only)")
+                who = f"the node (pid {life.pid})"
+                say(f"{who} is still saving its runs; waiting for it (Ctrl-C ends the waiting only)")
             deadline, said = time.monotonic() + STOP_PATIENCE, True
         time.sleep(POLL)
     return True

@@ -1,0 +1,99 @@
+"""One life of a process, told apart from every other that ever had, or has elsewhere, the same number.
+
+A pid alone says little: it is counted anew in each container, starts again with each boot, and is dealt out again.
+So what a process writes down of itself is its pid with the boot, the pid namespace and its start. It is signalled only
+where all of them agree with the process that has this pid here and now; else it runs elsewhere, or no more.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+START = 19  # of what /proc/PID/stat says behind the name: when the process started, in ticks since the boot
+UNKNOWN = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """A process, as it knows itself; UNKNOWN is what it could not find out."""
+
+    pid: int
+    boot: str = UNKNOWN
+    namespace: str = UNKNOWN
+    started: str = UNKNOWN
+
+    @classmethod
+    def own(cls) -> Life:
+        """This process."""
+        return cls(os.getpid(), _boot(), _namespace(), _started("self"))
+
+    @classmethod
+    def parse(cls, text: str) -> Life | None:
+        """What `str` has made of one; None for anything else."""
+        pid, *rest = text.split() or [""]
+        if not (pid.isascii() and pid.isdigit() and len(pid) < 12 and len(rest) in (0, 3)):
+            return None
+        return cls(int(pid), *rest)
+
+    def __str__(self) -> str:
+        return " ".join(map(str, astuple(self)))
+
+    def is_here(self) -> bool:
+        """Whether it can be proven that the process with this pid, as we count pids, is this one."""
+        here = Life(self.pid, _boot(), _namespace(), _started(str(self.pid)))
+        proven = here.started != UNKNOWN and (sys.platform != "linux" or UNKNOWN not in astuple(here))
+        return proven and here == self
+
+    def signal(self, number: signal.Signals) -> bool:
+        """Signal this very process; False, and nobody was, if it is not here or not ours to signal."""
+        try:
+            handle = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
+        except ProcessLookupError:
+            return False
+        except OSError:  # an old kernel, or a sandbox
+            handle = None
+        try:
+            if not self.is_here():
+                return False
+            if handle is None:
+                os.kill(self.pid, number)
+            else:
+                signal.pidfd_send_signal(handle, number)
+        except (ProcessLookupError, PermissionError):
+            return False
+        finally:
+            if handle is not None:
+                os.close(handle)
+        return True
+
+
+def _boot() -> str:
+    with suppress(OSError):
+        return (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip() or UNKNOWN
+    return UNKNOWN
+
+
+def _namespace() -> str:
+    with suppress(OSError):
+        return os.readlink(PROC / "self/ns/pid") or UNKNOWN
+    return UNKNOWN
+
+
+def _started(pid: str) -> str:
+    """When a process started, for comparing; UNKNOWN if there is none, or it may not be asked."""
+    if sys.platform == "linux":
+        with suppress(OSError, IndexError):
+            return (PROC / pid / "stat").read_text(errors="replace").rpartition(")")[2].split()[START]
+        return UNKNOWN
+    command = ["ps", "-o", "lstart=", "-p", str(os.getpid()) if pid == "self" else pid]
+    with suppress(OSError, subprocess.SubprocessError):
+        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=5).stdout
+        return "_".join(said.split()) or UNKNOWN
+    return UNKNOWN

@@ -1,0 +1,104 @@
+"""A process is signalled only where it is proven to be the one that was written down."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from shoal.node import launch
+from shoal.node.home import Home
+from shoal.node.life import Life
+from shoal.protocol.errors import LocalError
+
+PATIENCE = 30.0
+INTRODUCE = "import sys; from shoal.node.life import Life; print(Life.own(), flush=True); sys.stdin.read()"
+HOLD = """
+import sys
+from pathlib import Path
+from shoal.node.home import Home
+with Home(Path(sys.argv[1])).create().locked():
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+NAMESPACE = ["unshare", "--pid", "--net", "--fork", "--kill-child", "--mount-proc"]
+needs_namespaces = pytest.mark.skipif(
+    sys.platform != "linux" or os.geteuid() != 0 or shutil.which("unshare") is None,
+    reason="pid namespaces take Linux, root and util-linux",
+)
+
+
+def started(*argv: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+@pytest.fixture
+def other() -> Iterator[subprocess.Popen[str]]:
+    with started(sys.executable, "-c", INTRODUCE) as process:
+        yield process
+        process.kill()
+
+
+def test_a_process_is_known_by_what_it_wrote_down(other: subprocess.Popen[str]) -> None:
+    life = Life.parse(first_line(other))
+    assert life is not None
+    assert life.pid == other.pid
+    assert life.is_here()
+    assert life.signal(signal.SIGTERM)
+    assert other.wait(PATIENCE) == -signal.SIGTERM
+    assert not life.is_here()
+    assert not life.signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("field", ["boot", "namespace", "started"])
+def test_a_pid_with_any_other_mark_is_another_process(other: subprocess.Popen[str], field: str) -> None:
+    life = Life.parse(first_line(other))
+    assert life is not None
+    for elsewhere in (replace(life, **{field: "1"}), replace(life, **{field: "-"}), Life(life.pid)):
+        assert not elsewhere.is_here()
+        assert not elsewhere.signal(signal.SIGKILL)
+    assert other.poll() is None
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1 a b c", "1 a", "1 a b c d", "²", "9" * 99])
+def test_what_is_no_life_is_none(text: str) -> None:
+    assert Life.parse(text) is None
+
+
+def test_a_pid_alone_as_older_versions_wrote_it_is_read() -> None:
+    assert Life.parse("4711\n") == Life(4711)
+    assert Life.parse(str(Life.own())) == Life.own()
+
+
+@needs_namespaces
+def test_a_node_of_another_pid_namespace_is_not_stopped_by_its_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, sent = Home(tmp_path / "home").create(), []
+    monkeypatch.setattr(os, "kill", lambda *what: sent.append(what))
+    monkeypatch.setattr(signal, "pidfd_send_signal", lambda *what: sent.append(what))
+    with started(*NAMESPACE, sys.executable, "-c", HOLD, str(home.root)) as inside:
+        try:
+            assert first_line(inside) == "locked\n"
+            life = home.holding()
+            assert life is not None
+            assert life.pid != inside.pid  # a number of the namespace's own, which another process has here
+            assert not life.is_here()
+            with pytest.raises(LocalError, match="in another container") as refused:
+                launch.stop(home, print)
+            assert "kill -9" not in str(refused.value)
+            assert sent == []
+        finally:
+            inside.kill()
