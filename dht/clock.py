@@ -1,4 +1,9 @@
-"""Whether our clock agrees with everybody's: records expire, so a node whose clock is wrong holds and finds nothing.
+"""What our clock shows, and whether it agrees with everybody's: records expire, so a node whose clock is wrong holds
+and finds nothing.
+
+All that is measured in seconds between two events here goes by `now`, which is steady. Only what two machines compare,
+the end of a record, goes by the wall clock. That may be set forward and back at any time: we follow it both ways, and
+nothing but records is moved by that.
 
 The median of what the last WITNESSES said decides, so that a few liars move nothing. It is told once, and again only
 after it was right in between.
@@ -16,18 +21,29 @@ FEWEST = 5
 MOST = 120.0  # seconds that a clock may be off
 
 
+class Wall:
+    """The wall clock, as seconds by which it is `ahead` of `now`; the shell keeps that true."""
+
+    def __init__(self, ahead: float = 0.0) -> None:
+        self.ahead = ahead
+
+    def at(self, now: float) -> float:
+        """What it shows, in seconds since 1970."""
+        return now + self.ahead
+
+
 class Clocks:
     """Collects what others' clocks show."""
 
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
-        self._ahead: deque[float] = deque(maxlen=WITNESSES)
+    def __init__(self, calls: Calls, wall: Wall) -> None:
+        self._calls, self._wall = calls, wall
+        self._ahead: deque[float] = deque(maxlen=WITNESSES)  # of `now`, which ours being set does not change
         self._told = False
 
     def hear(self, now: float, clock: int) -> None:
         """Somebody's clock shows `clock`."""
         self._ahead.append(now - clock)
-        median = sorted(self._ahead)[len(self._ahead) // 2]
+        median = sorted(self._ahead)[len(self._ahead) // 2] + self._wall.ahead
         is_off = len(self._ahead) >= FEWEST and abs(median) > MOST
         if is_off and not self._told:
             self._calls.tell(ClockOff(round(median)))

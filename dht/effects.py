@@ -1,6 +1,7 @@
 """What the DHT core asks of its shell, beside the Wake and Tell of shoal.protocol.effects, and what it tells it.
 
-`now` of every input is in seconds since 1970, because records expire; the shell sees to it that it never goes back.
+`now` of every input is in seconds of a clock that is never set, counting while the machine sleeps; what the wall clock
+shows beyond it is in `Kademlia.wall`, which the shell keeps true, because records expire by that (shoal.dht.clock).
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 
 from shoal.dht.calls import UNHEARD, Calls
+from shoal.dht.clock import Wall
 from shoal.dht.effects import Got
 from shoal.dht.keys import COPIES, REPLICAS, place
 from shoal.dht.lookup import Lookup
@@ -36,9 +37,17 @@ MAX_CACHED = 8  # records given to one server that lacked them
 class Get:
     """One get, from `begin` until `is_over`; its end is told."""
 
-    def __init__(self, ticket: int, question: FindRecords, quorum: int, signer: Signer, calls: Calls) -> None:
+    def __init__(
+        self,
+        ticket: int,
+        question: FindRecords,
+        quorum: int,
+        signer: Signer,
+        calls: Calls,
+        wall: Wall | None = None,
+    ) -> None:
         self._ticket, self._question, self._quorum = ticket, question, quorum
-        self._tally = Tally(question.key, question.subkeys, signer)
+        self._tally = Tally(question.key, question.subkeys, signer, wall or Wall())
         self._calls = calls
         self._lookups: list[Lookup] = []
         self._hops = 0

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from shoal.dht.calls import Calls
-from shoal.dht.clock import Clocks
+from shoal.dht.clock import Clocks, Wall
 from shoal.dht.hearsay import vet_addresses
 from shoal.dht.table import Table
 from shoal.protocol.errors import RemoteError
@@ -32,13 +32,14 @@ OnKnown = Callable[[float, Contact, bool], None]
 class Greeter:
     """Greets, is greeted, and fills the table."""
 
-    def __init__(self, me: PeerId, table: Table, calls: Calls, on_known: OnKnown) -> None:
+    def __init__(self, me: PeerId, table: Table, calls: Calls, on_known: OnKnown, wall: Wall | None = None) -> None:
         self.addresses: tuple[str, ...] = ()
         self.serves = False
         self._me, self._table, self._calls, self._on_known = me, table, calls, on_known
         self._greeted: OrderedDict[PeerId, float] = OrderedDict()
         self._clients: OrderedDict[PeerId, None] = OrderedDict()  # who greeted us, and did not serve
-        self._clocks = Clocks(calls)
+        self._wall = wall or Wall()
+        self._clocks = Clocks(calls, self._wall)
 
     def greet(self, now: float, contact: Contact, *, anew: bool = False) -> None:
         """Say hello, unless we just have; `anew`: all the same."""
@@ -77,7 +78,7 @@ class Greeter:
 
     def greeted(self, now: float) -> Greeted:
         """Our answer to a greeting."""
-        return Greeted(self.addresses, self.serves, int(now))
+        return Greeted(self.addresses, self.serves, int(self._wall.at(now)))
 
     def answered(self, now: float, contact: Contact, answer: Message) -> None:
         """Somebody greets us back."""

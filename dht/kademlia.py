@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from shoal.dht.calls import Calls
+from shoal.dht.clock import Wall
 from shoal.dht.effects import Effect
 from shoal.dht.get import Get
 from shoal.dht.greeting import Greeter
@@ -48,12 +49,13 @@ class Kademlia:
 
     def __init__(self, me: PeerId, signer: Signer, rng: random.Random, limits: Limits = LIMITS) -> None:
         self.me = me
+        self.wall = Wall()
         self._signer = Remembering(signer)
         self._table = Table(me)
         self._calls = Calls(self._table)
-        self._store = RecordStore(me, limits)
-        self._server = Server(self._signer, self._store, self._table, serving=False)
-        self._greeter = Greeter(me, self._table, self._calls, self._known)
+        self._store = RecordStore(me, limits, self.wall)
+        self._server = Server(self._signer, self._store, self._table, serving=False, wall=self.wall)
+        self._greeter = Greeter(me, self._table, self._calls, self._known, self.wall)
         self._upkeep = Upkeep(me, rng, self._table, self._calls, self._greeter)
         self._handover = Handover(me, rng, self._table, self._calls, self._store)
         self._running: list[Task] = []
@@ -98,7 +100,7 @@ class Kademlia:
         """Read what lies under `key`, of `subkeys` only if there are any; ends with one Got."""
 
         def begin(now: float) -> Task:
-            task = Get(ticket, FindRecords(key, 0, subkeys), quorum, self._signer, self._calls)
+            task = Get(ticket, FindRecords(key, 0, subkeys), quorum, self._signer, self._calls, self.wall)
             held, _ = self._store.find(now, key, subkeys, ANSWER)
             task.begin(now, self.me, self._table, held)
             return task

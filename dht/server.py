@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from shoal.dht.clock import Wall
 from shoal.dht.keys import COPIES, REPLICAS, K, node_id, place
 from shoal.dht.record import Expired, check_record
 from shoal.dht.store import RecordStore
@@ -64,10 +65,12 @@ MOST_PEERS = 1024
 class Server:
     """Serves from `store`, and from what is known of `others`; `signer` checks records, best a Remembering one."""
 
-    def __init__(self, signer: Signer, store: RecordStore, others: Neighbourhood, serving: bool) -> None:
+    def __init__(
+        self, signer: Signer, store: RecordStore, others: Neighbourhood, serving: bool, wall: Wall | None = None
+    ) -> None:
         self.serving = serving  # others may store here; changes as we learn whether they reach us
         self._signer, self._store, self._others = signer, store, others
-        self._own = node_id(signer.peer)
+        self._own, self._wall = node_id(signer.peer), wall or Wall()
         self._questions: Allowances[PeerId] = Allowances(QUESTIONS, QUESTIONS_A_SECOND, MOST_PEERS)
         self._stores: Allowances[PeerId] = Allowances(STORES, STORES_A_SECOND, MOST_PEERS)
 
@@ -121,7 +124,7 @@ class Server:
         results = []
         for record in records:
             try:
-                check_record(record, now, self._signer, sender)
+                check_record(record, self._wall.at(now), self._signer, sender)
                 results.append(StoreResult.HELD)
             except Expired:
                 results.append(StoreResult.EXPIRED)

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
+from shoal.dht.clock import Wall
 from shoal.dht.holdings import Entry, Group, Holdings
 from shoal.dht.keys import COPIES, node_id, place
 from shoal.dht.record import slot_of
@@ -54,8 +55,8 @@ LIMITS = Limits()
 class RecordStore:
     """The records held at the node of `own`; `put` takes only what `check_record` has passed."""
 
-    def __init__(self, own: PeerId, limits: Limits = LIMITS) -> None:
-        self._own, self._limits = node_id(own), limits
+    def __init__(self, own: PeerId, limits: Limits = LIMITS, wall: Wall | None = None) -> None:
+        self._own, self._limits, self._wall = node_id(own), limits, wall or Wall()
         self._held = Holdings()
         self._soonest = 0  # nothing that is held expires before
 
@@ -69,7 +70,7 @@ class RecordStore:
     def put(self, now: float, record: Record, copy: int, sender: PeerId) -> StoreResult:
         """Hold `record` for the place `copy` of its key, or say why not."""
         self.expire(now)
-        if record.expires <= now:
+        if record.expires <= self._wall.at(now):
             return StoreResult.EXPIRED
         held = self._held.entries.get(slot_of(record))
         result = self._renew(held, record, sender) if held else self._admit(record, copy, sender)
@@ -125,12 +126,13 @@ class RecordStore:
 
     def expire(self, now: float) -> None:
         """Forget what is over. Looks at all records at most once a second, since records end at whole seconds."""
-        if now < self._soonest:
+        clock = self._wall.at(now)
+        if clock < self._soonest:
             return
-        for entry in [each for each in self._held.entries.values() if each.record.expires <= now]:
+        for entry in [each for each in self._held.entries.values() if each.record.expires <= clock]:
             self._held.remove(entry)
         ends = (entry.record.expires for entry in self._held.entries.values())
-        self._soonest = min(ends, default=int(now) + 1)
+        self._soonest = min(ends, default=int(clock) + 1)
 
     # -- a record of an entry that is there, and of one that is not ---------------------------------------------
 

@@ -103,7 +103,11 @@ class Table:
 
     def wants(self, now: float, contact: Contact) -> bool:
         """Whether `contact` would get in at once if it answered us, and there is hope that it does."""
-        if contact.peer in self._known or contact.peer == self._peer or now - self._vain.get(contact.peer, 0.0) < VAIN:
+        if (
+            contact.peer in self._known
+            or contact.peer == self._peer
+            or now - self._vain.get(contact.peer, -VAIN) < VAIN
+        ):
             return False
         bucket = self._buckets.get(self._bits(contact.peer))
         return bucket is None or (not bucket.is_full and bucket.has_room_for(contact))

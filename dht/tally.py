@@ -6,6 +6,7 @@ expired one may be shown in good faith by a slow clock, and is left aside.
 
 from __future__ import annotations
 
+from shoal.dht.clock import Wall
 from shoal.dht.effects import Found
 from shoal.dht.record import Expired, Slot, check_record, rank, slot_of
 from shoal.protocol.errors import RemoteError
@@ -19,8 +20,8 @@ Rank = tuple[int, int, bytes]
 class Tally:
     """Counts the replicas of the entries under one key."""
 
-    def __init__(self, key: Digest, subkeys: tuple[tuple[PeerId, str], ...], signer: Signer) -> None:
-        self._key = key
+    def __init__(self, key: Digest, subkeys: tuple[tuple[PeerId, str], ...], signer: Signer, wall: Wall) -> None:
+        self._key, self._wall = key, wall
         self._subkeys = dict.fromkeys(subkeys)
         self._signer = signer
         self._newest: dict[Slot, tuple[Rank, Record]] = {}
@@ -37,7 +38,7 @@ class Tally:
             if slot in word:
                 raise RemoteError("answers with two versions of one entry", replica)
             try:
-                check_record(record, now, self._signer, replica)
+                check_record(record, self._wall.at(now), self._signer, replica)
             except Expired:
                 continue
             word[slot] = rank(record)

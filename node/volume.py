@@ -3,7 +3,7 @@
 Rules:
 - A day is that of UTC, from midnight to midnight: so anybody can say when it goes on, and one number is all that
   must be kept. Over 24 hours that begin at noon it may be up to twice the volume. Who sets the clock back to an earlier
-  day has not won a new one: what was counted counts until the next midnight.
+  day has not won a new one: what was counted counts until the next midnight, also what was before a clock went ahead.
 - The file is written when something worth a write has passed, at the end, and atomically. What a crash loses is at most
   what passes in a minute; a full disk stops nobody, and is said.
 """
@@ -37,6 +37,7 @@ class Volume:
         self._path, self._total, self._clock = path, total, clock
         self._day = self._today()
         self._used = self._load()
+        self._left = (0, 0)  # the day before the clock last came to a later one, and its bytes
         self._seen = total()
         self._saved, self._saved_at = self._used, clock()
 
@@ -45,7 +46,9 @@ class Volume:
         """Bytes of today."""
         day, total = self._today(), self._total()
         if day > self._day:
-            self._used = self._saved = 0
+            self._left, self._used, self._saved = (self._day, self._used), 0, 0
+        elif day < self._day and self._left[0] == day:  # the clock was ahead for a while, and is right again
+            self._used += self._left[1]
         self._day = day
         self._used, self._seen = self._used + total - self._seen, total
         return self._used

@@ -3,8 +3,8 @@
 Rules:
 - Its calls are calls like others, over the control stream that two nodes have anyway: a stream of its own would cost
   milliseconds to open. The protocol id of that stream is the version of all that is said on it.
-- One clock: the system's when we began, and monotonic since. It never goes back; it is set forward after a suspend, in
-  which the monotonic one may stand still.
+- One clock that is never set, and goes on while the machine sleeps. What the wall clock shows beyond it is asked for
+  anew each time, and only records go by that: who sets it wrong and right again is as right as before.
 - What a peer says of addresses is cut down to what it means to us (shoal.dht.scope) before the core sees it.
 - We serve while somebody can dial us (shoal.dht.reachability). Connections that nothing was asked over for a while are
   closed (idle.py).
@@ -43,7 +43,7 @@ from shoal.protocol.wire import Message
 
 SERVED = (Greet, FindNode, FindRecords, Store)
 TIDY_EVERY = 10.0  # seconds between two looks for idle connections
-SUSPENDED = 10.0  # seconds that the system's clock is ahead of ours, and we take its word
+STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # where there is no such clock, it may sleep, too
 GOODBYE = 1.0  # seconds for handing over what we hold
 MAX_BLAMED = 1024  # peers whose blame was logged
 
@@ -74,7 +74,6 @@ class Discovery:
 
     def start(self) -> None:
         """Be a node of the DHT; the network must have been started."""
-        self._origin = time.time() - asyncio.get_running_loop().time()
         self._running = True
         self._carry_out(self._core.start(self.now()))
         self._settle(self._dial_back.verdict)
@@ -95,13 +94,10 @@ class Discovery:
                 future.set_exception(TransportError("the node is ending"))
 
     def now(self) -> float:
-        """Seconds since 1970; never goes back."""
-        steady = self._origin + asyncio.get_running_loop().time()
-        slept = time.time() - steady
-        if slept <= SUSPENDED:
-            return steady
-        self._origin += slept
-        return steady + slept
+        """Seconds of a clock that is never set; the core learns what the wall clock shows beside it."""
+        now = time.clock_gettime(STEADY)
+        self._core.wall.ahead = time.time() - now
+        return now
 
     # -- what others want -----------------------------------------------------------------------------------
 
@@ -112,9 +108,9 @@ class Discovery:
 
     async def put(self, key: Digest, subkey: str, value: bytes, lifetime: float) -> Put:
         """Say `value` under (`key`, `subkey`) for `lifetime` seconds; a later word of ours replaces it."""
-        ticket, now = next(self._tickets), self.now()
-        self._sequence = max(self._sequence + 1, int(1000 * now))
-        record = make_record(key, subkey, value, self._sequence, int(now + lifetime), self._signer)
+        ticket, clock = next(self._tickets), time.time()
+        self._sequence = max(self._sequence + 1, int(1000 * clock))
+        record = make_record(key, subkey, value, self._sequence, int(clock + lifetime), self._signer)
         return await self._ends(ticket, lambda now: self._core.put(now, ticket, record), Put)
 
     def link(self, peer: PeerId, up: bool) -> None:

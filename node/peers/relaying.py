@@ -110,7 +110,7 @@ class Relaying:
 
     def _whom_to_ask(self) -> list[PeerId]:
         if self._discovery.verdict.reachability == "nat":
-            return self._holder.whom_to_ask(time.time(), self._candidates())
+            return self._holder.whom_to_ask(time.monotonic(), self._candidates())
         for relay in self._holder.clear():
             self._network.forget_relay(relay)
         return []
@@ -134,16 +134,16 @@ class Relaying:
         except Exception as error:  # one relay's nonsense, or our own mistake with it, must not end the others' care
             is_ours = not isinstance(error, ShoalError)
             log.log(logging.ERROR if is_ours else logging.DEBUG, "no reservation with %s: %s", short(relay), error)
-            self._holder.refused(time.time(), relay)
+            self._holder.refused(time.monotonic(), relay)
             self._network.forget_relay(relay)
             return
         if relay not in self._holder.relays:
             log.info("others can reach this node by the relay %s", short(relay))
-            self._holder.granted(time.time(), promise)
+            self._holder.granted(time.monotonic(), promise)
             self._changed.set()
             await self._look_from(relay)
         else:
-            self._holder.granted(time.time(), promise)
+            self._holder.granted(time.monotonic(), promise)
 
     async def _look_from(self, relay: PeerId) -> None:
         """Ask a relay where it sees us."""

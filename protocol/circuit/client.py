@@ -67,13 +67,12 @@ class Client:
             answer = await _ask(stream, HopMessage(type=HopMessage.RESERVE), relay)
         finally:
             await drop(stream)
-        now = time.time()
-        expires = min(float(answer.reservation.expire), now + LONGEST)
-        if expires < now + SHORTEST:
+        lasts = min(float(answer.reservation.expire) - time.time(), LONGEST)
+        if lasts < SHORTEST:
             raise TransportError(f"the relay {short(relay)} promises nothing that lasts, or our clocks are far apart")
         plain = dict.fromkeys(_places(answer.reservation.addrs[:MAX_ADDRESSES]))
         self._relays.add(relay)
-        return Promise(relay, expires, tuple(f"{each}/p2p/{relay}{CIRCUIT}" for each in plain))
+        return Promise(relay, time.monotonic() + lasts, tuple(f"{each}/p2p/{relay}{CIRCUIT}" for each in plain))
 
     def forget(self, relay: PeerId) -> None:
         """Its reservation is not wanted any more."""

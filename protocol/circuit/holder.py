@@ -25,7 +25,7 @@ class Promise:
     """A reservation: `relay` connects others with us until then, who dial it at one of the addresses."""
 
     relay: PeerId
-    expires: float  # by the clock of whoever keeps it
+    expires: float  # by the monotonic clock of whoever keeps it: the wall clock may be set
     addresses: tuple[str, ...]  # of circuits that end here, without our own name
 
 

@@ -3,29 +3,53 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from shoal.dht.effects import Ask, Effect
-from shoal.node.peers.discovery import SUSPENDED, Discovery
+from shoal.node.peers.discovery import Discovery
 from shoal.node.peers.idle import FEW, LONG_IDLE
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.dht import Greet, Greeted
 from shoal.protocol.network import Network
 from shoal.protocol.wire import Message
+from tests.preload import CLOCK, preloaded
+
+DAYS = 3 * 86_400
+WATCH = """
+import sys, time
+from pathlib import Path
+from shoal.node.peers.discovery import Discovery
+from shoal.protocol.identity import Identity
+from shoal.protocol.network import Network
+
+ahead, identity = Path(sys.argv[1]), Identity.generate()
+discovery = Discovery(identity, Network(identity, host="127.0.0.1", port=0))
+for step in map(int, sys.argv[2:]):
+    ahead.write_text(str(step))
+    now = discovery.now()
+    print(now, discovery._core.wall.at(now))
+"""
 
 
-@pytest.mark.asyncio
-async def test_the_clock_never_goes_back_and_follows_after_a_suspend(monkeypatch: pytest.MonkeyPatch) -> None:
-    identity = Identity.generate()
-    discovery = Discovery(identity, Network(identity, host="127.0.0.1", port=0))
-    discovery._origin = time.time() - asyncio.get_running_loop().time()
-    began, wall = discovery.now(), time.time()
-    for ahead, least in ((-3600.0, 0.0), (SUSPENDED / 2, 0.0), (3600.0, 3599.0), (-3600.0, 3599.0)):
-        monkeypatch.setattr(time, "time", lambda ahead=ahead: wall + ahead)
-        assert least <= discovery.now() - began < least + 60
+def test_the_wall_clock_is_followed_both_ways_and_only_records_go_by_it(tmp_path: Path) -> None:
+    """A clock that was wrong for a while, and is right again, is as right as before; nothing else has noticed."""
+    steps = (0, DAYS, 0, -DAYS, 0)
+    ahead = tmp_path / "ahead"
+    ahead.write_text("0")
+    environment = {**os.environ, **preloaded(tmp_path, CLOCK), "SHIM_AHEAD": str(ahead)}
+    command = [sys.executable, "-c", WATCH, str(ahead), *map(str, steps)]
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True).stdout
+    lines = [tuple(map(float, line.split())) for line in shown.splitlines()]
+    (first, wall), *_ = lines
+    for (now, clock), step in zip(lines, steps, strict=True):
+        assert first <= now < first + 60
+        assert step <= clock - wall < step + 60
 
 
 @pytest.mark.asyncio
@@ -34,7 +58,7 @@ async def test_a_connection_over_which_others_ask_is_not_closed(monkeypatch: pyt
     identity = Identity.generate()
     network = Network(identity, host="127.0.0.1", port=0)
     discovery = Discovery(identity, network)
-    discovery._origin, discovery._running = time.time() - asyncio.get_running_loop().time(), True
+    discovery._running = True
     busy, *others = (PeerId(f"peer{number}") for number in range(FEW + 5))
     began = discovery.now()
     assert not discovery._last_use.to_close(began, [busy, *others], (), serves=False)
@@ -52,7 +76,7 @@ async def test_a_greeting_is_taken_in_at_once_though_its_answer_waits(monkeypatc
     network, known = Network(identity, host="127.0.0.1", port=0), asyncio.Event()
     discovery, asked = Discovery(identity, network), list[Effect]()
     monkeypatch.setattr(network, "remote_addresses", lambda peer: ())
-    discovery._origin, discovery._running = time.time() - asyncio.get_running_loop().time(), True
+    discovery._running = True
     monkeypatch.setattr(discovery._dial_back, "first_verdict", known.wait)
     monkeypatch.setattr(discovery, "_carry_out", asked.extend)
 

@@ -83,6 +83,21 @@ def test_a_clock_that_is_set_back_wins_no_new_day_and_loses_none(tmp_path: Path)
     assert restarted.used == volume.used == 0
 
 
+def test_a_clock_that_is_ahead_for_a_while_wins_no_new_day(tmp_path: Path) -> None:
+    wire = Wire()
+    volume = wire.volume(tmp_path)
+    wire.total = GB - 10
+    assert volume.used == GB - 10
+    wire.now += 3 * DAY
+    wire.total += 4
+    assert volume.used == 4
+    wire.now -= 3 * DAY
+    wire.total += 6
+    assert volume.is_used_up
+    wire.now += DAY
+    assert volume.used == 0
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"day": "2024-10-04", "bytes": "many"}', "\xff"])
 def test_a_damaged_file_is_said_and_begun_anew(tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "volume.json").write_text(text)

@@ -153,3 +153,11 @@ def test_one_or_two_clocks_prove_nothing() -> None:
     for _ in range(FEWEST - 1):
         meeting.greet(NOW, who := contact(), greeted(who, clock=NOW - 600))
     assert meeting.wire.told == []
+
+
+def test_a_clock_that_is_set_is_compared_as_it_is_now_with_what_was_heard_before() -> None:
+    meeting = Meeting()
+    for ahead in (0, 0, 0, 0, 0, 3 * 86_400, 0):
+        meeting.greeter._wall.ahead = ahead
+        meeting.greet(NOW, who := contact(), greeted(who, clock=NOW))
+    assert meeting.wire.told == [ClockOff(3 * 86_400)]

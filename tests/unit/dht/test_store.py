@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from shoal.dht.clock import Wall
 from shoal.dht.keys import COPIES, node_id, place
 from shoal.dht.store import Limits, RecordStore
 from shoal.protocol.ids import Digest, PeerId
@@ -69,6 +70,15 @@ def test_storing_again_with_a_later_expiry_extends_its_life() -> None:
     assert len(store) == 1
     assert found(store, now=NOW + 19)
     assert not found(store, now=NOW + 20)
+
+
+def test_a_clock_that_is_right_again_takes_what_it_took_before() -> None:
+    wall = Wall()
+    store = RecordStore(OWN, wall=wall)
+    for ahead, result in ((3 * 24 * HOUR, StoreResult.EXPIRED), (0, StoreResult.HELD)):
+        wall.ahead = ahead
+        assert put(store, unsigned("alice")) is result
+    assert found(store)
 
 
 def test_an_older_version_changes_nothing() -> None:

@@ -1,0 +1,67 @@
+"""Another clock or disk for a process: a shim in C, compiled by the test and loaded before the C library.
+
+environment = preloaded(tmp_path, CLOCK) | {"SHIM_AHEAD": str(file)}
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+CLOCK = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+/* The wall clock is ahead by as many seconds as the file named by SHIM_AHEAD says just now. */
+int clock_gettime(clockid_t which, struct timespec *at) {
+    static int (*real)(clockid_t, struct timespec *);
+    if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
+    int result = real(which, at);
+    if (which == CLOCK_REALTIME) {
+        FILE *file = fopen(getenv("SHIM_AHEAD"), "r");
+        long ahead = 0;
+        if (file) { if (fscanf(file, "%ld", &ahead) != 1) ahead = 0; fclose(file); }
+        at->tv_sec += ahead;
+    }
+    return result;
+}
+"""
+
+SLOW_DISK = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* While the file named by SHIM_HELD is there, what is forced to disk waits; every fsync that waits makes SHIM_WAITS. */
+int fsync(int descriptor) {
+    static int (*real)(int);
+    if (!real) real = dlsym(RTLD_NEXT, "fsync");
+    while (access(getenv("SHIM_HELD"), F_OK) == 0) {
+        FILE *file = fopen(getenv("SHIM_WAITS"), "w");
+        if (file) fclose(file);
+        usleep(10000);
+    }
+    return real(descriptor);
+}
+"""
+
+
+def preloaded(folder: Path, source: str) -> dict[str, str]:
+    """The environment of a process that has this shim; skips where there is no compiler."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("DOES NOT RUN: there is no C compiler (cc)")
+    code, library = folder / "shim.c", folder / "shim.so"
+    code.write_text(source, encoding="utf-8")
+    subprocess.run(
+        [str(compiler), "-shared", "-fPIC", "-O1", "-o", str(library), str(code), "-ldl"], check=True, timeout=60
+    )
+    return {"LD_PRELOAD": str(library)}
