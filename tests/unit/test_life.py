@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,7 +67,8 @@ def test_a_process_is_known_by_what_it_wrote_down(other: subprocess.Popen[str]) 
 def test_a_pid_with_any_other_mark_is_another_process(other: subprocess.Popen[str], field: str) -> None:
     life = Life.parse(first_line(other))
     assert life is not None
-    for elsewhere in (replace(life, **{field: "1"}), replace(life, **{field: "-"}), Life(life.pid)):
+    marks: tuple[dict[str, Any], ...] = ({field: "1"}, {field: "-"})
+    for elsewhere in (*(replace(life, **mark) for mark in marks), Life(life.pid)):
         assert not elsewhere.is_here()
         assert not elsewhere.signal(signal.SIGKILL)
     assert other.poll() is None
