@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from shoal.node.home import Home
-from shoal.node.version import shoal_version
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
+from shoal.protocol.version import shoal_version
 
 QUICK = 15.0  # answered from memory
 JOINING = 30 * 86_400.0  # it may download the run's data first, however long that takes; Ctrl-C ends the wait

@@ -42,7 +42,6 @@ from shoal.node.service_manager import ServiceManager
 from shoal.node.signals import on_ending
 from shoal.node.transitions import Transitions
 from shoal.node.usage import resident_bytes
-from shoal.node.version import shoal_version
 from shoal.protocol.errors import LocalError
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId, RunId
@@ -50,6 +49,7 @@ from shoal.protocol.messages.data import GetPiece
 from shoal.protocol.messages.experts import AskExpert
 from shoal.protocol.messages.node import GetManifest, Refused
 from shoal.protocol.network import Network
+from shoal.protocol.version import shoal_version
 from shoal.protocol.wire import Message
 
 STDERR = 2

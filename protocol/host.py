@@ -21,6 +21,7 @@ import trio
 from libp2p.abc import INetConn, INetStream
 from libp2p.custom_types import TProtocol
 from libp2p.host.basic_host import BasicHost
+from libp2p.identity.identify import identify
 from libp2p.network.stream.net_stream import NetStream
 from libp2p.peer.id import ID
 from libp2p.protocol_muxer.exceptions import ProtocolNotSupportedError
@@ -40,6 +41,7 @@ from shoal.protocol.muxer import Muxer
 from shoal.protocol.raw_stream import RawStream
 from shoal.protocol.swarm import OnConnection, ask_name, close_connections, make_swarm, why
 from shoal.protocol.throttle import Throttle
+from shoal.protocol.version import agent
 
 MAX_UNREAD_IN_ALL = 2 << 30  # bytes received and not read, of all connections
 NEGOTIATE_LIMIT = 10  # seconds until a new stream must be agreed on
@@ -143,6 +145,7 @@ class TrioHost:
     async def _main(self, listen: Sequence[str], opened: Callable[..., None]) -> None:
         self._stopping = trio.Event()
         self._swarm = make_swarm(self._identity, self._on_connection, self.throttle)
+        identify.AGENT_VERSION = agent()  # libp2p has no other way to say who we are than its own name
         self._host = BasicHost(self._swarm, negotiate_timeout=NEGOTIATE_LIMIT)
         for protocol in self._protocols:
             self._host.set_stream_handler(TProtocol(protocol), partial(self._serve, protocol))

@@ -28,7 +28,7 @@ SHELLS = {
     "throttle",  # threads and tasks share it
     *("incoming", "arrivals", "dialing", "racing", "tasks", "ports", "addresses"),  # who is where
     *("network", "neighbours", "link", "surroundings", "lane", "calls", "complaints"),  # frames to peers by name
-    "identity",  # the key file
+    *("identity", "version"),  # the key file, and the installed distribution
 }
 TENSORS = {"compression", "reduction"}  # sub-packages of pure functions on tensors
 ROOM = "memory"  # what tensors and shells take memory from; it is locked, as any thread may

@@ -18,10 +18,10 @@ from shoal.node.run.introduction import Introduction
 from shoal.node.run.meters import Meters
 from shoal.node.service import Answer, UnknownRound, find_run
 from shoal.node.spec.manifest import Manifest
-from shoal.node.version import shoal_version
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.failure import Kind
 from shoal.protocol.ids import PeerId
+from shoal.protocol.version import shoal_version
 from tests.fake_timeline import TIMELINE
 
 PEER = "12D3KooWFakeFakeFakeFakeFakeFakeFakeFakeFakeFakeFake"

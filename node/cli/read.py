@@ -99,6 +99,6 @@ def _only_run(runs: list[dict[str, Any]]) -> str:
 def version(as_json: Json = False) -> None:
     """Show the version of this command."""
     from shoal.node.cli import present
-    from shoal.node.version import shoal_version
+    from shoal.protocol.version import shoal_version
 
     present.show_json({"version": shoal_version()}) if as_json else print(f"shoal {shoal_version()}")

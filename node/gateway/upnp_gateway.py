@@ -20,6 +20,7 @@ import aiohttp
 from shoal.node.gateway import igd, markup, ssdp
 from shoal.node.gateway.routes import Home
 from shoal.node.gateway.values import GatewayError, Lease, Seen
+from shoal.protocol.version import agent
 
 SEARCH = 2.5  # seconds for answers to a search
 AFTER_FIRST = 0.5  # seconds for others' answers after the first
@@ -131,7 +132,7 @@ def note(found: dict[str, str], said: bytes, source: str, home: Home) -> bool:
 
 
 async def _request(method: str, url: str, body: bytes = b"", headers: dict[str, str] | None = None) -> bytes:
-    plain = {"Accept-Encoding": "identity", "Connection": "close", **(headers or {})}
+    plain = {"Accept-Encoding": "identity", "Connection": "close", "User-Agent": agent(), **(headers or {})}
     try:
         async with (
             aiohttp.ClientSession(timeout=LIMIT, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()) as session,

@@ -22,6 +22,7 @@ from shoal.node.serve.routes import Routes
 from shoal.node.serve.served import Served
 from shoal.node.signals import on_ending
 from shoal.protocol.errors import LocalError, ShoalError
+from shoal.protocol.version import agent
 
 MAX_BODY = 4 << 20
 LAST_ANSWERS = 2.0  # seconds that the end waits for answers that are on their way
@@ -64,6 +65,7 @@ async def answering(
     guards = [metrics.count, errors_as_json, Guard(where.key, where.host).check]
     app = web.Application(middlewares=guards, client_max_size=MAX_BODY)
     app.add_routes([*table, *metrics.table()])
+    app.on_response_prepare.append(_sign)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=LAST_ANSWERS)
     await runner.setup()
     try:
@@ -72,6 +74,10 @@ async def answering(
     finally:
         await stop()  # first: so streams end with the word that it stops
         await runner.cleanup()
+
+
+async def _sign(request: web.Request, response: web.StreamResponse) -> None:
+    response.headers["Server"] = agent()
 
 
 async def serve(served: Served, where: Listening) -> None:

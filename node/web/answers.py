@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from shoal.node.service import UnknownRound, UnknownRun
-from shoal.node.version import shoal_version
 from shoal.protocol.errors import RemoteError, ShoalError, TransportError
+from shoal.protocol.version import agent, shoal_version
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -32,6 +32,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
     "Shoal-Version": shoal_version(),
+    "Server": agent(),
 }
 
 log = logging.getLogger("shoal.api")

@@ -7,21 +7,26 @@ import dataclasses
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from importlib.metadata import version
 from statistics import median
 from typing import Any
 
 import pytest
 import trio
 from libp2p.abc import INetStream
+from libp2p.identity.identify.identify import parse_identify_response
+from libp2p.identity.identify.pb.identify_pb2 import Identify
+from libp2p.network.stream.exceptions import StreamEOF
 
 from shoal.protocol.circuit import relay as relay_side
 from shoal.protocol.circuit.book import LIMITS, Limits
 from shoal.protocol.circuit.client import Client
 from shoal.protocol.circuit.holder import Promise
+from shoal.protocol.circuit.mirror import IDENTIFY
 from shoal.protocol.errors import TransportError
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId
-from shoal.protocol.transport import Stream, Transport
+from shoal.protocol.transport import Connection, Stream, Transport
 
 WORDS = "/test/words/1"
 DEADLINE = 20.0
@@ -106,6 +111,24 @@ async def test_two_who_cannot_dial_each_other_talk_by_a_relay() -> None:
         [back] = listener.transport.remote_addresses(dialler.peer)
         assert back.endswith(f"/p2p/{relay.peer}/p2p-circuit")
         assert relay.transport.book.circuits == 1
+
+
+@pytest.mark.asyncio
+async def test_a_node_says_what_it_is_by_its_own_name_and_version() -> None:
+    async with asyncio.timeout(DEADLINE), hosts(2) as [told, asker]:
+        connection = await asker.transport.dial(told.peer, told.address(), DEADLINE)
+        about = await asker.transport._bridge.call(identified, asker, connection)
+        assert about.agent_version == f"shoal/{version('shoal')}"
+
+
+async def identified(asker: Host, connection: Connection) -> Identify:
+    """What the other end of a connection says of itself, to any implementation of libp2p."""
+    stream = await asker.transport._host._negotiate(connection, IDENTIFY)
+    said = b""
+    with suppress(StreamEOF):
+        while True:
+            said += await stream.read(1000)
+    return parse_identify_response(said)
 
 
 @pytest.mark.asyncio

@@ -19,6 +19,7 @@ from shoal.protocol.circuit.speech import HOP, STOP
 from shoal.protocol.identity import public_key
 from shoal.protocol.ids import PeerId
 from shoal.protocol.link import CONTROL
+from shoal.protocol.version import agent
 from tests.integration.nodes import RealNode, until
 from tests.integration.p2pd import GoPeer, find, read_exactly, read_message
 from tests.integration.test_circuit import Host, hosts, reading
@@ -82,6 +83,7 @@ def test_with_noise_it_connects_with_a_node_identifies_and_pings_it(
     about = identify(go, peer)
     assert about.public_key[-32:] == public_key(peer).public_bytes_raw()
     assert {CONTROL, HOP, STOP, PING, IDENTIFY} <= set(about.protocols)
+    assert about.agent_version == agent()
     ping(go, peer)
     until(lambda: go.peer in {row["peer"] for row in node.client.peers()}, "the node to show it", node.words)
 

@@ -14,8 +14,8 @@ import pytest_asyncio
 
 from shoal.node.api import MAX_BODY, serve_api
 from shoal.node.service import UnknownRun, find_run
-from shoal.node.version import shoal_version
 from shoal.protocol.errors import LocalError
+from shoal.protocol.version import shoal_version
 from tests.fake_service import ENTERED, EXAMINED, LINK, PEER, RUN, FakeService
 
 TOKEN = "right-token"
@@ -34,6 +34,7 @@ class Caller:
         data = body if isinstance(body, bytes) else None if body is None else json.dumps(body)
         async with self.session.request(method, self.base + path, data=data, headers=sent) as response:
             assert response.headers["Shoal-Version"] == shoal_version()
+            assert response.headers["Server"] == f"shoal/{shoal_version()}"
             assert not [name for name in response.headers if name.lower().startswith("access-control")]
             return response.status, await response.json()
 

@@ -11,3 +11,8 @@ def shoal_version() -> str:
     from importlib.metadata import version
 
     return version("shoal")
+
+
+def agent() -> str:
+    """What we call ourselves to other programs, as HTTP and libp2p's identify write it."""
+    return f"shoal/{shoal_version()}"
