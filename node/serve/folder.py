@@ -6,7 +6,6 @@ numbers are taken: no code that a folder holds or names is ever run, and nothing
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from shoal.node.checkpoint.about import MODEL
-from shoal.node.checkpoint.tokenizer import CONFIG, ENDS, GENERATION, TOKENIZER_CONFIG, tokenizer_of_bytes
+from shoal.node.checkpoint.tokenizer import CONFIG, ENDS, tokenizer_of_bytes
 from shoal.node.dataset.tokens import TOKENIZER_FILE
 from shoal.node.models import extra
 from shoal.node.models.hf import quietly
@@ -27,34 +26,30 @@ from shoal.node.serve.library import library_scorer
 from shoal.node.serve.local import LlamaScorer
 from shoal.node.serve.scorer import Scorer
 from shoal.node.serve.served import BYTE_TOKENS, Choices, Served
-from shoal.node.serve.text import BYTES, MAX_FILE, Bytes, Codec, Tokenized, read_tokenizer
+from shoal.node.serve.settings import Settings, read_table
+from shoal.node.serve.text import BYTES, Bytes, Codec, Tokenized, read_tokenizer
 from shoal.node.spec.model import ModelSpec
 from shoal.node.state.layout import Layout
 from shoal.node.trainer.device import choose_device
 from shoal.node.trainer.model import skeleton
 from shoal.protocol.errors import LocalError
 
-TEMPLATE = "chat_template.jinja"
-MAX_TABLE = MAX_FILE  # bytes
-LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
-USUAL = 2048  # tokens, where a config does not say how many its model sees
-
 
 def open_folder(path: Path, choices: Choices) -> Served:
     """The model in it; LocalError if it is damaged, has no language head, or names tokens that are not there."""
-    table = _table(path / CONFIG)
+    settings = Settings(path)
     saved = max((int(each.stat().st_mtime) for each in path.glob("*.safetensors")), default=0)
     version = f"{saved:x}"
-    spec = own(table)
-    scorer = _decoder(path, spec, choices, version) if spec else _library(path, table, choices, version)
-    codec = _codec(path, table, scorer.vocab, choices.tokenizer)
+    spec = own(settings.config)
+    scorer = _decoder(path, spec, choices, version) if spec else _library(path, settings, choices, version)
+    codec = _codec(path, settings, scorer.vocab, choices.tokenizer)
     return Served(
         name=path.resolve().name,
         scorer=scorer,
         codec=codec,
-        chat=_chat(path, codec),
+        chat=_chat(settings, codec),
         created=saved,
-        sentence=f"{table.get('model_type')} model in {path}",
+        sentence=f"{settings.config.get('model_type')} model in {path}",
     )
 
 
@@ -91,17 +86,17 @@ def _decoder(path: Path, spec: ModelSpec, choices: Choices, version: str) -> Sco
     return LlamaScorer(model, vocab=spec.vocab, limit=spec.context, slots=choices.slots, version=version)
 
 
-def _library(path: Path, table: dict[str, Any], choices: Choices, version: str) -> Scorer:
+def _library(path: Path, settings: Settings, choices: Choices, version: str) -> Scorer:
     transformers = extra.transformers()
-    kind = table.get("model_type")
-    settings = {key: each for key, each in table.items() if key not in ("model_type", "auto_map")}  # no code is named
+    kind = settings.config.get("model_type")
+    named = {key: each for key, each in settings.config.items() if key not in ("model_type", "auto_map")}  # no code
     if not any(path.glob("*.safetensors")):
         raise LocalError(f"{path} has no safetensors, and other files of weights are not read: they may hold code")
     if not isinstance(kind, str):
         raise LocalError(f"{path / CONFIG} names no model_type")
     with quietly():
         try:
-            found = transformers.AutoConfig.for_model(kind, **settings)
+            found = transformers.AutoConfig.for_model(kind, **named)
             if type(found) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
                 raise LocalError(f"models of type {kind} have no language head: no text can come of {path}")
             network, about = transformers.AutoModelForCausalLM.from_pretrained(
@@ -121,12 +116,12 @@ def _library(path: Path, table: dict[str, Any], choices: Choices, version: str) 
     if lacking:
         raise LocalError(f"{path} lacks the model's {sorted(lacking)[0]}: it has another head, or is damaged")
     network.eval().requires_grad_(False).to(choose_device(choices.device))
-    text = found.get_text_config()
-    limit = next((each for key in LONGEST if isinstance(each := getattr(text, key, None), int) and each > 0), USUAL)
-    return library_scorer(network, limit=limit, slots=choices.slots, version=version)
+    return library_scorer(
+        network, limit=settings.longest(found.get_text_config()), slots=choices.slots, version=version
+    )
 
 
-def _codec(path: Path, table: Mapping[str, Any], vocab: int, chosen: str) -> Codec:
+def _codec(path: Path, settings: Settings, vocab: int, chosen: str) -> Codec:
     file = Path(chosen) if chosen and chosen != BYTE_TOKENS else path / TOKENIZER_FILE
     if chosen == BYTE_TOKENS or (not file.exists() and vocab <= BYTES) or _is_of_bytes(file):
         return Bytes()
@@ -135,47 +130,23 @@ def _codec(path: Path, table: Mapping[str, Any], vocab: int, chosen: str) -> Cod
             f"{file} does not exist, and the model has {vocab:,} tokens: name a tokenizer.json with --tokenizer, or "
             f"say --tokenizer {BYTE_TOKENS}"
         )
-    codec = Tokenized(read_tokenizer(file), _ends(path, table), special=True, what=str(file))
+    codec = Tokenized(read_tokenizer(file), frozenset(), special=True, what=str(file))
     if codec.size > vocab:
         raise LocalError(f"{file} has {codec.size:,} tokens, and the model {vocab:,}")
+    codec.ends = settings.ends(codec)
     return codec
 
 
 def _is_of_bytes(file: Path) -> bool:
     """Whether it is what we export where a byte is a token: we need no library for that."""
-    return file.exists() and _table(file) == tokenizer_of_bytes()
+    return file.exists() and read_table(file) == tokenizer_of_bytes()
 
 
-def _ends(path: Path, table: Mapping[str, Any]) -> frozenset[int]:
-    """The tokens that end a text."""
-    about = _table(path / GENERATION) if (path / GENERATION).exists() else {}
-    found = about.get("eos_token_id", table.get("eos_token_id"))
-    several = found if isinstance(found, list) else [found]
-    return frozenset(each for each in several if isinstance(each, int))
-
-
-def _chat(path: Path, codec: Codec) -> ChatFormat:
-    """The folder's template; the plain format where there is none."""
-    about = _table(path / TOKENIZER_CONFIG) if (path / TOKENIZER_CONFIG).exists() else {}
-    template = about.get("chat_template")
-    if (path / TEMPLATE).exists():
-        template = read_tokenizer(path / TEMPLATE).decode("utf-8", "replace")
-    if not isinstance(template, str) or not isinstance(codec, Tokenized):
+def _chat(settings: Settings, codec: Codec) -> ChatFormat:
+    """The folder's template, whose end of a turn ends a text from now on; the plain format where there is none."""
+    if settings.template is None or not isinstance(codec, Tokenized):
         return PlainChat()
-    named = {key: about.get(key) for key in ("bos_token", "eos_token", "unk_token", "pad_token")}
-    texts = {key: each.get("content") if isinstance(each, dict) else each for key, each in named.items()}
-    return TemplateChat(codec.tokens, template, {key: each for key, each in texts.items() if isinstance(each, str)})
-
-
-def _table(path: Path) -> dict[str, Any]:
-    """A file of settings; LocalError if it is none."""
-    try:
-        with path.open("rb") as file:
-            table = json.loads(file.read(MAX_TABLE))
-    except OSError as error:
-        raise LocalError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise LocalError(f"{path} is not JSON: {error}") from error
-    if not isinstance(table, dict):
-        raise LocalError(f"{path} is no table of settings")
-    return table
+    chat = TemplateChat(codec.tokens, settings.template, settings.named, settings.stops)
+    if (end := chat.end_of_turn()) is not None:
+        codec.ends |= {end}
+    return chat

@@ -133,6 +133,65 @@ def test_a_folder_with_a_tokenizer_and_a_template(tmp_path: Path) -> None:
         opened(folder).chat.prompt(said)
 
 
+WHERE: dict[str, dict[str, object]] = {
+    "generation_config.json": {"eos_token_id": [4, 5]},
+    "config.json": {"eos_token_id": 6},
+    "tokenizer_config.json": {"eos_token": "<7>"},
+    "tokenizer_config.json as a table": {"eos_token": {"content": "<8>", "special": True}},
+    "tokenizer_config.json by its author's name": {"extra_special_tokens": {"eot_token": "<9>"}},
+    "special_tokens_map.json": {"eos_token": {"content": "<10>"}},
+}
+
+
+def numbered(folder: Path, **settings: object) -> Path:
+    """A model whose tokens beside the words are <4> to <15>; its tokenizer_config has these settings."""
+    tokenizers: Any = needs("tokenizers")
+    base_folder(folder)
+    (folder / "generation_config.json").write_text("{}")
+    with_config(folder, eos_token_id=None)
+    made = tokenizers.Tokenizer.from_file(str(tokenizer(folder)))
+    made.add_special_tokens([f"<{number}>" for number in range(4, 16)])
+    made.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("where", "ends"), [*zip(WHERE, ({4, 5}, {6}, {7}, {8}, {9}, {10}), strict=True), ("all", {4, 5, 6, 7, 9, 10})]
+)
+def test_a_text_ends_at_every_token_that_a_file_of_the_folder_names(tmp_path: Path, where: str, ends: set[int]) -> None:
+    folder = numbered(tmp_path / "model")
+    for place in [place for place in WHERE if " as " not in place] if where == "all" else [where]:
+        file = folder / place.partition(" ")[0]
+        before = json.loads(file.read_text()) if file.exists() else {}
+        file.write_text(json.dumps(before | WHERE[place]))
+    assert opened(folder).codec.ends == ends
+
+
+@pytest.mark.parametrize("form", ["a string", "one of several by name", "a file"])
+def test_an_answer_ends_where_the_template_ends_a_turn(tmp_path: Path, form: str) -> None:
+    turn = "{% for m in messages %}<4>{{ m.role }} {{ m.content | trim }} <5>\n{% endfor %}<4>assistant"
+    told = {"a string": turn, "one of several by name": [{"name": "default", "template": turn}], "a file": TEMPLATE}
+    folder = numbered(tmp_path / "model", eos_token="<7>", chat_template=told[form])
+    if form == "a file":
+        (folder / "chat_template.jinja").write_text(turn)
+    with_config(folder, eos_token_id=6)
+    served = opened(folder)
+    assert served.chat.prompt([{"role": "user", "content": "two"}]) == "<4>user two <5>\n<4>assistant"
+    assert served.codec.ends == {5, 6, 7}
+
+
+def test_strings_that_end_a_text_end_an_answer(tmp_path: Path) -> None:
+    folder = numbered(tmp_path / "model", chat_template=TEMPLATE)
+    (folder / "generation_config.json").write_text(json.dumps({"stop_strings": ["sheep"]}))
+    assert opened(folder).chat.stops == ("sheep",)
+
+
+@pytest.mark.parametrize(("said", "limit"), [(32, 32), (128, 64), (int(1e30), 64), (None, 64)])
+def test_the_strictest_says_how_many_tokens_the_model_sees(tmp_path: Path, said: int | None, limit: int) -> None:
+    assert opened(numbered(tmp_path / "model", model_max_length=said)).scorer.limit == limit
+
+
 def with_config(folder: Path, **change: object) -> Path:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | change))

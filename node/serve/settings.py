@@ -1,0 +1,131 @@
+"""What the files of settings in a model's folder say together. Several of them say one thing, and not always the same.
+
+    config.json               which model it is; which token ends a text; how many tokens the model sees
+    generation_config.json    which tokens, and which strings, end a text
+    tokenizer_config.json     the special tokens by name; how many tokens the model sees; the template of a conversation
+    special_tokens_map.json   the special tokens again
+    chat_template.jinja       the template again
+
+A text ends at any token that any of them names. The model is given no more tokens than each of them allows. Of
+templates the file of its own is taken first, as transformers does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from shoal.node.checkpoint.tokenizer import CONFIG, GENERATION, TOKENIZER_CONFIG
+from shoal.node.serve.text import MAX_FILE, Tokenized, read_tokenizer
+from shoal.protocol.errors import LocalError
+
+SPECIAL_TOKENS, TEMPLATE = "special_tokens_map.json", "chat_template.jinja"
+MAX_TABLE = MAX_FILE  # bytes
+LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+WITHOUT_END = 1 << 30  # tokens: tokenizers whose author set no limit say far more than this
+USUAL = 2048  # tokens, where nothing says how many a model sees
+ENDING = ("eos", "eot", "eom", "end_of_turn")  # in the names of tokens that end a text, or what is said in one turn
+NAMED = ("bos_token", "eos_token", "unk_token", "pad_token")  # that a template may name
+
+
+class Settings:
+    """The settings of one folder; LocalError if one of its files cannot be read, or is no table."""
+
+    def __init__(self, folder: Path) -> None:
+        self.config = read_table(folder / CONFIG)
+        self.generation = _optional(folder / GENERATION)
+        self.tokenizer = _optional(folder / TOKENIZER_CONFIG)
+        self._special = _optional(folder / SPECIAL_TOKENS)
+        self._template_file = folder / TEMPLATE
+
+    def longest(self, config: Any) -> int:
+        """How many tokens the model may be given at once: what the strictest says. `config` is what the library reads.
+
+        It has values of its own where the file is silent.
+        """
+        said: list[Any] = [getattr(config, key, None) for key in LONGEST]
+        said += [self.tokenizer.get("model_max_length")]
+        return int(min((each for each in said if _is_length(each)), default=USUAL))
+
+    @property
+    def named(self) -> dict[str, str]:
+        """The special tokens that a template may name."""
+        return {key: text for table in self._tokens for key, text in table.items() if key in NAMED}
+
+    @cached_property
+    def template(self) -> str | None:
+        """Of a conversation, in Jinja; None: the model has none."""
+        if self._template_file.exists():
+            return read_tokenizer(self._template_file).decode("utf-8", "replace")
+        found = self.tokenizer.get("chat_template")
+        if isinstance(found, list):  # several, by name
+            found = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
+        if isinstance(found, dict):
+            found = found.get("default")
+        return found if isinstance(found, str) else None
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Strings that end a text."""
+        found = self.generation.get("stop_strings")
+        several = found if isinstance(found, list) else [found]
+        return tuple(each for each in several if isinstance(each, str) and each)
+
+    def ends(self, codec: Tokenized) -> frozenset[int]:
+        """The tokens that end a text: all that anything names, by number or by text."""
+        numbers = {number for table in (self.generation, *self._configs) for number in _numbers(table)}
+        texts = {text for table in self._tokens for key, text in table.items() if key.startswith(ENDING)}
+        both = numbers | {codec.tokens.token_to_id(text) for text in texts}
+        return frozenset(each for each in both if each is not None)
+
+    @property
+    def _tokens(self) -> tuple[dict[str, str], ...]:
+        """Special tokens by the names that a tokenizer has for them (`eos_token`, or its author's), by table."""
+        more = (self.tokenizer.get(key) for key in ("extra_special_tokens", "model_specific_special_tokens"))
+        tables = (self._special, *(each for each in more if isinstance(each, dict)), self.tokenizer)
+        return tuple(_texts(table) for table in tables)
+
+    @property
+    def _configs(self) -> tuple[Mapping[str, Any], ...]:
+        """The config, and that of its model of text, if this is one part of several."""
+        parts = (self.config.get(key) for key in ("text_config", "decoder"))
+        return (self.config, *(each for each in parts if isinstance(each, dict)))
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """A file of settings; LocalError if it is none."""
+    try:
+        with path.open("rb") as file:
+            table = json.loads(file.read(MAX_TABLE))
+    except OSError as error:
+        raise LocalError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise LocalError(f"{path} is not JSON: {error}") from error
+    if not isinstance(table, dict):
+        raise LocalError(f"{path} is no table of settings")
+    return table
+
+
+def _optional(path: Path) -> dict[str, Any]:
+    return read_table(path) if path.exists() else {}
+
+
+def _texts(table: Mapping[str, Any]) -> dict[str, str]:
+    """Tokens of a table by name; each is a text, or a table with one."""
+    texts = {key: each.get("content") if isinstance(each, dict) else each for key, each in table.items()}
+    return {key: each for key, each in texts.items() if key.endswith("_token") and isinstance(each, str) and each}
+
+
+def _numbers(table: Mapping[str, Any]) -> Iterator[int]:
+    """The tokens that a table names as ends."""
+    found = table.get("eos_token_id")
+    for each in found if isinstance(found, list) else [found]:
+        if isinstance(each, int) and not isinstance(each, bool) and each >= 0:
+            yield each
+
+
+def _is_length(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value < WITHOUT_END
