@@ -27,7 +27,8 @@ from shoal.node.web.events import Events
 from shoal.node.web.metrics import Metrics
 from shoal.node.web.routes import Routes
 from shoal.node.web.session import Doorkeeper
-from shoal.protocol.errors import LocalError
+from shoal.protocol.errors import LocalError, TransportError
+from shoal.protocol.resolving import RESOLVER
 
 MAX_BODY = 256 << 10
 PORTS_TRIED = 100
@@ -39,7 +40,7 @@ log = logging.getLogger("shoal.api")
 @asynccontextmanager
 async def serve_api(service: NodeService, token: str, host: str, port: int) -> AsyncIterator[tuple[str, int]]:
     """Serve while the context is open; gives host and port, the next free one if `port` is taken."""
-    listener = _listen(host, port)
+    listener = await _listen(host, port)
     actual = int(listener.getsockname()[1])
     if port not in (0, actual):
         warn(log, "admin-port-taken", f"admin port {port} is taken; the API listens on {actual}")
@@ -65,15 +66,15 @@ def make_app(service: NodeService, token: str, host: str) -> web.Application:
     return app
 
 
-def _listen(host: str, port: int) -> socket.socket:
+async def _listen(host: str, port: int) -> socket.socket:
     """A listening socket on `port`, or the next free one."""
     try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except OSError as error:
-        raise LocalError(f"--admin-host {host} is no address of this machine: {error.strerror}") from error
+        family, address = (await RESOLVER.look_up(host))[0]
+    except TransportError as error:
+        raise LocalError(f"--admin-host {host} is no address of this machine: {error}") from error
     for candidate in range(port, min(port + PORTS_TRIED, 65536)):
         try:
-            return socket.create_server((address[0], candidate), family=family)
+            return socket.create_server((address, candidate), family=family)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 reason = os.strerror(error.errno or 0)

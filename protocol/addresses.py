@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import socket
 import time
@@ -18,8 +17,8 @@ from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
 
 import ifaddr
 
-from shoal.protocol.errors import TransportError
 from shoal.protocol.multiaddrs import multiaddr
+from shoal.protocol.resolving import RESOLVER
 
 FAMILIES = {"dns4": socket.AF_INET, "dns6": socket.AF_INET6, "dns": socket.AF_UNSPEC}
 PROTOCOLS = {socket.AF_INET: "ip4", socket.AF_INET6: "ip6"}
@@ -32,18 +31,12 @@ Interface = IPv4Interface | IPv6Interface
 
 
 async def resolve(address: str) -> tuple[str, ...]:
-    """`address` with its host name, if it has one, replaced by each of the name's addresses."""
+    """`address` with its host name, if it has one, replaced by each of the name's addresses; TransportError without."""
     _, kind, name, *rest = [*address.split("/", 3), "", "", ""][:4]
     if kind not in FAMILIES:
         return (address,)
-    try:
-        loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(name, None, family=FAMILIES[kind], type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:  # UnicodeError: a name that no name server could know
-        why = getattr(error, "strerror", error)
-        raise TransportError(f"the name {name} cannot be looked up: {why}", "unresolved") from error
-    hosts = dict.fromkeys((PROTOCOLS[family], where[0]) for family, *_, where in found if family in PROTOCOLS)
-    return tuple(f"/{protocol}/{host}/{'/'.join(rest)}" for protocol, host in hosts)
+    found = await RESOLVER.look_up(name, FAMILIES[kind])
+    return tuple(f"/{PROTOCOLS[family]}/{host}/{'/'.join(rest)}" for family, host in found if family in PROTOCOLS)
 
 
 def listening(host: str, port: int) -> tuple[str, ...]:

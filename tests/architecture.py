@@ -26,7 +26,7 @@ SHELLS = {
     "circuit",  # relays
     "bulk",  # payloads
     "throttle",  # threads and tasks share it
-    *("incoming", "arrivals", "dialing", "racing", "tasks", "ports", "addresses"),  # who is where
+    *("incoming", "arrivals", "dialing", "racing", "tasks", "ports", "addresses", "resolving"),  # who is where
     *("network", "neighbours", "link", "surroundings", "lane", "calls", "complaints"),  # frames to peers by name
     *("identity", "version"),  # the key file, and the installed distribution
 }

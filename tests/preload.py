@@ -1,4 +1,4 @@
-"""Another clock or disk for a process: a shim in C, compiled by the test and loaded before the C library.
+"""Another clock, disk or resolver for a process: a shim in C, compiled by the test and loaded before the C library.
 
 environment = preloaded(tmp_path, CLOCK) | {"SHIM_AHEAD": str(file)}
 """
@@ -50,6 +50,31 @@ int fsync(int descriptor) {
         usleep(10000);
     }
     return real(descriptor);
+}
+"""
+
+SLOW_RESOLVER = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Name servers that swallow what is sent to them: while the file named by SHIM_HELD is there, each look-up of a name
+   that ends in ".held" waits, and says so in a line of SHIM_WAITS. */
+int getaddrinfo(const char *node, const char *service, const struct addrinfo *hints, struct addrinfo **found) {
+    static int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+    if (!real) real = dlsym(RTLD_NEXT, "getaddrinfo");
+    size_t length = node ? strlen(node) : 0;
+    if (length > 5 && !strcmp(node + length - 5, ".held") && access(getenv("SHIM_HELD"), F_OK) == 0) {
+        FILE *file = fopen(getenv("SHIM_WAITS"), "a");
+        if (file) { fprintf(file, "%s\n", node); fclose(file); }
+        while (access(getenv("SHIM_HELD"), F_OK) == 0) usleep(10000);
+        return EAI_AGAIN;
+    }
+    return real(node, service, hints, found);
 }
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from shoal.node.up.processes import Child, Children
 from shoal.protocol.errors import ShoalError
 
 PATIENCE = 120.0  # seconds; a deadline for a busy machine, never a fixed sleep
+Doors = str | Sequence[str]  # one bootstrap address, or several
 
 
 class RealNode:
@@ -28,14 +29,15 @@ class RealNode:
         self.log = folder / "node.log"
         self.child: Child | None = None
 
-    def start(self, children: Children, bootstrap: str | None = None, fault: str = "", **settings: Any) -> RealNode:
+    def start(self, children: Children, bootstrap: Doors = (), fault: str = "", **settings: Any) -> RealNode:
         """Start the process and wait until it answers."""
         return self.launch(children, bootstrap, fault, **settings).ready()
 
-    def launch(self, children: Children, bootstrap: str | None = None, fault: str = "", **more: Any) -> RealNode:
+    def launch(self, children: Children, bootstrap: Doors = (), fault: str = "", **more: Any) -> RealNode:
         """Start the process; `more` are settings beyond the usual ones, or in their place."""
         usual: dict[str, Any] = {"port": 0, "listen_host": "127.0.0.1", "admin_port": 0, "threads": 1}
-        settings = NodeSettings(home=self.home.root, bootstrap=(bootstrap,) if bootstrap else (), **(usual | more))
+        doors = (bootstrap,) if isinstance(bootstrap, str) else tuple(bootstrap)
+        settings = NodeSettings(home=self.home.root, bootstrap=doors, **(usual | more))
         environ = {"SHOAL_HOME": str(self.home.root), FAULT_VARIABLE: fault}
         self.child = children.start(foreground_argv(settings), self.log, environ)
         return self
