@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from shoal.node.cli.flags import Json, NoTrain
+from shoal.node.text import printable
 
 MAX_MANIFEST = 64 << 10
 
@@ -56,6 +58,8 @@ def create(
     if as_json:
         present.show_json(answer)
         return
+    for words in answer.get("left_out", ()):
+        print(f"data: {printable(words)}", file=sys.stderr)
     print(f"created run {answer['name']}; on another machine:\n")
     _show_link(answer, qr)
 

@@ -20,5 +20,10 @@ class Columns:
         """The names of all."""
         return [self.text, self.domain] if self.domain else [self.text]
 
+    @property
+    def words(self) -> str:
+        """Their names, in a sentence."""
+        return " and ".join(f"a column {column!r}" for column in self.wanted)
+
 
 NO_COLUMNS = Columns()

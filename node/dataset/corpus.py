@@ -5,7 +5,7 @@
   so are installed packages and the build's own `_sysconfigdata`, which are about the machine.
 - `digits`: pictures, see diffusion/digits.py.
 - `files`: what the user names: text files, and folders with all text files below them but hidden ones; or one packed
-  file of them, as members give it to each other. What is not text (node/dataset/texts.py) is skipped and counted.
+  file of them, as members give it to each other. What is not text (node/dataset/texts.py) is skipped, and named.
 
 Texts are joined by NUL bytes, which no text holds: the NUL means "end of text". A token is a byte, unless the manifest
 names a tokenizer (tokens.py).
@@ -33,9 +33,11 @@ from torch import Tensor
 
 from shoal.node.dataset.chosen import Chooses, all_texts, chooser, part_of
 from shoal.node.dataset.columns import NO_COLUMNS, Columns
+from shoal.node.dataset.folders import Found, find
+from shoal.node.dataset.left_out import LeftOut
 from shoal.node.dataset.pack import encode_name, is_pack, read_pack
 from shoal.node.dataset.stream import Stream, open_stream
-from shoal.node.dataset.texts import END_OF_TEXT, Text, check_any, find, read_texts, walk
+from shoal.node.dataset.texts import END_OF_TEXT, Text, check_any, read_texts
 from shoal.node.dataset.tokens import Tokenizer, from_hub
 from shoal.node.diffusion.digits import digits, samples
 from shoal.node.diffusion.pictures import Pictures
@@ -57,7 +59,7 @@ class Corpus:
     validation: Tensor
     digest: Digest  # of all texts and their relative paths
     files: int
-    skipped: int  # files that were not text
+    skipped: int  # files that gave no text
     stream: Stream | None = None  # what is trained on instead, where text is read as it comes
     pictures: Pictures | None = None  # what is trained on instead of text; then `validation` has rows of them
 
@@ -76,8 +78,8 @@ def load_corpus(spec: DataSpec, paths: Sequence[Path] = (), vocab: int | None = 
     if spec.name == "stdlib":
         corpus = stdlib_corpus(chooses=chooses)
         return corpus if not spec.tokenizer else in_tokens(corpus, Tokenizer(spec, from_hub(spec), vocab))
-    texts, skipped = read_data(paths, spec.columns)
-    corpus = texts_corpus(texts, skipped, spec.tokenizer, chooses)
+    texts, left_out = read_data(paths, spec.columns)
+    corpus = texts_corpus(texts, left_out.files.total, spec.tokenizer, chooses)
     if spec.digest and spec.digest != corpus.digest.hex():
         where = paths[0] if is_packed(paths) else "the text given to --data"
         raise LocalError(f"{where} is not the text that the run is about (its digest differs)")
@@ -88,7 +90,11 @@ def load_corpus(spec: DataSpec, paths: Sequence[Path] = (), vocab: int | None = 
 
 def tokenizer_of(spec: DataSpec, paths: Sequence[Path], vocab: int) -> Tokenizer:
     """The tokenizer of a run that names one, as `load_corpus` would have it."""
-    return Tokenizer(spec, from_hub(spec) if spec.is_from_hub else among(spec, read_data(paths)[0]), vocab)
+    if spec.is_from_hub:
+        return Tokenizer(spec, from_hub(spec), vocab)
+    named = (each for each in find(paths) if each.name == spec.tokenizer)
+    texts = read_pack(paths[0]) if is_packed(paths) else list(read_texts(named))
+    return Tokenizer(spec, among(spec, texts), vocab)
 
 
 def streamed(spec: DataSpec, vocab: int | None) -> Corpus:
@@ -139,10 +145,11 @@ def among(spec: DataSpec, texts: Sequence[Text]) -> bytes:
 
 
 def stdlib_texts(root: Path) -> tuple[list[Text], int]:
-    """The library's sources, and how many files of it are no text."""
-    found = [(name, path) for name, path in walk(root) if is_source(name)]
-    texts = list(read_texts(found))
-    return texts, len(found) - len(texts)
+    """The library's sources, and how many files of it are no text. Links to folders are not the library's own."""
+    sources = ((path.relative_to(root).as_posix(), path) for path in root.rglob("*.py") if path.is_file())
+    left_out = LeftOut()
+    texts = list(read_texts((Found(name, path) for name, path in sources if is_source(name)), left_out=left_out))
+    return texts, left_out.files.total
 
 
 def stdlib_corpus(root: Path | None = None, chooses: Chooses = all_texts) -> Corpus:
@@ -156,7 +163,8 @@ def stdlib_corpus(root: Path | None = None, chooses: Chooses = all_texts) -> Cor
 
 def files_corpus(paths: Sequence[Path]) -> Corpus:
     """The text files among `paths` and below the folders among them."""
-    return texts_corpus(*read_files(paths))
+    texts, left_out = read_files(paths)
+    return texts_corpus(texts, left_out.files.total)
 
 
 def is_packed(paths: Sequence[Path]) -> bool:
@@ -164,18 +172,17 @@ def is_packed(paths: Sequence[Path]) -> bool:
     return len(paths) == 1 and is_pack(paths[0])
 
 
-def read_data(paths: Sequence[Path], columns: Columns = NO_COLUMNS) -> tuple[list[Text], int]:
-    """The texts of a packed file, or of a person's own; and how many files are none."""
-    return (read_pack(paths[0]), 0) if is_packed(paths) else read_files(paths, columns)
+def read_data(paths: Sequence[Path], columns: Columns = NO_COLUMNS) -> tuple[list[Text], LeftOut]:
+    """The texts of a packed file, or of a person's own; and what of these is none."""
+    return (read_pack(paths[0]), LeftOut()) if is_packed(paths) else read_files(paths, columns)
 
 
-def read_files(paths: Sequence[Path], columns: Columns = NO_COLUMNS) -> tuple[list[Text], int]:
-    """The texts among `paths` in order, and how many files are none; of tables' rows, those in `columns`."""
-    found = find(paths)
-    texts = list(read_texts(found, columns))
-    skipped = max(0, len(found) - len(texts))
-    check_any(sum(len(text.content) for text in texts), paths, skipped)
-    return texts, skipped
+def read_files(paths: Sequence[Path], columns: Columns = NO_COLUMNS) -> tuple[list[Text], LeftOut]:
+    """The texts among `paths` in order, and what is none; of tables' rows, those in `columns`."""
+    left_out = LeftOut()
+    texts = list(read_texts(find(paths, left_out), columns, left_out))
+    check_any(sum(len(text.content) for text in texts), paths, left_out)
+    return texts, left_out
 
 
 def texts_corpus(texts: Sequence[Text], skipped: int, tokenizer: str = "", chooses: Chooses = all_texts) -> Corpus:
@@ -205,7 +212,8 @@ def part_by_hash(
 def is_source(name: str) -> bool:
     """Whether a relative path is a source file that belongs to the library itself."""
     *folders, file = name.split("/")
-    return file.endswith(".py") and not file.startswith("_sysconfigdata") and NOT_STDLIB.isdisjoint(folders)
+    is_hidden = any(part.startswith(".") for part in name.split("/"))
+    return file.endswith(".py") and not (is_hidden or file.startswith("_sysconfigdata") or NOT_STDLIB & {*folders})
 
 
 def split_by_hash(texts: Sequence[Text], share: float, least: int = 0) -> tuple[list[bytes], list[bytes]]:

@@ -19,13 +19,15 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from shoal.node.dataset.columns import NO_COLUMNS, Columns
+from shoal.node.dataset.folders import find
+from shoal.node.dataset.left_out import LeftOut
 from shoal.node.dataset.pack import SUFFIX, file_digest, pack, stream_hasher
 from shoal.node.dataset.pieces import PAGES, PIECE, PIECES, TOP, Blob, Cutter, Index
-from shoal.node.dataset.texts import Text, check_any, find, read_texts
+from shoal.node.dataset.texts import Text, check_any, read_texts
 from shoal.node.disk import force, replace_file
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import DIGEST_SIZE, Digest
@@ -44,6 +46,7 @@ class Dataset:
     index: Index
     root: Digest
     path: Path | None  # of the packed file; None: it was only measured
+    left_out: LeftOut | None = field(default=None, compare=False)  # of a person's files, where it was made of these
 
     def read(self, blob: Blob) -> bytes | None:
         """What lies at a place of its tree that there is; None if the file has become damaged, or is gone."""
@@ -112,7 +115,7 @@ class Store:
                 force(self._root)
             finally:
                 shutil.rmtree(fresh, ignore_errors=True)
-        return Dataset(made.digest, made.index, made.root, folder / PACKED)
+        return replace(made, path=folder / PACKED)
 
     def take(self, write: Callable[[Path], object]) -> Dataset:
         """Keep the file that `write` makes, on disk, at the path that it is given; LocalError if that is impossible."""
@@ -191,27 +194,25 @@ class Download:
 
 def measure(paths: Sequence[Path], columns: Columns = NO_COLUMNS, write: Callable[[bytes], object] = len) -> Dataset:
     """The name of a person's texts, and of those in `columns` of tables; their stream goes to `write` on the way."""
-    found = find(paths)
+    left_out = LeftOut()
     hasher, cutter, seen = stream_hasher(), Cutter(), _Seen()
-    for part in pack(seen.pass_on(read_texts(found, columns))):
+    for part in pack(seen.pass_on(read_texts(find(paths, left_out), columns, left_out))):
         hasher.update(part)
         cutter.feed(part)
         write(part)
-    check_any(seen.bytes, paths, len(found) - seen.texts)
+    check_any(seen.bytes, paths, left_out)
     index = cutter.index()
-    return Dataset(Digest(hasher.digest()), index, index.root, None)
+    return Dataset(Digest(hasher.digest()), index, index.root, None, left_out)
 
 
 @dataclass(slots=True)
 class _Seen:
-    """Counts the texts that pass."""
+    """Counts the bytes of texts that pass."""
 
-    texts: int = 0
     bytes: int = 0
 
     def pass_on(self, texts: Iterable[Text]) -> Iterator[Text]:
         for text in texts:
-            self.texts += 1
             self.bytes += len(text.content)
             yield text
 

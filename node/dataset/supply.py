@@ -23,6 +23,7 @@ from shoal.node.dataset.fetch import Call, Fetch, Swarm, Wanted
 from shoal.node.dataset.pieces import THE_TOP, root_of
 from shoal.node.dataset.serve import Serving
 from shoal.node.dataset.store import Dataset, Store, measure
+from shoal.node.logs import warn
 from shoal.node.spec.manifest import DataSpec, Manifest
 from shoal.protocol.errors import LocalError, ShoalError
 from shoal.protocol.ids import Digest, PeerId
@@ -76,6 +77,12 @@ class Supply:
         pieces = {"pieces": found.root.hex(), "size": found.index.size} if self._shares else {}
         data = DataSpec.model_validate({**spec.model_dump(), "digest": digest.hex(), **pieces})
         return manifest.model_copy(update={"data": data})
+
+    def left_out(self, spec: DataSpec) -> list[str]:
+        """What of the text at --data is not in a run's data that were made of it, and why."""
+        own = self._own.get(spec.columns) if spec.name == "files" else None
+        is_of_it = own is not None and own.digest == _digest(spec)
+        return own.left_out.words() if own is not None and is_of_it and own.left_out else []
 
     async def get(self, spec: DataSpec, donors: Callable[[], Sequence[PeerId]]) -> tuple[str, ...]:
         """What a worker is to read, fetched from `donors` if it must be; LocalError or TransportError if it cannot."""
@@ -145,10 +152,20 @@ class Supply:
         async with self._locks.setdefault(digest, asyncio.Lock()):
             if found := await asyncio.to_thread(self._store.open, digest, root):
                 return self._keep(found)
-            own = await self._own_text(spec.columns) if self._paths else None
+            own = await self._own_if_readable(spec) if self._paths else None
             if own is None or own.digest != digest:
                 return None
             return self._keep(await self._packed(spec.columns, own) if self._shares else own)
+
+    async def _own_if_readable(self, spec: DataSpec) -> Dataset | None:
+        """The text at --data; None if it cannot be read, and members can give the run's data."""
+        try:
+            return await self._own_text(spec.columns)
+        except LocalError as error:
+            if self._problem(spec):
+                raise
+            warn(log, "own-data-not-read", f"the text at --data is not looked at: {error}")
+            return None
 
     async def _own_text(self, columns: Columns) -> Dataset:
         """The name of the text at --data, which is nobody else's as long as no run is about it."""
@@ -156,7 +173,9 @@ class Supply:
             if columns not in self._own:
                 if not self._paths:
                     raise LocalError(f"the run is about text of your own; {REMEDY}")
-                self._own[columns] = await asyncio.to_thread(measure, self._paths, columns)
+                own = self._own[columns] = await asyncio.to_thread(measure, self._paths, columns)
+                for words in own.left_out.words() if own.left_out else ():
+                    warn(log, "data-left-out", f"of the text at --data {words}")
             return self._own[columns]
 
     async def _packed(self, columns: Columns, own: Dataset) -> Dataset:

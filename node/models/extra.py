@@ -57,6 +57,15 @@ def parquet() -> Any:
     return found
 
 
+def arrow() -> Any:
+    """pyarrow, which unpacks what is compressed by zstd; LocalError if it is not installed."""
+    try:
+        import pyarrow as found
+    except ImportError as error:
+        raise missing("pyarrow", "files compressed by zstd") from error
+    return found
+
+
 def datasets() -> Any:
     """Hugging Face's datasets; LocalError if it is not installed."""
     _quiet()

@@ -134,8 +134,16 @@ class Runs:
             self.open.clear()
 
     async def create(self, manifest_toml: str, train: bool, checkpoints: Sequence[str] = ()) -> Answer:
-        """Found a run, and be its first member; from the folder of a checkpoint it goes on there."""
+        """Found a run, and be its first member; from the folder of a checkpoint it goes on there.
+
+        The answer also says what of the person's files is not in the run's data (`left_out`), if anything is not.
+        """
         manifest = await self.data.named(parse_manifest(manifest_toml))
+        created = await self._create(manifest, train, checkpoints)
+        left_out = self.data.left_out(manifest.data)
+        return {**created, "left_out": left_out} if left_out else created
+
+    async def _create(self, manifest: Manifest, train: bool, checkpoints: Sequence[str]) -> Answer:
         seeds = [loaded for each in checkpoints if (loaded := await reloading.load_checkpoint(each)) is not None]
         if seeds or manifest.model.is_complete:
             await check_tokens(manifest, self.data)

@@ -48,7 +48,9 @@ class DataSpec(Spec):
     size: Annotated[int, Field(ge=0, le=2**42)] = 0  # bytes of all its pieces; more, and the tree would be higher
     tokenizer: Annotated[str, Field(pattern=TOKENIZER)] = ""  # empty: bytes
     end_of_text: Annotated[str, Field(max_length=64)] = ""  # the token after each text; empty: none
-    column: Annotated[str, Field(max_length=64)] = ""  # of tables (jsonl, parquet): each row is a text; empty: none are
+    column: Annotated[str, Field(max_length=64)] = (
+        ""  # of tables (JSON, CSV, parquet): each row is a text; empty: none are
+    )
     domain: Annotated[str, Field(max_length=64)] = ""  # of tables: comes first in a row's name; empty: nothing does
     stream: StreamSpec | None = None
     only: Annotated[tuple[Pattern, ...], Field(max_length=MAX_PATTERNS)] = ()  # texts by relative path; empty: all

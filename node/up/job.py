@@ -43,11 +43,13 @@ SAMPLE_BYTES = 400
 
 def corpus(column: str, domain: str, *data: str) -> dict[str, Any]:
     """What the text of --data is, for the manifest and for the person; `column` and `domain` are those of tables."""
-    found = texts_corpus(*read_files([Path(path) for path in data], Columns(column, domain)))
+    texts, left_out = read_files([Path(path) for path in data], Columns(column, domain))
+    found = texts_corpus(texts, left_out.files.total)
     return {
         "digest": found.digest.hex(),
         "files": found.files,
         "skipped": found.skipped,
+        "left_out": left_out.words(),
         "train": len(found.train),
         "validation": len(found.validation),
     }

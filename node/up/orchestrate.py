@@ -95,11 +95,8 @@ async def _settle(options: UpOptions, out: Path, jobs: Jobs, swarm: Swarm) -> Pl
         paths = [path.absolute() for path in options.data]
         corpus = await jobs.run("corpus", "corpus", read.column, read.domain, *paths)
         digest = corpus["digest"]
-        text = (
-            f"{corpus['files']} text files, {corpus['train']:,} bytes to train on and {corpus['validation']:,} to "
-            f"validate with; {corpus['skipped']} files that are not text were skipped"
-        )
-        swarm.note("data", text, **corpus)
+        sizes = f"{corpus['train']:,} bytes to train on and {corpus['validation']:,} to validate with"
+        swarm.note("data", "; ".join([f"{corpus['files']} texts, {sizes}", *corpus["left_out"]]), **corpus)
     manifest = resumed_manifest(options, resumed, digest) if resumed else chosen_manifest(options, digest)
     plan = make_plan(options, out, manifest, resumed)
     plan.manifest_file.write_text(to_toml(plan.manifest), encoding="utf-8")

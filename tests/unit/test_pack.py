@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from shoal.node.dataset import pack as module
 from shoal.node.dataset.corpus import load_corpus
+from shoal.node.dataset.folders import find
 from shoal.node.dataset.pack import SUFFIX, file_digest, pack, stream_hasher, unpack
 from shoal.node.dataset.store import Store
-from shoal.node.dataset.texts import Text, find, read_texts
+from shoal.node.dataset.texts import Text, read_texts
 from shoal.node.spec.manifest import DataSpec
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import digest

@@ -46,7 +46,7 @@ KEYS = {
         "val_loss",
         "alone_val_loss",
     ),
-    *("joined_val_loss", "gap_recovered", "bytes_per_parameter_per_round", "out"),
+    *("joined_val_loss", "gap_recovered", "bytes_per_parameter_per_round", "replicas", "out"),
 }
 PATIENCE = 120.0
 
@@ -140,7 +140,7 @@ def test_a_death_and_an_arrival(up: Up, tmp_path: Path) -> None:
     assert answer["val_loss"] > 0
     assert answer["alone_val_loss"] is answer["gap_recovered"] is None
     assert "6 of 12 chunks sent in round 2" in stderr
-    assert "1 files that are not text were skipped" in stderr
+    assert "1 file was skipped, because it is no UTF-8 text" in stderr
     assert "seed = 3" in (tmp_path / "out/manifest.toml").read_text()
     assert (tmp_path / "out/peers/peer-4/state.safetensors").exists()
     assert json.loads((tmp_path / "world/peer-2.args").read_text())[0].endswith("/p2p/peer-1")

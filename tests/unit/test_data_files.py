@@ -1,0 +1,398 @@
+"""A person's files as data: read, whatever program wrote them; else refused by name and line, or left out and named."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from shoal.node.dataset.columns import NO_COLUMNS, Columns
+from shoal.node.dataset.corpus import load_corpus, read_files, tokenizer_of
+from shoal.node.dataset.folders import find
+from shoal.node.dataset.left_out import NAMED, LeftOut
+from shoal.node.dataset.store import Store, measure
+from shoal.node.dataset.texts import read_texts
+from shoal.node.spec.data import DataSpec
+from shoal.protocol.errors import LocalError
+from tests.hf_kit import needs
+
+TEXT = Columns("text")
+ROWS = ["first \u00e9", "second", 'third "quoted", with, commas; and\ttabs']
+LINES = "".join(json.dumps({"id": n, "text": row}, ensure_ascii=False) + "\n" for n, row in enumerate(ROWS))
+
+
+def contents(path: Path, columns: Columns = TEXT, left_out: LeftOut | None = None) -> list[str]:
+    noted = left_out if left_out is not None else LeftOut()
+    return [text.content.decode() for text in read_texts(find([path], noted), columns, noted)]
+
+
+def put(folder: Path, name: str, content: bytes | str) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+# -- what is read ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+@pytest.mark.parametrize("name", ["t.jsonl", "t.csv", "t.txt"])
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path, name: str, encoding: str) -> None:
+    text = {"t.jsonl": LINES, "t.csv": "id,text\n1,first \u00e9\n", "t.txt": "first \u00e9"}[name]
+    marked = text if encoding in ("utf-8", "utf-8-sig", "utf-16", "utf-32") else "\ufeff" + text
+    found = contents(put(tmp_path, name, marked.encode(encoding)))
+    assert found[0] == "first \u00e9"
+    assert len(found) == (3 if name == "t.jsonl" else 1)
+
+
+ARRAY = json.dumps([{"text": row} for row in ROWS], indent=2)
+SPOKEN = 'id,text\r\n0,first \u00e9\r\n1,second\r\n2,"third ""quoted"", with, commas; and\ttabs"\r\n'
+READABLE = {
+    "t.jsonl": LINES,
+    "T.JSONL": LINES,
+    "t.ndjson": LINES,
+    "lines.json": LINES,
+    "array.json": ARRAY,
+    "array.jsonl": ARRAY,
+    "crlf.jsonl": LINES.replace("\n", "\r\n"),
+    "blank.jsonl": "\n\n" + LINES.replace("\n", "\n\n") + "   \n",
+    "no-end.jsonl": LINES.rstrip("\n"),
+    "joined.jsonl": "\ufeff" + LINES + "\n\ufeff",
+    "t.csv": SPOKEN,
+    "T.CSV": SPOKEN,
+    "bom.csv": "\ufeff" + SPOKEN,
+    "blank.csv": "\n" + SPOKEN + "\n\n",
+    "semicolon.csv": 'id;text\n0;first \u00e9\n1;second\n2;"third ""quoted"", with, commas; and\ttabs"\n',
+    "said.csv": 'sep=|\nid|text\n0|first \u00e9\n1|second\n2|"third ""quoted"", with, commas; and\ttabs"\n',
+    "t.tsv": 'id\ttext\n0\tfirst \u00e9\n1\tsecond\n2\t"third ""quoted"", with, commas; and\ttabs"\n',
+}
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_rows_are_read_from_whatever_programs_write(tmp_path: Path, name: str) -> None:
+    left_out = LeftOut()
+    assert contents(put(tmp_path, name, READABLE[name]), left_out=left_out) == ROWS
+    assert left_out.words() == []
+
+
+def zstd(content: bytes) -> bytes:
+    arrow = needs("pyarrow")
+    return bytes(arrow.compress(content, codec="zstd", asbytes=True))
+
+
+@pytest.mark.parametrize(
+    ("suffix", "compress"),
+    [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress), (".zst", zstd)],
+)
+def test_compressed_tables_are_unpacked(tmp_path: Path, suffix: str, compress: Callable[[bytes], bytes]) -> None:
+    content = compress(LINES.encode("utf-8-sig"))
+    assert contents(put(tmp_path, f"t.jsonl{suffix}", content)) == ROWS
+    assert contents(put(tmp_path, f"T.CSV{suffix.upper()}", compress(SPOKEN.encode()))) == ROWS
+    assert contents(put(tmp_path, f"twice.jsonl{suffix}", content + compress(LINES.encode()))) == ROWS * 2
+    cut = put(
+        tmp_path, f"cut.jsonl{suffix}", compress(os.urandom(5000).hex().join(['{"text": "', '"}\n']).encode())[:900]
+    )
+    with pytest.raises(LocalError, match=rf"cut\.jsonl{suffix} is damaged, or was cut short"):
+        contents(cut)
+    foreign = put(tmp_path, f"none.jsonl{suffix}", LINES)
+    with pytest.raises(LocalError, match=rf"none\.jsonl{suffix}"):
+        contents(foreign)
+
+
+def test_a_field_may_be_huge(tmp_path: Path) -> None:
+    huge = "word " * 200_000
+    assert contents(put(tmp_path, "t.csv", f'text,id\n"{huge}",1\n')) == [huge]
+
+
+def test_old_parquet_holds_text_as_bytes(tmp_path: Path) -> None:
+    arrow, parquet = needs("pyarrow"), needs("pyarrow.parquet")
+    parquet.write_table(arrow.table({"text": [row.encode() for row in ROWS]}), tmp_path / "t.parquet")
+    assert contents(tmp_path / "t.parquet") == ROWS
+
+
+def test_settings_in_json_are_one_text_as_ever_and_named(tmp_path: Path) -> None:
+    put(tmp_path, "package.json", '{\n  "name": "x"\n}\n')
+    put(tmp_path, "one.json", '{"text": "a row of its own"}\n')
+    left_out = LeftOut()
+    assert contents(tmp_path, left_out=left_out) == ["a row of its own", '{\n  "name": "x"\n}\n']
+    assert left_out.files.total == 0
+    assert any("package.json" in words and "read whole" in words for words in left_out.words())
+
+
+def test_a_tokenizer_beside_tables_is_read_alone(tmp_path: Path) -> None:
+    library = needs("tokenizers")
+    made = library.Tokenizer(library.models.WordLevel({"<unk>": 0, "a": 1}, unk_token="<unk>"))
+    (tmp_path / "data").mkdir()
+    put(tmp_path, "data/tokenizer.json", "\ufeff" + made.to_str())
+    put(tmp_path, "data/t.parquet", os.urandom(99))
+    spec = DataSpec(name="files", tokenizer="tokenizer.json", column="text")
+    assert tokenizer_of(spec, [tmp_path / "data/tokenizer.json", tmp_path / "data/t.parquet"], 2).size == 2
+
+
+# -- what is refused ------------------------------------------------------------------------------------------
+
+LATIN = b'{"text": "caf\xe9"}\n'
+REFUSED: dict[str, tuple[str, bytes | str, str]] = {
+    "latin1": ("t.jsonl", LINES.encode() + LATIN, r"line 4 of \S*t\.jsonl is no UTF-8 text.*0xe9.*iconv"),
+    "latin1 csv": ("t.csv", b"id,text\n1,caf\xe9\n", r"line 2 of \S*t\.csv is no UTF-8 text.*0xe9"),
+    "half of UTF-16": ("t.jsonl", LINES.encode("utf-16") + b"\x41", r"line 4 of \S*t\.jsonl is no UTF-8 text.*0x41"),
+    "a number": ("t.jsonl", '{"text": "a"}\n{"text": 5}\n', r"column 'text' in line 2 of \S*t\.jsonl holds a number"),
+    "nested": ("t.jsonl", '{"text": {"body": "a"}}\n', r"line 1 of \S*t\.jsonl holds an object of 'body'"),
+    "a list": ("t.json", '[{"text": ["a"]}]', r"row 1 of \S*t\.json holds a list"),
+    "cut": ("t.jsonl", LINES + '{"text": "abc', r"line 4 of \S*t\.jsonl.*last line.*cut short"),
+    "no object": ("t.jsonl", '{"text": "a"}\n"b"\n', r"line 2 of \S*t\.jsonl is no JSON object with a column 'text'"),
+    "another column": (
+        "t.ndjson",
+        '{"body": "a"}\n',
+        r"line 1 of \S*t\.ndjson .* column 'text', but an object of 'body'",
+    ),
+    "other columns": ("t.json", '{"body": 1}\n{"body": 2}\n', r"line 1 of \S*t\.json .*'body'"),
+    "an array of others": ("t.json", '[{"body": 1}]', r"row 1 of \S*t\.json .*'body'"),
+    "broken array": ("t.json", '[{"text": "a"},\n{"text" "b"}]', r"line 2 of \S*t\.json is not JSON"),
+    "csv without": ("t.csv", "id;body\n1;2\n", r"t\.csv has no column 'text', but id, body"),
+    "short row": ("t.csv", "id,text\n1,a\n2\n", r"line 3 of \S*t\.csv has 1 fields, and the first line 2 names"),
+    "long row": ("t.csv", "id,text\n1,a\n2,b, c\n", r"line 3 of \S*t\.csv has 3 fields"),
+    "open quote": ("t.csv", 'id,text\n1,"a\n2,b\n', r"line \d of \S*t\.csv is no CSV"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_wrong_in_a_table_is_refused_by_file_and_line(tmp_path: Path, case: str) -> None:
+    name, content, words = REFUSED[case]
+    path = put(tmp_path, name, content)
+    with pytest.raises(LocalError, match=words):
+        contents(path)
+    with pytest.raises(LocalError, match=words):
+        measure([path], TEXT)
+
+
+def test_what_is_wrong_in_parquet_is_refused_by_row(tmp_path: Path) -> None:
+    arrow, parquet = needs("pyarrow"), needs("pyarrow.parquet")
+    spoilt = arrow.Array.from_buffers(arrow.string(), 2, arrow.array([b"a", b"\xe9\xe9"], arrow.binary()).buffers())
+    tables = {
+        "latin": ({"text": spoilt}, r"'text' in row 2 of \S*latin\.parquet is no UTF-8"),
+        "nested": ({"text": [{"body": "a"}]}, r"row 1 of \S*nested\.parquet holds an object of 'body'"),
+        "other": ({"body": ["a"]}, r"other\.parquet has no column 'text', but body"),
+    }
+    for name, (table, words) in tables.items():
+        parquet.write_table(arrow.table(table), tmp_path / f"{name}.parquet")
+        with pytest.raises(LocalError, match=words):
+            contents(tmp_path / f"{name}.parquet")
+    put(tmp_path, "empty.parquet", b"")
+    with pytest.raises(LocalError, match=r"empty\.parquet cannot be read as parquet"):
+        contents(tmp_path / "empty.parquet")
+
+
+@pytest.mark.parametrize("content", [b"caf\xe9", b"a\nb\0", gzip.compress(b"text")], ids=["latin", "nul", "gz"])
+def test_a_file_that_was_named_by_itself_and_is_no_text_is_refused(tmp_path: Path, content: bytes) -> None:
+    put(tmp_path, "good.txt", "text")
+    with pytest.raises(LocalError, match=r"bad\.txt(\.gz)? "):
+        read_files([tmp_path / "good.txt", put(tmp_path, "bad.txt", content)])
+
+
+# -- what is left out, and named ------------------------------------------------------------------------------
+
+
+def test_rows_without_text_are_counted_and_named(tmp_path: Path) -> None:
+    rows = [{"text": "a"}, {"text": None}, {"text": ""}, {"text": "b\0c"}, {"text": "d"}]
+    path = put(tmp_path, "t.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    left_out = LeftOut()
+    assert contents(path, left_out=left_out) == ["a", "d"]
+    said = "\n".join(left_out.words())
+    assert "2 rows were skipped, because each has no text in 'text': line 2 of" in said
+    assert "1 row was skipped, because it holds a NUL, which no text does: line 4 of" in said
+    assert left_out.files.total == 0, "a file of which rows are skipped is none that is skipped"
+
+
+def test_files_without_text_are_counted_once_each(tmp_path: Path) -> None:
+    put(tmp_path, "good.jsonl", LINES)
+    put(tmp_path, "empty.jsonl", "")
+    put(tmp_path, "blank.ndjson", "\n \n\r\n")
+    put(tmp_path, "names.csv", "id,text\n")
+    put(tmp_path, "array.json", "[]")
+    put(tmp_path, "latin.txt", b"a\nb\xe9")
+    put(tmp_path, "notes.txt.gz", gzip.compress(b"text"))
+    put(tmp_path, "nul.bin", b"a\0")
+    corpus = load_corpus(DataSpec(name="files", column="text"), [tmp_path])
+    assert (corpus.files, corpus.skipped) == (3, 7)
+    said = "\n".join(read_files([tmp_path], TEXT)[1].words())
+    for name in (
+        "empty.jsonl",
+        "blank.ndjson",
+        "names.csv",
+        "array.json",
+        "latin.txt, line 2, byte 0xe9",
+        "notes.txt.gz",
+    ):
+        assert name in said
+    assert "nul.bin" in said
+    assert "good.jsonl" not in said
+
+
+def test_without_any_text_the_error_names_what_there_is(tmp_path: Path) -> None:
+    put(tmp_path, "t.jsonl", '{"text": null}\n')
+    put(tmp_path, "b.bin", b"\xff")
+    with pytest.raises(LocalError, match=r"(?s)no text in .*b\.bin.*t\.jsonl"):
+        read_files([tmp_path], TEXT)
+
+
+def test_of_very_many_some_are_named_and_all_counted(tmp_path: Path) -> None:
+    for number in range(50):
+        put(tmp_path, f"{number:02}.bin", b"\0")
+    put(tmp_path, "a.txt", "a")
+    (words,) = read_files([tmp_path])[1].words()
+    assert words.startswith("50 files were skipped")
+    assert words.endswith(f"and {50 - NAMED} more")
+
+
+def test_sockets_and_pipes_are_named_and_not_waited_for(tmp_path: Path) -> None:
+    put(tmp_path, "a.txt", "a")
+    os.mkfifo(tmp_path / "pipe.txt")
+    with socket.socket(socket.AF_UNIX) as open_socket:
+        open_socket.bind(str(tmp_path / "socket.txt"))
+        left_out = LeftOut()
+        assert contents(tmp_path, NO_COLUMNS, left_out) == ["a"]
+    said = "\n".join(left_out.words())
+    assert "is a pipe" in said
+    assert "pipe.txt" in said
+    assert "is a socket" in said
+    assert "socket.txt" in said
+    with pytest.raises(LocalError, match=r"pipe\.txt is a pipe, neither a file nor a folder"):
+        read_files([tmp_path / "pipe.txt"])
+
+
+def test_what_is_hidden_is_named(tmp_path: Path) -> None:
+    put(tmp_path, "a.txt", "a")
+    put(tmp_path, ".git/config", "b")
+    put(tmp_path, "below/.secret", "c")
+    left_out = LeftOut()
+    assert contents(tmp_path, NO_COLUMNS, left_out) == ["a"]
+    (words,) = left_out.words()
+    assert "2 hidden files and folders left out" in words
+    assert ".git" in words
+    assert ".secret" in words
+    assert contents(tmp_path / ".git", NO_COLUMNS) == ["b"], "a hidden one that was named is meant"
+
+
+def test_names_may_be_any_bytes(tmp_path: Path) -> None:
+    folder = os.fsencode(tmp_path)
+    for name, content in ((b"good\xff.txt", b"a"), (b"bad\xfe\n.bin", b"\0"), (b"t\xfd.jsonl", LINES.encode())):
+        with open(os.path.join(folder, name), "wb") as file:
+            file.write(content)
+    texts, left_out = read_files([tmp_path], TEXT)
+    assert len(texts) == 4
+    (words,) = left_out.words()
+    assert r"bad\xfe\n.bin" in words
+    made = Store(tmp_path / "store").add([Path(os.fsdecode(os.path.join(folder, b"good\xff.txt")))])
+    assert made.index.size > 0
+    path = Path(os.fsdecode(os.path.join(folder, b"t\xfd.jsonl")))
+    with pytest.raises(LocalError) as refused:
+        contents(path, Columns("body"))
+    assert r"t\xfd.jsonl" in str(refused.value)
+    str(refused.value).encode()
+
+
+# -- folders: links, rights, and files that go ----------------------------------------------------------------
+
+
+def names(root: Path, left_out: LeftOut | None = None) -> list[str]:
+    return sorted(each.name for each in find([root], left_out))
+
+
+def test_a_linked_folder_is_followed_once(tmp_path: Path) -> None:
+    put(tmp_path, "elsewhere/a.txt", "a")
+    put(tmp_path, "elsewhere/deep/b.txt", "b")
+    put(tmp_path, "data/own/c.txt", "c")
+    for name in ("first", "second"):
+        (tmp_path / "data" / name).symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "data/again").symlink_to("own")  # which is read by its own path
+    assert names(tmp_path / "data") == ["first/a.txt", "first/deep/b.txt", "own/c.txt"]
+
+
+def test_a_linked_file_is_read(tmp_path: Path) -> None:
+    put(tmp_path, "a.txt", "a")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/b.txt").symlink_to(tmp_path / "a.txt")
+    assert contents(tmp_path / "data", NO_COLUMNS) == ["a"]
+
+
+def test_links_in_circles_end(tmp_path: Path) -> None:
+    put(tmp_path, "data/below/a.txt", "a")
+    put(tmp_path, "beside.txt", "not meant")
+    (tmp_path / "data/below/up").symlink_to(tmp_path / "data")
+    (tmp_path / "data/above").symlink_to(tmp_path)
+    left_out = LeftOut()
+    assert names(tmp_path / "data", left_out) == ["below/a.txt"]
+    (words,) = left_out.words()
+    assert "is a link to a folder above the data" in words
+    assert "data/above" in words
+    (tmp_path / "data/round").symlink_to("round")
+    with pytest.raises(LocalError, match=r"data/round.*circle"):
+        find([tmp_path / "data"])
+
+
+def test_a_link_to_nothing_is_an_error(tmp_path: Path) -> None:
+    put(tmp_path, "data/a.txt", "a")
+    (tmp_path / "data/gone.txt").symlink_to("/nowhere/at/all")
+    with pytest.raises(LocalError, match=r"data/gone\.txt is a link to /nowhere/at/all, which is not there.*remove"):
+        find([tmp_path / "data"])
+
+
+def test_a_file_that_goes_meanwhile_is_an_error(tmp_path: Path) -> None:
+    put(tmp_path, "a.txt", "a")
+    put(tmp_path, "b.txt", "b")
+    texts = read_texts(find([tmp_path]))
+    assert next(texts).content == b"a"
+    (tmp_path / "b.txt").unlink()
+    with pytest.raises(LocalError, match=r"cannot read \S*b\.txt: No such file.*gone.*try again"):
+        next(texts)
+
+
+@pytest.fixture
+def as_nobody(tmp_path: Path) -> Iterator[Callable[[str], str]]:
+    """Runs Python as a user without rights, and gives what it prints."""
+    python = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable]
+    if os.getuid() != 0:
+        python = [sys.executable]
+    for folder in (tmp_path, *tmp_path.parents):
+        if os.getuid() == 0 and str(folder).startswith("/tmp/"):
+            folder.chmod(0o755)
+    try:
+        subprocess.run([*python, "-c", "import shoal.node.dataset.corpus"], check=True, capture_output=True, cwd="/")
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"DOES NOT RUN: no user without rights can run this Python here: {error}")
+
+    def run(program: str) -> str:
+        done = subprocess.run([*python, "-c", program], check=True, capture_output=True, text=True, cwd="/")
+        return done.stdout
+
+    yield run
+    for path in (tmp_path / "data/shut", tmp_path / "data/shut.txt"):
+        if path.exists():
+            path.chmod(0o755)
+
+
+@pytest.mark.parametrize("what", ["shut", "shut.txt"])
+def test_what_may_not_be_read_is_an_error(tmp_path: Path, as_nobody: Callable[[str], str], what: str) -> None:
+    put(tmp_path, "data/a.txt", "a")
+    put(tmp_path, "data/shut/b.txt" if what == "shut" else "data/shut.txt", "b")
+    (tmp_path / "data" / what).chmod(0)
+    said = as_nobody(
+        "from pathlib import Path\n"
+        "from shoal.node.dataset.corpus import read_files\n"
+        "from shoal.protocol.errors import LocalError\n"
+        f"try: print(len(read_files([Path({str(tmp_path / 'data')!r})])[0]))\n"
+        "except LocalError as error: print(error)\n"
+    )
+    assert f"data/{what}: Permission denied" in said
+    assert "the right to read it" in said
