@@ -145,8 +145,11 @@ class Daemon:
 
     async def _enter_runs(self) -> None:
         """The runs of our last life come first, then what the command line wants."""
-        await self._runs.restore(list(self._reaching.last_seen))
-        await self._errands.run()
+        seeds = list(self._reaching.last_seen)
+        await self._runs.restore(seeds)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._runs.keep_restoring(seeds))
+            group.create_task(self._errands.run())
 
     async def _look_at_home(self) -> None:
         """LocalError once the home is gone: nobody could find, ask or stop us there any more."""

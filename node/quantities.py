@@ -69,3 +69,12 @@ def _scaled(amount: float) -> str:
             return f"{amount:.4g} {unit}"
         amount /= 1000
     return f"{amount:.4g} T"
+
+
+def size(count: float) -> str:
+    """A number of bytes in binary units."""
+    amount, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while amount >= 1024 and len(units) > 1:
+        amount /= 1024
+        units.pop(0)
+    return f"{amount:.0f} B" if units[0] == "B" else f"{amount:.1f} {units[0]}"

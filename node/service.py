@@ -128,10 +128,11 @@ class NodeService(Protocol):
     async def preview_run(self, link: str) -> Answer:
         """What joining a run would mean; nothing is joined. `link` is a run's link, its id or a prefix of that.
 
-        {run, name, author, manifest, parameters, state, memory: {node, worker}, traffic: {sent, received}, data:
-        {missing, problem, words}, round, members, pace}: bytes, `traffic` those of a round, `state` and `missing` those
-        to download first; `problem` is why this machine cannot have the data, empty if it can. The last three are what
-        the one says who told us, `pace` in seconds from round to round, None if it is not known.
+        {run, name, author, manifest, parameters, state, memory: {node, worker, problem}, traffic: {sent, received},
+        data: {missing, problem, words}, round, members, pace}: bytes, `traffic` those of a round, `state` and `missing`
+        those to download first; `problem` is why this machine cannot have the data, or has no room for the run, empty
+        if it can. The last three are what the one says who told us, `pace` in seconds from round to round, None if it
+        is not known.
         """
         ...
 

@@ -13,8 +13,3 @@ def resident_bytes(pid: int | None = None) -> int | None:
     except (OSError, ValueError, IndexError):
         return None
     return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def machine_bytes() -> int:
-    """The memory of the machine."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

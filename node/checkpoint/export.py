@@ -15,6 +15,7 @@ from shoal.node.checkpoint.read import load
 from shoal.node.checkpoint.tokenizer import write_tokenizer
 from shoal.node.disk import force
 from shoal.node.models.registry import kind_of
+from shoal.node.room import check_disk
 from shoal.protocol.errors import LocalError
 
 
@@ -27,6 +28,7 @@ def export(checkpoint: Path, out: Path, tokenizer: bytes | None = None) -> None:
     spec = manifest.model
     if out.exists():
         raise LocalError(f"{out} exists: name a new folder")
+    check_disk(out, sum(each.stat().st_size for each in checkpoint.glob(MODEL)), f"the model in {out}")
     fresh = out.with_name(f".{out.name}.{os.getpid()}.new")
     try:
         fresh.mkdir(parents=True)

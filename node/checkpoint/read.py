@@ -20,6 +20,7 @@ from shoal.node.checkpoint.scan import newest_first
 from shoal.node.logs import warn
 from shoal.node.methods.registry import method_of, shape_of
 from shoal.node.models.registry import layout_of
+from shoal.node.room import NoRoom, check_memory
 from shoal.node.spec.manifest import Manifest
 from shoal.node.state.committed import CommittedState, read_back
 from shoal.node.state.layout import Layout
@@ -49,8 +50,13 @@ class Checkpoint:
 
 
 def load(path: Path) -> Checkpoint:
-    """The checkpoint in the folder `path`; LocalError, which says what is wrong, unless all of it is whole."""
+    """The checkpoint in the folder `path`; LocalError, which says what is wrong, unless all of it is whole.
+
+    NoRoom if it does not fit in memory, whatever it is.
+    """
     about = read_about(path)
+    sizes = [facts.bytes for facts in about.files.values()]
+    check_memory(sum(sizes) + max(sizes, default=0), f"opening the checkpoint {path}")  # one file is held twice
     for name, facts in about.files.items():
         if _hash(path / name) != facts.blake3:
             raise LocalError(f"{path / name} is damaged: its bytes are not those that were written")
@@ -71,6 +77,8 @@ def load_newest(checkpoints: Path) -> Checkpoint | None:
     for found in newest_first(checkpoints):
         try:
             return load(found.path)
+        except NoRoom:
+            raise
         except LocalError as error:
             warn(log, "checkpoint-skipped", f"a damaged checkpoint is passed over: {error}")
     return None

@@ -7,8 +7,10 @@ they run. An expected error is one sentence on stderr that says whose fault it i
 from __future__ import annotations
 
 import sys
+from traceback import clear_frames
 
 from shoal.node.exits import Exit
+from shoal.node.room import NoRoom, no_room
 from shoal.node.text import printable
 from shoal.protocol.errors import RemoteError, ShoalError, TransportError
 
@@ -36,6 +38,8 @@ def sentence(error: ShoalError) -> str:
 
 def exit_code(error: ShoalError) -> Exit:
     """The documented code that stands for `error`."""
+    if isinstance(error, NoRoom):
+        return Exit.FAILED  # there may be none to import anything
     from shoal.node.client import NoDaemon, VersionMismatch
     from shoal.node.launch import StartFailed
     from shoal.node.options import UsageError
@@ -47,8 +51,12 @@ def exit_code(error: ShoalError) -> Exit:
 
 
 def _expected(error: BaseException) -> ShoalError | None:
-    """The ShoalError that `error` is, or the first of a group of nothing else; None for a bug."""
+    """The ShoalError that `error` is, or a want of memory or disk in words, or the first of a group of nothing else;
+    None for a bug."""
     if isinstance(error, BaseExceptionGroup):
         found = [_expected(each) for each in error.exceptions]
         return None if None in found else found[0]
-    return error if isinstance(error, ShoalError) else None
+    if isinstance(error, ShoalError):
+        return error
+    clear_frames(error.__traceback__)  # what they hold may be what is lacking
+    return no_room(error)

@@ -39,6 +39,7 @@ def verify(
     from shoal.node.checkpoint.read import load
     from shoal.node.checkpoint.scan import find
     from shoal.node.cli import present
+    from shoal.node.room import NoRoom
     from shoal.protocol.errors import LocalError
 
     rows = []
@@ -47,6 +48,8 @@ def verify(
         if not problem:
             try:
                 load(found.path)
+            except NoRoom:  # nothing is wrong with it
+                raise
             except LocalError as error:
                 about, problem = None, str(error)
         rows.append(_row(found.path, about, problem))

@@ -35,6 +35,8 @@ def join(text: str, train: bool, checkpoint: str, yes: bool, as_json: bool) -> d
                 f"this machine cannot train on the run's data: {preview['data']['problem']}; "
                 "--no-train joins to keep the state and vote"
             )
+        if train and preview["memory"].get("problem"):
+            raise LocalError(f"not joined: {preview['memory']['problem']}")
         if not yes and not _confirmed():
             raise NotJoined("not joined")
         if train and preview["data"]["missing"] and not as_json:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from shoal.node import quantities
 from shoal.node.sentence import advice, headline, is_first_back, label
 from shoal.node.text import printable
 
@@ -65,9 +66,7 @@ def _mapping(mapping: Answer) -> list[tuple[str, str]]:
 
 def _limits(status: Answer) -> list[tuple[str, str]]:
     """What the owner lets pass; nothing where all may."""
-    from shoal.node.quantities import limits_in_words
-
-    words = limits_in_words(status.get("limits") or {})
+    words = quantities.limits_in_words(status.get("limits") or {})
     return [("limits", words)] if words else []
 
 
@@ -217,14 +216,8 @@ def _own_round_row(each: Answer) -> list[Any]:
 
 
 def size(count: Any) -> str | None:
-    """A number of bytes in binary units."""
-    if not isinstance(count, int | float):
-        return None
-    amount, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while amount >= 1024 and len(units) > 1:
-        amount /= 1024
-        units.pop(0)
-    return f"{amount:.0f} B" if units[0] == "B" else f"{amount:.1f} {units[0]}"
+    """A number of bytes in binary units; None if it is none."""
+    return quantities.size(count) if isinstance(count, int | float) else None
 
 
 def number(value: Any, digits: int = 1) -> Any:

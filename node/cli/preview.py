@@ -53,6 +53,8 @@ def show_preview(preview: Answer) -> None:
             ("traffic", _traffic(preview)),
         ]
     )
+    if lack := preview["memory"].get("problem"):
+        print(f"\n{clean(lack)}")
 
 
 def _model(model: Answer, parameters: int) -> str:

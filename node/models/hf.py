@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from shoal.node.models import extra
 from shoal.node.models.kind import TrainedModel
+from shoal.node.room import no_room
 from shoal.node.spec.model import HfSpec
 from shoal.node.spec.tensors import Shapes, expand, first_difference
 from shoal.node.state.layout import Layout
@@ -94,7 +95,7 @@ class HfKind:
     def build(self, spec: HfSpec, seed: int, weights: Sequence[Path] = ()) -> TrainedModel:
         """LocalError if the transformers that is installed makes other tensors of the config."""
         if spec.is_complete:
-            self._check(spec, _without_numbers(spec))
+            self._check(spec, without_numbers(spec))
         return fresh(spec, seed, weights)
 
     def _check(self, spec: HfSpec, model: HfModel) -> None:
@@ -144,7 +145,7 @@ def fresh(spec: HfSpec, seed: int, weights: Sequence[Path] = ()) -> HfModel:
     return HfModel(network_of(spec, seed))
 
 
-def _without_numbers(spec: HfSpec) -> HfModel:
+def without_numbers(spec: HfSpec) -> HfModel:
     """What `fresh` makes, on no device."""
     if spec.lora is not None:
         from shoal.node.models.lora import adapted_skeleton
@@ -258,6 +259,8 @@ def _named(what: str) -> Iterator[None]:
     except LocalError:
         raise
     except Exception as error:
+        if (lack := no_room(error)) is not None:
+            raise lack from error
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise LocalError(f"transformers {extra.transformers().__version__} {what}: {reason}") from error
 

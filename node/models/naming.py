@@ -20,7 +20,7 @@ from shoal.node.checkpoint.write import write_checkpoint
 from shoal.node.explain import explain
 from shoal.node.home import Home
 from shoal.node.methods.registry import method_of, shape_of
-from shoal.node.models.hf import HfModel, check_is_causal, check_sizes, fresh
+from shoal.node.models.hf import HfModel, check_is_causal, check_sizes, fresh, without_numbers
 from shoal.node.models.lora import LoraModel
 from shoal.node.run.facts import first_base
 from shoal.node.spec.manifest import MAX_MANIFEST, Manifest
@@ -40,13 +40,16 @@ def found(
     home: Home,
     me: PeerId,
     check: Callable[[Manifest], None] = lambda whole: None,
+    check_room: Callable[[Manifest], None] = lambda whole: None,
 ) -> tuple[Manifest, Checkpoint]:
     """The whole manifest of a run that begins with fresh weights, and the checkpoint of these, on disk.
 
-    `weights` are folders with frozen weights; `check` looks at the whole manifest before anything is written.
+    `weights` are folders with frozen weights; `check` looks at the whole manifest before anything is written,
+    `check_room` before the model is more than the shapes of its tensors.
     LocalError if the model cannot be built here, and nothing is left of it.
     """
     assert isinstance(manifest.model, HfSpec)
+    check_room(with_model(manifest, complete(manifest.model, without_numbers(manifest.model))))
     model = fresh(manifest.model, manifest.seed, weights)
     whole = with_model(manifest, complete(manifest.model, model))
     check_is_causal(model)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from shoal.node.cli.present import size
 from shoal.node.dataset.supply import DataStanding
+from shoal.node.quantities import size
 from shoal.node.run.introduction import Introduction
 from shoal.node.service import Answer
 from shoal.node.spec.manifest import DataSpec
 from shoal.node.spec.requirements import parameters, requirements
 
 
-def describe(found: Introduction, data: DataStanding) -> Answer:
-    """See NodeService.preview_run; `data` is how it stands with the run's data on this machine."""
+def describe(found: Introduction, data: DataStanding, lack: str = "") -> Answer:
+    """See NodeService.preview_run; `data` is how it stands with the run's data on this machine.
+
+    `lack` is why it has no room for the run.
+    """
     manifest = found.manifest
     needs = requirements(manifest, found.present + 1)
     return {
@@ -21,7 +24,7 @@ def describe(found: Introduction, data: DataStanding) -> Answer:
         "manifest": manifest.model_dump(mode="json"),
         "parameters": parameters(manifest.model),
         "state": needs.state,
-        "memory": {"node": needs.node_memory, "worker": needs.worker_memory},
+        "memory": {"node": needs.node_memory, "worker": needs.worker_memory, "problem": lack},
         "traffic": {"sent": needs.sent, "received": needs.received},
         "data": {"missing": data.missing, "problem": data.problem, "words": data_in_words(manifest.data, data)},
         "round": found.round,

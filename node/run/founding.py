@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from shoal.node.checkpoint.lineage import going_on
 from shoal.node.dataset.supply import Supply
 from shoal.node.home import Home
+from shoal.node.room import or_no_room
 from shoal.node.spec.manifest import Manifest
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import Digest, PeerId
@@ -96,11 +97,17 @@ async def _parted(manifest: Manifest, paths: list[Path], families: Families) -> 
 
 
 async def found(
-    manifest: Manifest, data: Supply, weights: Sequence[Path], home: Home, me: PeerId
+    manifest: Manifest,
+    data: Supply,
+    weights: Sequence[Path],
+    home: Home,
+    me: PeerId,
+    check_room: Callable[[Manifest], None],
 ) -> tuple[Manifest, Checkpoint]:
     """The rest of a manifest whose model its seed alone does not give, and its first weights (models/naming.py).
 
-    `data` has the run's text. LocalError if nothing can come of it, and then nothing is left on the disk.
+    `data` has the run's text; `check_room` is asked once it is known how large the model is, before it is made.
+    LocalError if nothing can come of it, and then nothing is left on the disk.
     """
     if manifest.experts is not None:
         raise LocalError("the experts of a library's model begin with a checkpoint: found the family --from one")
@@ -109,9 +116,10 @@ async def found(
     def build() -> tuple[Manifest, Checkpoint]:
         from shoal.node.models.naming import found
 
-        return found(manifest, weights, home, me, lambda whole: _check_tokens(whole, paths))
+        return found(manifest, weights, home, me, lambda whole: _check_tokens(whole, paths), check_room)
 
-    return await asyncio.to_thread(build)
+    with or_no_room(f"the model of the run '{manifest.name}' cannot be made"):
+        return await asyncio.to_thread(build)
 
 
 def forget_founded(home: Home, manifest: Manifest) -> None:

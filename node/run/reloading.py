@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from shoal.node.home import Home
 from shoal.node.logs import warn
+from shoal.node.room import NoRoom
 from shoal.node.run.introduction import Introduction
 from shoal.node.run.remembered import Joined, recall_run, remembered_runs
 from shoal.node.spec.manifest import Manifest, check_manifest
@@ -64,6 +65,8 @@ async def load_checkpoint_again(folder: str) -> Checkpoint | None:
     """The checkpoint that we came with; without it the others may still have the state, so that is a warning."""
     try:
         return await load_checkpoint(folder)
+    except NoRoom:
+        raise
     except LocalError as error:
         warn(log, "checkpoint-gone", f"the checkpoint that we came with cannot be used: {error}; others may have it")
         return None

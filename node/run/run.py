@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from shoal.node.disk import Disk
 from shoal.node.logs import warn
 from shoal.node.peers.reach import worth_remembering
+from shoal.node.room import no_room
 from shoal.node.run.detours import Detours
 from shoal.node.run.driver import Driver
 from shoal.node.run.facts import samples_before, training_now
@@ -139,7 +140,8 @@ class Run(ABC):
             await self._tasks.close()
 
     def _fail(self, error: Exception) -> None:
-        """Our own mistake, or a full disk: we are silent from now on, and say so in `status`."""
+        """Our own mistake, or a want of memory or disk: we are silent from now on, and say so in `status`."""
+        error = no_room(error) or error
         expected = isinstance(error, ShoalError)
         self.failure = str(error) if expected else f"{type(error).__name__}: {error}"
         words = f"run {self.manifest.name} has failed on this node and is given up here: {self.failure}"

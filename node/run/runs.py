@@ -6,7 +6,8 @@ Rules:
   was, never created a second time: its creator, too, goes on with the votes that it has written down.
 - While the node is paused all of them are at rest, as after a stop, and none is entered.
 - A run is shown as restoring until it is open again; one that cannot be is shown as failed, with the reason, until it
-  is left.
+  is left. One for which the machine has no room is tried again, as others may end.
+- Whether there is room for a run is asked before anything of it is made.
 - torch is loaded with the first run, not before.
 """
 
@@ -15,14 +16,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from shoal.node.dataset.supply import GIB, Supply
 from shoal.node.experts.families import Families
 from shoal.node.faults import FaultTrigger
 from shoal.node.home import Home
+from shoal.node.logs import warn
 from shoal.node.malloc import sweep
 from shoal.node.options import NodeSettings
+from shoal.node.room import NoRoom, check_disk, has_gpu, or_no_room, room_here
 from shoal.node.run import reloading
 from shoal.node.run.description import describe
 from shoal.node.run.ending import end_all
@@ -32,9 +36,8 @@ from shoal.node.run.reloading import Kept
 from shoal.node.run.remembered import Joined, PeerCache, forget_run, remember_run, remembered_runs
 from shoal.node.run.view import is_resting
 from shoal.node.service import Answer, find_run
+from shoal.node.spec.fitting import Load, check_fits, checkpoint_bytes, problem
 from shoal.node.spec.manifest import Manifest, parse_manifest, sign_manifest
-from shoal.node.spec.requirements import check_fits
-from shoal.node.usage import machine_bytes
 from shoal.protocol.errors import LocalError, ShoalError
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId, RunId
@@ -44,6 +47,8 @@ if TYPE_CHECKING:
     from shoal.node.checkpoint.read import Checkpoint
     from shoal.node.experts.family import Family
     from shoal.node.run.run import Run
+
+RETRY = 15.0  # seconds between two tries to open a run again for which there was no room
 
 log = logging.getLogger("shoal.daemon")
 
@@ -63,6 +68,7 @@ class Runs:
         self.open: dict[str, Run] = {}
         self.restoring = remembered_runs(home)  # runs of our last life that are not open yet
         self.broken: dict[str, str] = {}  # runs that could not be opened again, and why
+        self.lacking: dict[str, str] = {}  # those that are restoring for want of room, in words
         self.paused = ""  # why no run is entered, in a sentence; empty if they are
         self.on_linked: Callable[[Sequence[str]], None] = lambda addresses: None  # of a link by which we have joined
         self.providers: Providers = nobody  # who is said to know runs that our peers do not
@@ -112,17 +118,35 @@ class Runs:
                 if run not in self.restoring or self.paused:
                     continue  # it was left meanwhile, or is to wait
                 try:
-                    found, joined = reloading.recall(self._home, self._identity, run, seeds)
-                    kept = await reloading.load_kept(self._home.run_folder(run), found.manifest)
-                    came_with = await reloading.load_checkpoint_again(joined.checkpoint)
-                    await self._enter(found, joined.trains, came_with, kept)
+                    with or_no_room(f"opening the run {run[:8]} again"):
+                        await self._restore(run, seeds)
                     log.info("in run %s again", run)
+                except NoRoom as error:
+                    if self.lacking.get(run) is None:
+                        warn(log, "no-room", f"cannot be in run {run} again yet: {error}; trying again")
+                    self.lacking[run] = str(error)
+                    continue
                 except ShoalError as error:
                     if self.paused:
                         continue  # in the middle of it
                     self.broken[run] = str(error)
                     log.error("cannot be in run %s again: %s", run, error, extra={"code": "run-not-restored"})
                 self.restoring.remove(run)
+                self.lacking.pop(run, None)
+
+    async def keep_restoring(self, seeds: Sequence[PeerId]) -> None:
+        """Try again, as long as this is awaited, where there was no room."""
+        while True:
+            await asyncio.sleep(RETRY)
+            if self.lacking:
+                await self.restore(seeds)
+
+    async def _restore(self, run: str, seeds: Sequence[PeerId]) -> None:
+        found, joined = reloading.recall(self._home, self._identity, run, seeds)
+        check_fits(found.manifest, room_here(), self._load(joined.trains))
+        kept = await reloading.load_kept(self._home.run_folder(run), found.manifest)
+        came_with = await reloading.load_checkpoint_again(joined.checkpoint)
+        await self._enter(found, joined.trains, came_with, kept)
 
     async def pause(self) -> None:
         """Say good-bye to all runs, and keep them until `restore`; `paused` says why, before this is called."""
@@ -138,7 +162,10 @@ class Runs:
 
         The answer also says what of the person's files is not in the run's data (`left_out`), if anything is not.
         """
-        manifest = await self.data.named(parse_manifest(manifest_toml))
+        manifest = parse_manifest(manifest_toml)
+        if manifest.model.is_complete:  # else once it is
+            self._check_room(manifest, train)
+        manifest = await self.data.named(manifest)
         created = await self._create(manifest, train, checkpoints)
         left_out = self.data.left_out(manifest.data)
         return {**created, "left_out": left_out} if left_out else created
@@ -151,7 +178,8 @@ class Runs:
             return await self.found(manifest, train, loaded)
         check_is_new(manifest, self.has_founded(manifest))
         weights, me = self._settings.trainer.folders, self._identity.peer
-        manifest, loaded = await found(manifest, self.data, weights, self._home, me)
+        check = partial(self._check_room, train=train)
+        manifest, loaded = await found(manifest, self.data, weights, self._home, me, check)
         try:
             return await self.found(manifest, train, loaded)
         except BaseException:
@@ -171,14 +199,15 @@ class Runs:
         """What joining a run would mean, from its link or id; nothing is joined, and nothing kept."""
         found = await self._find(link)
         data = await self.data.standing(found.manifest.data, self._donors(found))
-        return await asyncio.to_thread(describe, found, data)
+        lack = problem(found.manifest, room_here(), self._load(train=True))
+        return await asyncio.to_thread(describe, found, data, lack)
 
     async def join(self, link: str, train: bool, checkpoint: str = "") -> Answer:
         """Become a member of a run, from its link or id; with the checkpoint that it goes on from, at once."""
         self._check_goes_on()
         loaded = await reloading.load_checkpoint(checkpoint)
         found = await self._find(link)  # which may take long: others may be entered meanwhile, or all be left
-        check_fits(found.manifest, found.present + 1, machine_bytes())
+        self._check_room(found.manifest, train)
         async with self._entering:
             self._check_is_new(found.manifest.run_id.hex())
         await self._data_for(found, train)  # which may take hours, and holds up no other run
@@ -206,6 +235,7 @@ class Runs:
             forget_run(self._home, key)
             self.broken.pop(key, None)
             self.restoring = [run for run in self.restoring if run != key]
+            self.lacking.pop(key, None)
             if key in self.open:
                 await self.open[key].close(for_good=True)
                 await self._forget_data(self.open.pop(key))
@@ -236,6 +266,16 @@ class Runs:
         self._check_is_new(run)
         return await find_manifest(run, self._network, self._identity, addresses, self.providers)
 
+    def _load(self, train: bool) -> Load:
+        return Load(train, self._settings.trainer.micro_batch, has_gpu(self._settings.device))
+
+    def _check_room(self, manifest: Manifest, train: bool) -> None:
+        """NoRoom, with what would fit, unless there is as much memory and disk as the run takes."""
+        check_fits(manifest, room_here(), self._load(train))
+        if self._settings.checkpoint_every:
+            what = f"a checkpoint of the run '{manifest.name}' (--checkpoint-every 0 makes none)"
+            check_disk(self._home.root, checkpoint_bytes(manifest), what)
+
     def _check_goes_on(self) -> None:
         if self._closing or self.paused:
             raise LocalError(self.paused or "the node is ending")
@@ -256,7 +296,8 @@ class Runs:
         data = await self._data_for(found, train)
         run = None
         if manifest.experts is None:
-            run = await asyncio.to_thread(self._build, found, data, train, checkpoint, kept)
+            with or_no_room(f"the run '{manifest.name}' is not entered"):
+                run = await asyncio.to_thread(self._build, found, data, train, checkpoint, kept)
             self._check_goes_on()
         await asyncio.to_thread(self._cache.update, found.members)  # who is killed now must find them again
         path = str(checkpoint.path) if checkpoint is not None and run is not None else ""

@@ -87,9 +87,12 @@ def broken_row(run: str, reason: str) -> Answer:
     return {**_row_of_closed(run), "phase": "failed", "failure": reason}
 
 
-def restoring_row(run: str, is_paused: bool = False) -> Answer:
-    """A run that this node was in and is about to enter again, now or when it goes on: a row like the others."""
-    return {**_row_of_closed(run), "phase": "paused" if is_paused else "restoring"}
+def restoring_row(run: str, is_paused: bool = False, lack: str | None = None) -> Answer:
+    """A run that this node was in and is about to enter again, now or when it goes on: a row like the others.
+
+    `lack`: why there is no room for it yet.
+    """
+    return {**_row_of_closed(run), "phase": "paused" if is_paused else "restoring", "waiting_for": lack}
 
 
 def family_rows(runs: Runs) -> list[Answer]:
@@ -100,7 +103,7 @@ def family_rows(runs: Runs) -> list[Answer]:
 def rows_of_closed(runs: Runs) -> list[Answer]:
     """Runs of this node that are not open, or not yet."""
     return [
-        *(restoring_row(run, bool(runs.paused)) for run in runs.restoring),
+        *(restoring_row(run, bool(runs.paused), runs.lacking.get(run)) for run in runs.restoring),
         *(broken_row(*each) for each in runs.broken.items()),
     ]
 

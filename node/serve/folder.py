@@ -21,6 +21,7 @@ from shoal.node.dataset.tokens import TOKENIZER_FILE
 from shoal.node.models import extra
 from shoal.node.models.hf import quietly
 from shoal.node.models.llama import config
+from shoal.node.room import check_memory, no_room
 from shoal.node.serve.chat import ChatFormat, PlainChat, TemplateChat
 from shoal.node.serve.library import library_scorer
 from shoal.node.serve.local import LlamaScorer
@@ -40,6 +41,7 @@ def open_folder(path: Path, choices: Choices) -> Served:
     settings = Settings(path)
     saved = max((int(each.stat().st_mtime) for each in path.glob("*.safetensors")), default=0)
     version = f"{saved:x}"
+    check_memory(sum(each.stat().st_size for each in path.glob("*.safetensors")), f"opening the model in {path}")
     spec = own(settings.config)
     scorer = _decoder(path, spec, choices, version) if spec else _library(path, settings, choices, version)
     codec = _codec(path, settings, scorer.vocab, choices.tokenizer)
@@ -110,6 +112,8 @@ def _library(path: Path, settings: Settings, choices: Choices, version: str) -> 
         except LocalError:
             raise
         except Exception as error:  # whatever a library makes of a file, in a sentence
+            if (lack := no_room(error)) is not None:
+                raise lack from error
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             raise LocalError(f"transformers {transformers.__version__} cannot open {path}: {reason}") from error
     lacking = [*about["missing_keys"], *(str(each[0]) for each in about["mismatched_keys"])]

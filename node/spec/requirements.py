@@ -16,12 +16,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shoal.node.cli.present import size
 from shoal.node.spec.custom import CustomSpec
 from shoal.node.spec.flow import PictureSpec
 from shoal.node.spec.manifest import Manifest
 from shoal.node.spec.model import AnyModel, HfSpec, ModelSpec
-from shoal.protocol.errors import LocalError
 
 MIB = 1 << 20
 FLOAT = 4  # bytes
@@ -114,15 +112,6 @@ def requirements(manifest: Manifest, members: int) -> Requirements:
     )
 
 
-def check_fits(manifest: Manifest, members: int, memory: int) -> None:
-    """LocalError if a node needs more than `memory` bytes for the run, whoever trains."""
-    if (needed := requirements(manifest, members).node_memory) > memory:
-        raise LocalError(
-            f"the run '{manifest.name}' takes {size(needed)} of memory for the node alone, and this machine has "
-            f"{size(memory)}: join it from a larger one"
-        )
-
-
 def vectors_of(manifest: Manifest) -> Vectors:
     """What the run's method holds."""
     return VECTORS.get(manifest.method.name, DILOCO)
@@ -161,14 +150,15 @@ def text(manifest: Manifest) -> int:
     return DATA_COPIES * data.size + (TOKENIZING + TOKEN_COPIES * TOKEN * data.size if data.tokenizer else 0)
 
 
-def activations(manifest: Manifest) -> int:
-    """What a step of `batch` sequences holds between forward and backward, without recomputation."""
-    spec, method = manifest.model, manifest.method
-    tokens = method.batch * spec.context
+def activations(manifest: Manifest, micro_batch: int = 0) -> int:
+    """What a step of `batch` sequences, or of so many at once, holds between forward and backward, each made once."""
+    spec = manifest.model
+    batch = min(manifest.method.batch, micro_batch or manifest.method.batch)
+    tokens = batch * spec.context
     if isinstance(spec, CustomSpec):
         return 0  # only its script knows
     if isinstance(spec, PictureSpec):
-        return FLOAT * method.batch * (spec.layers * (8 * spec.width + 3 * spec.hidden) + 4 * spec.context)
+        return FLOAT * batch * (spec.layers * (8 * spec.width + 3 * spec.hidden) + 4 * spec.context)
     if isinstance(spec, HfSpec):
         return FLOAT * tokens * (spec.layers * LAYER_WIDTHS * spec.width + 3 * spec.vocab)
     layer = 12 * spec.dim + 5 * spec.hidden  # norms, projections, rotations and residuals; the gated MLP

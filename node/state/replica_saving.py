@@ -15,6 +15,7 @@ from shoal.node.checkpoint.read import Checkpoint, load
 from shoal.node.checkpoint.scan import CHECKPOINTS, folder_name, newest_first
 from shoal.node.checkpoint.write import sweep, write_checkpoint
 from shoal.node.logs import warn
+from shoal.node.room import NoRoom
 from shoal.node.run.facts import first_history
 from shoal.node.state.resting import FOLDER, forget_rest
 from shoal.node.state.saving import Saving
@@ -74,6 +75,8 @@ def load_own(run_folder: Path) -> Checkpoint | None:
     for each in sorted(found, key=lambda each: each.about.round if each.about is not None else -1, reverse=True):
         try:
             kept = load(each.path)
+        except NoRoom:
+            raise
         except LocalError as error:
             warn(log, "rest-damaged", f"a damaged replica of ours is passed over: {error}")
             continue

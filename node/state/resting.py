@@ -26,6 +26,7 @@ from shoal.node.checkpoint.scan import folder_name, newest_first
 from shoal.node.checkpoint.write import remove, sweep, write_checkpoint
 from shoal.node.disk import force, replace_file
 from shoal.node.logs import warn
+from shoal.node.room import NoRoom
 from shoal.node.state.committed import Snapshot
 from shoal.node.worker.shm import FloatArray
 from shoal.protocol.errors import LocalError, ShoalError
@@ -77,6 +78,8 @@ def load_rest(run_folder: Path) -> Rested | None:
         checkpoint = load(state) if rest.round or state.exists() else None
         if checkpoint is not None and (checkpoint.about.run, checkpoint.about.root) != (run, rest.root.hex()):
             raise LocalError(f"{checkpoint.path} is another state than that of the messages beside it")
+    except NoRoom:  # it is as good as ever
+        raise
     except (ShoalError, OSError) as error:
         warn(log, "rest-damaged", f"what was kept of the run in {folder} cannot be used: {error}; others may have it")
         return None

@@ -21,8 +21,9 @@ from torch import Tensor
 
 from shoal.node.logs import warn
 from shoal.node.models.kind import TrainedModel
+from shoal.node.room import is_out_of_memory
 from shoal.node.trainer.device import device_name, mixed_precision
-from shoal.node.trainer.memory import is_out_of_memory, make_room
+from shoal.node.trainer.memory import make_room
 from shoal.node.trainer.optimizers import can_be_recorded
 from shoal.node.trainer.options import TrainerOptions
 from shoal.node.trainer.recorded_step import NotRecordedError, RecordedStep

@@ -26,6 +26,7 @@ from shoal.node.dataset.corpus import load_corpus, read_files, texts_corpus
 from shoal.node.methods.method import PARAMETERS
 from shoal.node.methods.registry import shape_of
 from shoal.node.models.registry import build, layout_of
+from shoal.node.room import NoRoom, or_no_room
 from shoal.node.spec.manifest import load_manifest
 from shoal.node.state.file import load_state, save_weights
 from shoal.node.state.layout import Layout
@@ -92,6 +93,8 @@ def verify(*checkpoints: str) -> dict[str, Any]:
     for checkpoint in checkpoints:
         try:
             load(Path(checkpoint))
+        except NoRoom:
+            raise
         except LocalError as error:
             damaged[checkpoint] = str(error)
     return {"damaged": damaged}
@@ -124,7 +127,8 @@ def main(argv: list[str]) -> int:
     result, task, *arguments = [each for each in argv if not each.startswith(WEIGHTS)]
     torch.set_num_threads(1)
     try:
-        answer = TASKS[task](*arguments, **({"weights": weights} if task in BUILDING else {}))
+        with or_no_room(f"the job '{task}' cannot be done"):
+            answer = TASKS[task](*arguments, **({"weights": weights} if task in BUILDING else {}))
     except LocalError as error:
         print(error, file=sys.stderr)
         return 1

@@ -21,7 +21,7 @@ from shoal.node.up.display import LineDisplay, make_display
 from shoal.node.up.finish import find, save_states
 from shoal.node.up.jobs import Jobs
 from shoal.node.up.leave_report import leave_report
-from shoal.node.up.plan import Plan, chosen_manifest, make_plan, prepare_folder, resumed_manifest, to_toml
+from shoal.node.up.plan import Plan, check_room, chosen_manifest, make_plan, prepare_folder, resumed_manifest, to_toml
 from shoal.node.up.processes import Children
 from shoal.node.up.records import Metrics
 from shoal.node.up.resume import Resumption, choose, survey
@@ -37,7 +37,7 @@ def main(options: UpOptions) -> int:
     if options.resume is not None:  # what is wrong with what was named is said before a folder is made
         survey(options.resume)
     else:
-        chosen_manifest(options)
+        check_room(chosen_manifest(options), options)
     out = prepare_folder(options.out)
     return asyncio.run(_unless_signalled(options, out))
 
@@ -98,6 +98,7 @@ async def _settle(options: UpOptions, out: Path, jobs: Jobs, swarm: Swarm) -> Pl
         sizes = f"{corpus['train']:,} bytes to train on and {corpus['validation']:,} to validate with"
         swarm.note("data", "; ".join([f"{corpus['files']} texts, {sizes}", *corpus["left_out"]]), **corpus)
     manifest = resumed_manifest(options, resumed, digest) if resumed else chosen_manifest(options, digest)
+    check_room(manifest, options)
     plan = make_plan(options, out, manifest, resumed)
     plan.manifest_file.write_text(to_toml(plan.manifest), encoding="utf-8")
     deaths = f"{plan.victim} dies in round {plan.kill_at}" if plan.victim else "nobody dies"

@@ -16,6 +16,8 @@ from typing import Any
 
 from shoal.node.home import Home
 from shoal.node.options import AUTO, UP_CHECKPOINT_EVERY, UpOptions, UsageError
+from shoal.node.room import has_gpu, room_here
+from shoal.node.spec.fitting import Load, check_fits
 from shoal.node.spec.manifest import DataSpec, Manifest, load_manifest, parse_manifest
 from shoal.node.spec.toml import dump
 from shoal.node.up.resume import Resumption
@@ -127,6 +129,13 @@ def resumed_manifest(options: UpOptions, resumed: Resumption, corpus: str = "") 
     if options.data and manifest.data.digest != corpus:
         raise UsageError(f"--data is not the text that {resumed.folder} is about")
     return manifest
+
+
+def check_room(manifest: Manifest, options: UpOptions) -> None:
+    """NoRoom unless all peers of the play fit on this machine; of a library's model the founder finds out."""
+    if manifest.model.is_complete:
+        load = Load(has_gpu=all(map(has_gpu, options.devices)), nodes=options.peers)
+        check_fits(manifest, room_here(), load)
 
 
 def make_plan(options: UpOptions, out: Path, manifest: Manifest, resumed: Resumption | None = None) -> Plan:

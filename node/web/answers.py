@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from shoal.node.room import NoRoom, no_room
 from shoal.node.service import UnknownRound, UnknownRun
 from shoal.protocol.errors import RemoteError, ShoalError, TransportError
 from shoal.protocol.version import agent, shoal_version
@@ -62,8 +63,13 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         return failure(502, str(error), blame="peer")
     except TransportError as error:
         return failure(502, str(error), blame="network")
+    except NoRoom as error:
+        return failure(507, str(error), blame="machine")
     except ShoalError as error:
         return failure(400, str(error))
-    except Exception:  # our own mistake: one answer is lost, the node is not
+    except Exception as error:  # our own mistake: one answer is lost, the node is not
+        if (lack := no_room(error)) is not None:
+            log.error("%s %s: %s", request.method, request.path, lack, extra={"code": "no-room"})
+            return failure(507, str(lack), blame="machine")
         log.exception("the API failed on %s %s", request.method, request.path)
         return failure(500, "the node made a mistake; its log has the details", blame="node")

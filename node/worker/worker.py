@@ -21,6 +21,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn, Protocol
 
@@ -48,6 +49,7 @@ from shoal.protocol.ids import RunId
 from shoal.protocol.wire import Message
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+OOM_SCORE = 500  # as if we held half of the memory more than we do: proc(5)
 MAX_REASON = 500
 
 
@@ -172,9 +174,16 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def go_first() -> None:
+    """Where memory runs out, Linux ends us before the daemon, which starts another worker."""
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(f"{OOM_SCORE}", encoding="ascii")
+
+
 def main() -> None:
     """Connect, build, train."""
     die_with_parent()
+    go_first()
     setup_logging()
     leave_ending_to_the_parent()
     parser = argparse.ArgumentParser(prog="shoal.node.worker.worker", description="The built-in worker of a daemon.")

@@ -28,6 +28,7 @@ class RealNode:
         self.home = Home(folder / "home").create()
         self.log = folder / "node.log"
         self.child: Child | None = None
+        self.prefix: tuple[str, ...] = ()  # of its command line: what bounds it
 
     def start(self, children: Children, bootstrap: Doors = (), fault: str = "", **settings: Any) -> RealNode:
         """Start the process and wait until it answers."""
@@ -39,7 +40,7 @@ class RealNode:
         doors = (bootstrap,) if isinstance(bootstrap, str) else tuple(bootstrap)
         settings = NodeSettings(home=self.home.root, bootstrap=doors, **(usual | more))
         environ = {"SHOAL_HOME": str(self.home.root), FAULT_VARIABLE: fault}
-        self.child = children.start(foreground_argv(settings), self.log, environ)
+        self.child = children.start([*self.prefix, *foreground_argv(settings)], self.log, environ)
         return self
 
     def ready(self) -> RealNode:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import socket
 from collections.abc import AsyncIterator
 from typing import Any
+from unittest.mock import AsyncMock
 
 import aiohttp
 import pytest
 import pytest_asyncio
 
 from shoal.node.api import MAX_BODY, serve_api
+from shoal.node.room import NoRoom
 from shoal.node.service import UnknownRun, find_run
 from shoal.protocol.errors import LocalError
 from shoal.protocol.version import shoal_version
@@ -47,6 +50,17 @@ async def call() -> AsyncIterator[Caller]:
         aiohttp.ClientSession() as session,
     ):
         yield Caller(session, f"http://{host}:{port}", service)
+
+
+@pytest.mark.asyncio
+async def test_a_want_of_memory_or_disk_is_the_machines(call: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device", "/x")
+    errors = {"memory has run out: ": MemoryError(), "the disk of /x is full": full, "too large": NoRoom("too large")}
+    for said, error in errors.items():
+        monkeypatch.setattr(call.service, "create_run", AsyncMock(side_effect=error))
+        status, answer = await call("POST", "/v1/runs", {"manifest": "", "train": True})
+        assert (status, answer["blame"]) == (507, "machine")
+        assert answer["error"].startswith(said)
 
 
 @pytest.mark.asyncio

@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import nn
 
+from shoal.node.room import Memory, Room
 from shoal.node.script import api
 from shoal.node.script.module import OwnModule
+from shoal.node.spec.fitting import check_fits
 from shoal.node.spec.manifest import parse_manifest
-from shoal.node.spec.requirements import check_fits
 from shoal.protocol.errors import LocalError
 
 RUN = "ab" * 32
@@ -65,6 +66,6 @@ def test_a_run_is_entered_with_its_module_only(run: api.Run) -> None:
 
 def test_a_run_that_is_too_large_for_the_machine_is_refused() -> None:
     manifest = parse_manifest('name = "a"')
-    check_fits(manifest, 2, 1 << 40)
-    with pytest.raises(LocalError, match=r"this machine has 1\.0 MiB"):
-        check_fits(manifest, 2, 1 << 20)
+    check_fits(manifest, Room(Memory(1 << 40, 1 << 40)))
+    with pytest.raises(LocalError, match=r"This machine has 1\.0 MiB"):
+        check_fits(manifest, Room(Memory(1 << 20, 1 << 20)))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from shoal.node.trainer.memory import is_out_of_memory
+from shoal.node.room import is_out_of_memory
 from shoal.node.trainer.recorded_step import NotRecordedError
 
 WANTS = [

@@ -1,0 +1,167 @@
+"""Whether a machine has room for a run, before anything of it is made: the sum, what there is, and what would fit.
+
+Counted is what being in the run takes beyond the programs themselves, which share most of what they take. It is a
+lower bound, so a run that is refused could only have ended with the system killing something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from shoal.node.quantities import size
+from shoal.node.room import NoRoom, Room
+from shoal.node.spec.custom import CustomSpec
+from shoal.node.spec.manifest import Manifest
+from shoal.node.spec.model import HfSpec, ModelSpec
+from shoal.node.spec.requirements import (
+    FLOAT,
+    KEPT_ROUNDS,
+    VALUE_BYTES,
+    VERSIONS,
+    activations,
+    parameters,
+    text,
+    vectors_of,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How this machine is in a run."""
+
+    trains: bool = True
+    micro_batch: int = 0  # sequences that a worker takes at once; 0: the whole batch
+    has_gpu: bool = False  # what only a worker needs is in the GPU's own memory
+    nodes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """What a run takes of this machine's memory, in bytes."""
+
+    parameters: int  # how many
+    state: int  # in so many versions as are held
+    node: int  # with the state, and what is shared with the worker
+    weights: int  # the worker's, with their gradients and its copies
+    moments: int
+    step: int  # activations, and the text
+    load: Load
+
+    @property
+    def worker(self) -> int:
+        """Beyond what it shares with the node."""
+        return self.weights + self.moments + self.step
+
+    @property
+    def together(self) -> int:
+        """Of all nodes here."""
+        return self.load.nodes * (self.node + self.worker)
+
+    def fits(self, room: Room) -> bool:
+        """Whether there is as much, together and for each process."""
+        alone = room.process
+        if alone is not None and (self.node > alone.free or self.worker > alone.total):
+            return False
+        return self.together <= room.together.free
+
+    def __str__(self) -> str:
+        own = f"{size(self.node)} for the node, which holds the state {VERSIONS} times ({size(self.state)})"
+        worker = (
+            f", and {size(self.worker)} more for its worker ({size(self.weights)} for weights and gradients, "
+            f"{size(self.moments)} for moments, {size(self.step)} for a step and the text)"
+        )
+        times = f"; {self.load.nodes} of them take {size(self.together)}" if self.load.nodes > 1 else ""
+        total = f": {size(self.node + self.worker)} in all" if self.worker else ""
+        return f"{own}{worker if self.worker else ''}{total}{times}"
+
+
+def sum_of(manifest: Manifest, load: Load = Load(), count: int | None = None) -> Sum:
+    """The sum for a run, or for one like it whose model has `count` parameters."""
+    count = parameters(manifest.model) if count is None else count
+    vectors, whole = vectors_of(manifest), FLOAT * count
+    is_script = isinstance(manifest.model, CustomSpec)  # of which nobody knows what it holds, and where
+    is_here = load.trains and not load.has_gpu and not is_script
+    frozen = FLOAT * manifest.model.frozen if isinstance(manifest.model, HfSpec) else 0
+    weights = (vectors.worker - vectors.shared - vectors.inner) * whole + frozen
+    return Sum(
+        parameters=count,
+        state=VERSIONS * vectors.agreed * whole,
+        node=vectors.node * whole + int(KEPT_ROUNDS * VALUE_BYTES[manifest.codec.gather] * count),
+        weights=weights if is_here else 0,
+        moments=vectors.inner * whole if is_here else 0,
+        step=(activations(manifest, load.micro_batch) if is_here else 0) + (text(manifest) if load.trains else 0),
+        load=load,
+    )
+
+
+def problem(manifest: Manifest, room: Room, load: Load = Load()) -> str:
+    """Why the run has no room here, with the sum, what there is, and what would fit; empty if it has."""
+    needed = sum_of(manifest, load)
+    if needed.fits(room):
+        return ""
+    return (
+        f"the run '{manifest.name}' is too large for this machine: {needed.parameters:,} parameters "
+        f"({size(FLOAT * needed.parameters)}) take {needed}. {_capital(str(room))}. {_what_fits(manifest, room, load)}"
+    )
+
+
+def check_fits(manifest: Manifest, room: Room, load: Load = Load()) -> None:
+    """NoRoom, in those words."""
+    if words := problem(manifest, room, load):
+        raise NoRoom(words)
+
+
+def checkpoint_bytes(manifest: Manifest) -> int:
+    """What one checkpoint of the run takes on the disk, with its worker's moments."""
+    vectors = vectors_of(manifest)
+    return (vectors.agreed + vectors.inner + vectors.keeps) * FLOAT * parameters(manifest.model)
+
+
+def _what_fits(manifest: Manifest, room: Room, load: Load) -> str:
+    """What to choose in its place."""
+    ways = []
+    if load.trains and load.micro_batch != 1 and sum_of(manifest, replace(load, micro_batch=1)).fits(room):
+        ways.append("the same with --micro-batch 1")
+    if load.nodes > 1 and sum_of(manifest, replace(load, nodes=1)).fits(room):
+        ways.append("a single node")
+    if load.trains and sum_of(manifest, replace(load, trains=False)).fits(room):
+        ways.append("--no-train, which keeps the state and votes")
+    ways.append(_smaller(manifest, room, load))
+    return f"What would fit: {', or '.join(way for way in ways if way) or 'nothing with as long texts and batches'}"
+
+
+def _smaller(manifest: Manifest, room: Room, load: Load) -> str:
+    """The largest model of this shape, in words: fewer layers, or if that is not enough, narrower ones."""
+    spec = manifest.model
+    if not isinstance(spec, ModelSpec):
+        count = _largest(parameters(spec), lambda count: sum_of(manifest, load, count).fits(room))
+        return f"a model of at most {count:,} parameters" if count else ""
+
+    def fits(**change: int) -> bool:
+        model = spec.model_copy(update=change)
+        return sum_of(manifest.model_copy(update={"model": model}), load).fits(room)
+
+    if layers := _largest(spec.layers, lambda layers: fits(layers=layers)):
+        return f"{layers} such layer{'s' if layers > 1 else ''}"
+    step = 2 * spec.heads  # of which the width is a multiple
+
+    def narrow(steps: int) -> dict[str, int]:
+        dim = steps * step
+        return {"dim": dim, "hidden": spec.hidden if spec.hidden <= dim else max(8, spec.hidden * dim // spec.dim)}
+
+    steps = _largest(spec.dim // step, lambda steps: fits(**narrow(steps)))
+    return f"as many layers with dim = {narrow(steps)['dim']}, hidden = {narrow(steps)['hidden']}" if steps else ""
+
+
+def _largest(limit: int, fits: Callable[[int], bool]) -> int:
+    """The largest number up to `limit` that fits, where less fits more; 0 if none does."""
+    low, high = 0, limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]

@@ -1,0 +1,53 @@
+"""Real limits of memory for processes of tests: a control group of their own, where we may make one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+MIB = 1 << 20
+V1, V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+ENTER = "import os, sys; open(sys.argv[1], 'w').write(str(os.getpid())); os.execvp(sys.argv[2], sys.argv[2:])"
+
+
+def with_address_space(limit: int) -> tuple[str, ...]:
+    """What to put before a command line, so that each of its processes has `limit` bytes of address space."""
+    code = "import os, resource, sys; n = int(sys.argv[1]); resource.setrlimit(resource.RLIMIT_AS, (n, n)); "
+    return sys.executable, "-c", f"{code}os.execvp(sys.argv[2], sys.argv[2:])", str(limit)
+
+
+@contextmanager
+def in_control_group(limit: int) -> Iterator[tuple[str, ...]]:
+    """What to put before a command line, so that it and its children have `limit` bytes together; else skips aloud."""
+    try:
+        folder, limit_file = _made()
+        (folder / limit_file).write_text(str(limit))
+    except OSError as error:
+        pytest.skip(f"DOES NOT RUN: no control group with a limit of memory can be made here: {error}")
+    try:
+        yield sys.executable, "-c", ENTER, str(folder / "cgroup.procs")
+    finally:
+        folder.rmdir()
+
+
+def _made() -> tuple[Path, str]:
+    """A new group below ours, and its file for the limit."""
+    lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    name = f"shoal-test-{os.getpid()}-{os.urandom(4).hex()}"
+    for _, controllers, path in lines:
+        if "memory" in controllers.split(","):
+            folder = V1 / path.lstrip("/") / name
+            folder.mkdir()
+            return folder, "memory.limit_in_bytes"
+    path = next(path for number, _, path in lines if number == "0")
+    folder = V2 / path.lstrip("/") / name
+    folder.mkdir()
+    if not (folder / "memory.max").exists():
+        folder.rmdir()
+        raise OSError("the memory controller is not delegated to us")
+    return folder, "memory.max"

@@ -1,0 +1,96 @@
+"""Whether a run fits, and what would: by arithmetic, for every kind of model and way to be in a run."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from shoal.node.room import Memory, NoRoom, Room
+from shoal.node.spec.fitting import Load, check_fits, checkpoint_bytes, problem, sum_of
+from shoal.node.spec.manifest import Manifest, load_manifest, parse_manifest
+from shoal.node.spec.requirements import NODE_BASE, WORKER_BASE, parameters, requirements, vectors_of
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))
+GIB = 1 << 30
+WIDE = parse_manifest('name = "wide"\n[model]\ndim = 4096\nlayers = 32\nhidden = 11008\nheads = 32\nkv_heads = 32\n')
+
+
+def room(free: int, process: int | None = None) -> Room:
+    return Room(Memory(2 * free, free), Memory(process, process, "a process") if process is not None else None)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=[path.stem for path in EXAMPLES])
+def test_it_is_the_sum_of_what_a_preview_says_less_what_is_shared(path: Path) -> None:
+    manifest = load_manifest(path)
+    if not manifest.model.is_complete:
+        pytest.skip("its founder fills it in")
+    needed, says = sum_of(manifest), requirements(manifest, 2)
+    shared = 4 * parameters(manifest.model) * vectors_of(manifest).shared
+    assert needed.node == pytest.approx(says.node_memory - NODE_BASE, abs=8)
+    assert needed.worker == pytest.approx(says.worker_memory - WORKER_BASE - shared, abs=8)
+    assert problem(manifest, room(64 * GIB)) == "", "the examples fit on any machine"
+
+
+def test_what_it_says_would_fit_does_and_more_would_not() -> None:
+    free = 100 * GIB
+    words = problem(WIDE, room(free))
+    found = re.search(r"What would fit: (\d+) such layers", words)
+    assert found is not None, words
+    layers = int(found[1])
+    assert 0 < layers < 32
+
+    def of(layers: int) -> Manifest:
+        return WIDE.model_copy(update={"model": WIDE.model.model_copy(update={"layers": layers})})
+
+    check_fits(of(layers), room(free))
+    with pytest.raises(NoRoom, match="too large"):
+        check_fits(of(layers + 1), room(free))
+
+
+def test_where_no_layer_fits_narrower_ones_do() -> None:
+    words = problem(WIDE, room(GIB))
+    narrow = re.search(r"as many layers with dim = (\d+), hidden = (\d+)", words)
+    assert narrow is not None, words
+    change = {"dim": int(narrow[1]), "hidden": int(narrow[2])}
+    check_fits(WIDE.model_copy(update={"model": WIDE.model.model_copy(update=change)}), room(GIB))
+    assert change["dim"] % 64 == 0
+
+
+def test_of_other_models_it_says_how_many_parameters() -> None:
+    text = 'name = "own"\n[model]\nname = "custom"\ntensors = [{ names = ["w"], shapes = [[100000, 80000]] }]\n'
+    manifest = parse_manifest(text + '[data]\nname = "own"')
+    words = problem(manifest, room(GIB))
+    count = int(re.search(r"a model of at most ([\d,]+) parameters", words)[1].replace(",", ""))  # type: ignore[index]
+    assert sum_of(manifest, count=count).fits(room(GIB))
+    assert not sum_of(manifest, count=count + 1_000_000).fits(room(GIB))
+
+
+def test_ways_to_be_in_it_with_less() -> None:
+    needed = sum_of(WIDE)
+    alone = sum_of(WIDE, Load(trains=False))
+    assert "--no-train, which keeps the state and votes" in problem(WIDE, room(alone.together))
+    assert "for its worker" not in problem(WIDE, room(GIB), Load(trains=False))
+    little = sum_of(WIDE, Load(micro_batch=1))
+    assert little.step < needed.step
+    assert "the same with --micro-batch 1" in problem(WIDE, room(little.together))
+    on_gpu = sum_of(WIDE, Load(has_gpu=True))
+    assert (on_gpu.node, on_gpu.weights, on_gpu.moments) == (needed.node, 0, 0)
+    several = Load(nodes=3)
+    assert "a single node" in problem(WIDE, room(needed.together), several)
+    assert sum_of(WIDE, several).together == 3 * needed.together
+
+
+def test_each_process_has_its_own_limit() -> None:
+    needed = sum_of(WIDE)
+    much = 4 * needed.together
+    assert needed.fits(room(much, max(needed.node, needed.worker)))
+    assert not needed.fits(room(much, needed.node - 1))
+    assert not needed.fits(replace(room(much), process=Memory(needed.worker - 1, needed.node, "a process")))
+    assert "a process has" in problem(WIDE, room(much, GIB))
+
+
+def test_a_checkpoint_is_the_state_and_the_moments() -> None:
+    assert checkpoint_bytes(WIDE) == 4 * 4 * parameters(WIDE.model)
