@@ -9,8 +9,11 @@ Rules for the asker:
   now and then. Who is connected by one version can say nothing of the other. Whoever wants to know it afresh has them
   asked again; what they said before counts until somebody has answered. Who does not answer is left in peace for a
   while, and others are asked in its place.
-- An address counts as confirmed if most of those asked in its realm found us there; one that we did not know of (the
-  outer one of a forwarded port) if besides at least two did. So one liar can neither hide nor invent us.
+- An address counts as confirmed if more of those asked in its realm found us there than found us nowhere in it; one
+  that we did not know of (the outer one of a forwarded port) if besides at least two did. So one liar can neither hide
+  nor invent us. Who found us at another address of the realm says nothing of this one: it dials the hosts by which it
+  is connected, and of a machine with two addresses half of the others may know the one, half the other.
+- Who has dialled us by itself has found us there, whatever comes of what it tries later.
 - We serve in the DHT while any address is confirmed. Only an internet address makes us `public`; one of IPv6 alone does
   so only where nobody is connected by IPv4, as most others can dial nothing else.
 
@@ -24,7 +27,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from shoal.dht.scope import Scope, scope_of
@@ -141,6 +144,12 @@ class Reachability:
         self._opinions[peer] = Opinion(realm, tuple(dict.fromkeys(plausible))[: HOSTS * PORTS], now + ASK_AGAIN)
         self._drop_outdated(realm)
 
+    def came(self, peer: PeerId, at: Sequence[str]) -> None:
+        """A peer that has tried, perhaps in vain, is connected by having dialled us at these addresses of ours."""
+        known = self._opinions.get(peer)
+        if known is not None and not set(at) <= set(known.reached):
+            self._opinions[peer] = replace(known, reached=tuple(dict.fromkeys((*at, *known.reached))))
+
     def failed(self, now: float, peer: PeerId, realm: Realm) -> None:
         """A peer did not try, or did not say what it found; what it said before counts until others have answered."""
         self._asked.discard(peer)
@@ -173,7 +182,8 @@ class Reachability:
         realm = realm_of(address)
         said = self._said(realm) if realm is not None else []
         found = sum(address in reached for reached in said)
-        return 2 * found > len(said) and (address in self._own or found >= GUESSES)
+        in_vain = sum(all(realm_of(each) != realm for each in reached) for reached in said)
+        return found > in_vain and (address in self._own or found >= GUESSES)
 
 
 class Tries:

@@ -19,6 +19,7 @@ from shoal.protocol.gauge import Gauge
 from shoal.protocol.ids import PeerId, short
 from shoal.protocol.journal import OK, Step, Way
 from shoal.protocol.multiaddrs import is_relayed, relay_of
+from shoal.protocol.paths import PUNCHED
 
 MAKING = (Way.DIAL, Way.MEET, Way.REVERSAL, Way.CAME)
 ROUND_TO = 5.0  # seconds: a countdown that changes every second would make all who watch it look again
@@ -42,6 +43,7 @@ class Link:
     addresses: tuple[str, ...]
     ahead: float | None = None  # seconds that our clock is ahead of its clock
     sockets: int = 0  # by which payloads go to it; with none, they go by streams
+    came_to: tuple[str, ...] = ()  # where of ours it has dialled us
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +102,13 @@ class Account:
         return Reason("relay-failed", f"{by}: {often} to meet failed ({last.words}){_next(last.again - now)}")
 
     def _why_direct(self) -> Reason:
+        """Of the path that there is: who has met may be dialled later, and who was met may not know yet that it was."""
         direct = [line for line in self.lines if not any(map(is_relayed, line.leads_to))]
         made = [step for step in self._since() if step.way in MAKING and step.code == OK]
+        if self.path == PUNCHED:
+            by = [f", with the help of the relay {short(step.where)}" for step in made if step.way is Way.MEET]
+            return Reason("met", f"met at the same moment{by[-1] if by else ''}")
         last = made[-1] if made else None
-        if last is not None and last.way is Way.MEET:
-            return Reason("met", f"met at the same moment, with the help of the relay {short(last.where)}")
         if last is not None and last.way is Way.REVERSAL:
             return Reason("reversal", f"it called by a relay, and you dialled back to {last.where}")
         ours = [each for line in direct if line.is_ours for each in line.leads_to]

@@ -100,6 +100,7 @@ class Neighbour:
             addresses=self._around.transport.remote_addresses(self.peer),
             ahead=self._ahead,
             sockets=self.payloads.sockets,
+            came_to=self._around.transport.came_to(self.peer),
         )
 
     def account(self) -> Account:

@@ -195,6 +195,10 @@ class Network:
         """Where our connections with `peer` lead; empty without one."""
         return self._transport.remote_addresses(peer)
 
+    def came_to(self, peer: PeerId) -> tuple[str, ...]:
+        """Where of ours `peer` has dialled us by itself."""
+        return self._transport.came_to(peer)
+
     def account(self, peer: PeerId) -> Account:
         """How `peer` is reached, or not, what was tried, and what was measured."""
         return (self._neighbours.known(peer) or Neighbour(peer, self._around)).account()

@@ -15,10 +15,11 @@ DIRECT, PUNCHED, RELAYED = PATHS = ("direct", "punched", "relayed")
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One connection: its path, and the multiaddrs to which it leads."""
+    """One connection: its path, the multiaddrs to which it leads, and where of ours the other end has dialled us."""
 
     path: str
     addresses: tuple[str, ...]
+    came_to: str = ""
 
 
 def best_path(routes: Iterable[Route]) -> str:

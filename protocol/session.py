@@ -20,6 +20,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, cast
 
 import trio
@@ -88,6 +89,11 @@ class Session(SecureSession):
     def held(self) -> int:
         """Bytes that came and were not read yet."""
         return len(self._came) + len(self._plain)
+
+    @property
+    def own_end(self) -> tuple[str, int] | None:
+        """Our host and port; None for a connection on another one's stream, or one that is gone."""
+        return self._socket.own_end
 
     def hand_over(self, most: int) -> None:
         """To a multiplexer, which has `write_queued` write, and knows why it reads up to `most` bytes at once."""
@@ -250,6 +256,14 @@ class _Socket:
         self._socket = stream.stream if isinstance(stream, TrioTCPStream) else None
         self._next_size, self._may_have_more = READ_SIZES[0], True
         self.is_real = self._socket is not None
+
+    @property
+    def own_end(self) -> tuple[str, int] | None:
+        if self._socket is not None:
+            with suppress(OSError):  # it is gone already
+                name, port, *_ = self._socket.socket.getsockname()
+                return name.partition("%")[0], port
+        return None
 
     async def read(self) -> bytes:
         """What there is; nothing at the end."""

@@ -162,7 +162,9 @@ class Keeper(Swarm):
         if any(map(is_relayed, addresses)):
             return Route(RELAYED, addresses)
         goals = [multiaddr(*place) for place in self.punching.get(conn.muxed_conn.peer_id, ())]
-        return Route(PUNCHED if any(each in goals for each in addresses) else DIRECT, addresses)
+        if any(each in goals for each in addresses):
+            return Route(PUNCHED, addresses)
+        return Route(DIRECT, addresses, _came_to(cast(Muxer, conn.muxed_conn)))
 
     async def notify_disconnected(self, conn: INetConn) -> None:
         await super().notify_disconnected(conn)
@@ -208,6 +210,15 @@ class Keeper(Swarm):
             if not self._from_host[host]:
                 del self._from_host[host]
         await raw.close()
+
+
+def _came_to(connection: Muxer) -> str:
+    """Where of ours the other end has dialled us; empty if we dialled."""
+    place = None if connection.is_initiator else connection.secured_conn.own_end
+    if place is None:
+        return ""
+    host = ip_address(place[0])
+    return multiaddr(str(getattr(host, "ipv4_mapped", None) or host), place[1])
 
 
 def _host_at(stream: Any) -> str:

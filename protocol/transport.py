@@ -193,6 +193,11 @@ class Transport:
         """Where the connections with `peer` lead."""
         return tuple(address for each in self._connections.get(peer, {}).values() for address in each.addresses)
 
+    def came_to(self, peer: PeerId) -> tuple[str, ...]:
+        """Where of ours `peer` has dialled us, alone and not while we dialled it."""
+        routes = self._connections.get(peer, {}).values()
+        return tuple(dict.fromkeys(each.came_to for each in routes if each.came_to))
+
     def account(self, peer: PeerId, gauge: Gauge, known: tuple[str, ...]) -> Account:
         """How `peer` is reached, and what was tried; `known` are its addresses."""
         found = self._connections.get(peer, {}).items()

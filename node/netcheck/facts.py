@@ -37,6 +37,7 @@ class Facts:
     own: tuple[str, ...] = ()  # where we listen, that of our way out first; without the loopback
     found_at: tuple[str, ...] = ()  # where others have dialled us
     seen_places: tuple[str, ...] = ()  # where relays see the port that we listen on
+    came: int = 0  # peers of the internet that have dialled us by themselves, and are connected so
     peers: int = 0
     internet_peers: int = 0
     reachability: str = "unknown"  # "public" | "nat" | "unknown": of the internet

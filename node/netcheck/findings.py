@@ -89,6 +89,9 @@ def verdict(facts: Facts) -> tuple[str, str]:
 
 
 def _unreachable(facts: Facts, kind: str) -> str:
+    if facts.came:
+        rest = "and relays carry the rest" if facts.relays else "and no relay connects the others with it"
+        return f"Most others cannot dial this node, though {_have(facts.came)}, {rest}."
     if not facts.relays:
         return "Nobody can dial this node, and no relay connects others with it: it reaches public peers only."
     how = {
@@ -98,6 +101,10 @@ def _unreachable(facts: Facts, kind: str) -> str:
         "public peers only",
     }.get(kind, "Others cannot dial this node")
     return f"{how}, and relays carry the rest."
+
+
+def _have(number: int) -> str:
+    return f"{number} peer{' has' if number == 1 else 's have'}"
 
 
 def open_ports(facts: Facts) -> str:
@@ -138,6 +145,8 @@ def _dial(facts: Facts) -> Finding:
         return Finding("NET-DIAL-OK", OK, f"Others have dialled this node at {at}.")
     if facts.reachability == "nat":
         tried = "Others have tried to dial this node, and did not get through."
+        if facts.came:
+            tried = f"{_have(facts.came)} dialled this node, but most who tried when asked to did not get through."
         return Finding("NET-DIAL-NO", WARN if facts.relays else BAD, tried, open_ports(facts))
     if facts.is_local:
         return Finding("NET-DIAL-LOCAL", OK, f"Others nearby have dialled this node at {at}.")

@@ -79,6 +79,7 @@ class NetCheck:
             own=tuple(each for each in own if not is_loopback(each)),
             found_at=verdict.addresses,
             seen_places=self._relaying.seen_places,
+            came=sum(bool(link.came_to) and scope_between(link.addresses) is Scope.INTERNET for link in links),
             peers=len(links),
             internet_peers=sum(scope_between(link.addresses) is Scope.INTERNET for link in links),
             reachability=verdict.reachability,

@@ -61,6 +61,8 @@ class DialBack:
             self._reachability.set_addresses(self._named())
             direct = [link for link in self._network.links() if link.path == "direct"]
             linked = [(link.peer, realm_between(link.addresses)) for link in direct]
+            for link in direct:
+                self._reachability.came(link.peer, link.came_to)
             chosen = self._reachability.whom_to_ask(_now(), linked)
             realms = dict(linked)
             await asyncio.gather(*(self._ask(peer, realms[peer]) for peer in chosen))
@@ -89,8 +91,10 @@ class DialBack:
             answer = await self._network.call(peer, TryMe(self._named()), CALL_LIMIT)
         except (TransportError, RemoteError):
             answer = None
-        if isinstance(answer, Reached):
-            self._reachability.answered(_now(), peer, realm, answer.addresses)
+        came_to = self._network.came_to(peer)
+        if isinstance(answer, Reached) or came_to:
+            tried = answer.addresses if isinstance(answer, Reached) else ()
+            self._reachability.answered(_now(), peer, realm, (*came_to, *tried))
             self._was_tried.set()
         else:
             self._reachability.failed(_now(), peer, realm)

@@ -132,6 +132,14 @@ async def identified(asker: Host, connection: Connection) -> Identify:
 
 
 @pytest.mark.asyncio
+async def test_where_somebody_came_to_is_known_and_whom_we_dialled_came_nowhere() -> None:
+    async with asyncio.timeout(DEADLINE), hosts(2) as [called, dialler]:
+        await dialler.transport.dial(called.peer, called.address(), DEADLINE)
+        await until(lambda: called.transport.came_to(dialler.peer) == (called.address(),))
+        assert dialler.transport.came_to(called.peer) == ()
+
+
+@pytest.mark.asyncio
 async def test_who_hangs_up_harms_no_other_circuit_to_the_same_listener() -> None:
     async with asyncio.timeout(DEADLINE), hosts(4) as [relay, listener, one, other]:
         promise = await listener.reserve_with(relay)

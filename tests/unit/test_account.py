@@ -31,6 +31,7 @@ REASONS = [
         "met",
         "met at the same moment, with the help of the relay 7nBFdh",
     ),
+    ("punched", (THEIRS,), (step(Way.CAME),), "met", "met at the same moment"),  # nobody has said so yet
     (
         "direct",
         (OURS,),

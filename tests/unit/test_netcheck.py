@@ -135,6 +135,13 @@ def test_the_router_s_own_words_say_what_is_beyond_it() -> None:
     assert beyond.sentence == "The carrier translates addresses (CGNAT)."
 
 
+def test_nobody_is_said_to_get_through_where_somebody_has() -> None:
+    for relays in ((), RELAYS):
+        facts = dataclasses.replace(FIREWALL, came=1, relays=relays)
+        said = [verdict(facts)[0], *(each.sentence for each in findings(facts) if each.code == "NET-DIAL-NO")]
+        assert all("1 peer has" in each and "Nobody" not in each for each in said), said
+
+
 def test_the_owner_s_limits_are_said_where_there_are_any() -> None:
     [said] = [each for each in findings(dataclasses.replace(KEEPING, limits="20 Mbit/s up")) if "LIMITS" in each.code]
     assert said.sentence == "This node's owner lets no more pass than 20 Mbit/s up."

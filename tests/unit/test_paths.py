@@ -41,7 +41,8 @@ def test_a_connection_is_punched_if_both_dialled_and_it_leads_where_we_dialled(
     if goals:
         swarm.punching[peer] = goals
     connection = SimpleNamespace(
-        muxed_conn=SimpleNamespace(peer_id=peer), get_transport_addresses=lambda: [Multiaddr(address)]
+        muxed_conn=SimpleNamespace(peer_id=peer, is_initiator=True),
+        get_transport_addresses=lambda: [Multiaddr(address)],
     )
     assert swarm._route_of(cast(Any, connection)) == Route(path, (address,))
 

@@ -21,6 +21,7 @@ from shoal.dht.scope import Scope
 from shoal.protocol.ids import PeerId
 
 OWN, LAN = "/ip4/203.0.113.9/tcp/4101", "/ip4/192.168.1.7/tcp/4101"
+ALSO = "/ip4/192.0.2.9/tcp/4101"
 OUTER = "/ip4/198.51.100.2/tcp/4101"  # of a router that forwards our port: we do not know of it
 PEERS = [PeerId(f"peer {number}") for number in range(10)]
 HOME, WEB6 = Realm(Scope.LAN, 4), Realm(Scope.INTERNET, 6)
@@ -68,14 +69,30 @@ def test_who_does_not_say_is_asked_again_later_and_others_at_once() -> None:
         ([[OUTER], [OUTER]], "public", (OUTER,)),  # two have found us where we did not know that we are
         ([["/ip4/198.51.100.2/tcp/22"]] * 3, "nat", ()),  # no port of ours
         ([["nonsense"]] * 3, "nat", ()),
+        ([[OWN], [ALSO]], "public", (OWN, ALSO)),  # half of the others know the one address, half the other
+        ([[OWN], [ALSO], [ALSO]], "public", (OWN, ALSO)),
+        ([[OWN], [ALSO], [], []], "nat", ()),
+        ([[OWN], [LAN]], "nat", ()),  # in the realm it found us nowhere
     ],
 )
 def test_most_of_those_asked_are_believed(said: list[list[str]], reachability: str, addresses: tuple[str, ...]) -> None:
-    us = listening()
+    us = Reachability()
+    us.set_addresses([OWN, LAN, ALSO])
     for peer, reached in zip(PEERS, said, strict=False):
         us.answered(0.0, peer, WEB, reached)
     verdict = us.verdict()
     assert (verdict.reachability, verdict.addresses, verdict.serves) == (reachability, addresses, bool(addresses))
+
+
+def test_who_has_dialled_us_by_itself_has_found_us() -> None:
+    us = listening()
+    [peer] = us.whom_to_ask(0.0, [(PEERS[0], WEB)])
+    us.came(peer, (OWN,))
+    assert us.verdict().reachability == "unknown", "it may still say more"
+    us.answered(0.0, peer, WEB, [])  # it was too busy to dial us once more
+    assert us.verdict().reachability == "nat"
+    us.came(peer, (OWN,))
+    assert (us.verdict().reachability, us.verdict().addresses) == ("public", (OWN,))
 
 
 def test_a_node_that_only_its_lan_can_dial_serves_there_and_is_not_public() -> None:
