@@ -13,16 +13,20 @@ class Tasks:
     def __init__(self, failed: Callable[[Exception], None]) -> None:
         self._failed = failed
         self._running: set[asyncio.Task[None]] = set()
+        self._is_closed = False
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Begin `work`, side by side with the others."""
+        """Begin `work`, side by side with the others; once the owner has ended it is dropped unbegun."""
         task = asyncio.create_task(work)
         self._running.add(task)
         task.add_done_callback(self._ended)
+        if self._is_closed:
+            task.cancel()
         return task
 
     async def close(self) -> None:
-        """Cancel them all, and wait until they have ended."""
+        """Cancel them all, and wait until they have ended; what they spawn at their end is dropped."""
+        self._is_closed = True
         running = list(self._running)
         for task in running:
             task.cancel()

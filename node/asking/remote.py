@@ -145,9 +145,14 @@ class RemoteExpert:
         running = {asyncio.create_task(self._ask(first, asks)): (first, _now())}
         self._replicas.called()
         while running:
-            done, _ = await asyncio.wait(
-                running, timeout=None if is_hedged else late, return_when=asyncio.FIRST_COMPLETED
-            )
+            try:
+                done, _ = await asyncio.wait(
+                    running, timeout=None if is_hedged else late, return_when=asyncio.FIRST_COMPLETED
+                )
+            except asyncio.CancelledError:  # nobody waits for an answer any more
+                for asking in running:
+                    asking.cancel()
+                raise
             if not done:
                 is_hedged = True
                 if (other := self._hedge({first}.union(*(tried[ask.slot] for ask in asks)))) is not None:

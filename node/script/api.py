@@ -86,6 +86,14 @@ class Invitation:
     model: Answer  # its manifest's table, of kind custom
 
 
+@dataclass(frozen=True, slots=True)
+class Past:
+    """How far the run was when this script had its last part in it."""
+
+    progress: Progress
+    is_over: bool
+
+
 class Run:
     """A run that this script takes part in."""
 
@@ -94,6 +102,7 @@ class Run:
         self._invitation = invitation  # until it is entered
         self._tables = tables
         self._session: Session | None = None
+        self._past: Past | None = None  # of the session that was closed
         self._said = ""
 
     def wrap(
@@ -106,54 +115,57 @@ class Run:
         leaves in the model what has come of it. Parameter groups, state and schedulers are what they were. Gradients
         that were accumulated are one step, and a step that a GradScaler skips is none.
 
+        To wrap once more, as `close` and a notebook's cell that is run again do, is to come back: the model has the
+        run's state again, and what was wrapped before has lost its place.
+
         Exchanged are the trained parameters; buffers, as BatchNorm's running means, are this machine's own, as frozen
         parameters are. `batch_size` samples weigh a step in the rounds' means, by default the manifest's
         `method.batch`. After the run's last round, steps leave the model as it is: see `is_over`.
         """
         from shoal.node.script import attaching
-        from shoal.node.script.module import OwnModule
+        from shoal.node.script.module import OwnModule, unwrapped
 
-        if self._session is not None:
-            raise LocalError("this run has its optimizer: one script steps one optimizer")
-        real: torch.optim.Optimizer = getattr(optimizer, "optimizer", optimizer)  # what accelerate has wrapped
-        own = OwnModule(model, real)
+        own = OwnModule(model, unwrapped(optimizer))
         with node_at_hand() as client:
             self.id = self.id or self._found(client, own)
             self._enter(client, own)
             socket = _wait_until_open(client, self.id)
         session = attaching.attach(Path(socket), own, batch_size, self._look)
+        self._session = session  # already: another thread may close it while we wait
         try:
             session.start()
         except BaseException:
-            session.close()
+            self.close()
             raise
-        self._session = session
         return optimizer
 
     def follow(self, scheduler: Scheduler) -> Scheduler:
         """Let a scheduler that is stepped with the optimizer follow the run's progress, not this script's.
 
         Each of its steps takes it to where the run is: so a script that joins late, or was passed over, has the rate of
-        the others. Returns the scheduler itself; LocalError for one that counts no steps.
+        the others, until `close`. Returns the scheduler itself. One that goes by a metric is left as it is: step it
+        yourself.
         """
         from shoal.node.script import following
 
-        following.follow(scheduler, lambda: self.progress.step)
+        assert self._wrapped
+        following.follow(scheduler, lambda: self._session.progress.step if self._session is not None else None)
         return scheduler
 
     def report(self, loss: float | Tensor) -> None:
         """Say what the loss of a step's forward pass is, best before the step; nothing depends on it (losses.py)."""
-        self._wrapped.report(float(loss if isinstance(loss, float) else loss.detach()))
+        if self._session is not None or self._past is None:  # closed, it has nobody to tell
+            self._wrapped.report(float(loss if isinstance(loss, float) else loss.detach()))
 
     @property
     def progress(self) -> Progress:
         """How far the run is: its inner steps, the round that is trained, and all members' samples behind it."""
-        return self._wrapped.progress
+        return self._part.progress
 
     @property
     def is_over(self) -> bool:
         """Whether the run's last round is done, and its result in the model."""
-        return self._wrapped.is_over
+        return self._part.is_over
 
     @property
     def link(self) -> str:
@@ -165,9 +177,15 @@ class Run:
         return str(Client(find_home()).run_link(self.id)["link"])
 
     def close(self) -> None:
-        """Take no part any more; the node stays in the run, until `shoal run leave`."""
-        if self._session is not None:
-            self._session.close()
+        """Take no part any more; the node stays in the run, until `shoal run leave`. `wrap` comes back, or `join`.
+
+        It may come twice, and from any thread: a step that waits for others ends with an error that says so.
+        """
+        session, self._session = self._session, None
+        if session is not None:
+            if session.has_begun:
+                self._past = Past(session.progress, session.is_over)
+            session.close()
 
     def __enter__(self) -> Run:
         return self
@@ -176,9 +194,15 @@ class Run:
         self.close()
 
     @property
+    def _part(self) -> Session | Past:
+        """What we take part by, or took."""
+        return self._past if self._session is None and self._past is not None else self._wrapped
+
+    @property
     def _wrapped(self) -> Session:
         if self._session is None:
-            raise LocalError("nothing is trained yet: `optimizer = run.wrap(optimizer, model)` comes first")
+            again = "nothing is trained any more" if self._past is not None else "nothing is trained yet"
+            raise LocalError(f"{again}: `optimizer = run.wrap(optimizer, model)` comes first")
         return self._session
 
     def _found(self, client: Client, own: OwnModule) -> str:

@@ -2,32 +2,54 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
 import warnings
 from collections.abc import Callable
 from typing import Any
 
-from torch.optim.lr_scheduler import ReduceLROnPlateau
-
 from shoal.protocol.errors import LocalError
 
+log = logging.getLogger("shoal.script")
 
-def follow(scheduler: Any, steps: Callable[[], int]) -> None:
-    """Let `scheduler` follow `steps`, from now on; LocalError if it does not count steps.
+
+def follow(scheduler: Any, steps: Callable[[], int | None]) -> None:
+    """Let `scheduler` follow `steps`, from now on, as long as that is a number; LocalError if it is no scheduler.
+
+    One that goes by a metric stays as it is, which is said: it counts no steps, and each member has its own metrics.
 
     Its class becomes a subclass of the one that it has: a function among its attributes would be in `state_dict()`,
     which is pickled when training is saved.
     """
-    kind = type(scheduler)
-    if isinstance(scheduler, ReduceLROnPlateau) or not hasattr(scheduler, "last_epoch"):
-        raise LocalError(
-            f"a {kind.__name__} does not count the optimizer's steps, so it cannot follow the run: step it yourself"
+    kind = getattr(type(scheduler), "_followed", type(scheduler))  # it may have followed before
+    if not callable(getattr(kind, "step", None)):
+        raise LocalError(f"a {kind.__name__} has no step(), so it is no scheduler that could follow the run")
+    if _goes_by_a_metric(kind):
+        log.warning(
+            "a %s goes by this machine's own metrics: its rates are not those of the other members", kind.__name__
         )
+        return
+    counts = hasattr(scheduler, "last_epoch")
+    if not counts:  # as a ChainedScheduler, whose parts do
+        scheduler.last_epoch = max((each.last_epoch for each in getattr(scheduler, "_schedulers", ())), default=0)
 
-    def step(self: Any, *_: Any, **__: Any) -> None:
-        while self.last_epoch < steps():
+    def step(self: Any, *given: Any, **named: Any) -> None:
+        wanted = steps()
+        if wanted is None:
+            kind.step(self, *given, **named)
+            return
+        while self.last_epoch < min(wanted, getattr(self, "total_steps", wanted)):  # OneCycleLR refuses to go beyond
             kind.step(self)
+            self.last_epoch += not counts
 
-    scheduler.__class__ = type(kind.__name__, (kind,), {"step": step, "__module__": kind.__module__})
+    names = {"step": step, "_followed": kind, "__module__": kind.__module__}
+    scheduler.__class__ = type(kind.__name__, (kind,), names)
     with warnings.catch_warnings():  # that the optimizer has not made those steps
         warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
         scheduler.step()
+
+
+def _goes_by_a_metric(kind: type) -> bool:
+    """Whether its step needs something, as ReduceLROnPlateau's does: other schedulers' need nothing."""
+    _, *given = inspect.signature(kind.step).parameters.values()  # type: ignore[attr-defined]
+    return any(each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD for each in given)

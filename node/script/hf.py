@@ -21,7 +21,10 @@ TrainerCallback: Any = extra.transformers().TrainerCallback
 
 
 class ShoalCallback(TrainerCallback):  # type: ignore[misc]
-    """Lets a Trainer take part in `run`. A step counts for all samples of its accumulated batches."""
+    """Lets a Trainer take part in `run`, each time that it trains; between, others do not wait for it.
+
+    A step counts for all samples of its accumulated batches.
+    """
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -30,7 +33,7 @@ class ShoalCallback(TrainerCallback):  # type: ignore[misc]
         """Wait for the run's state; the Trainer's model has it then."""
         if args.world_size > 1:
             raise LocalError("a run has one process on each node, and this Trainer has several: let each be a node")
-        batch = args.train_batch_size * args.gradient_accumulation_steps
+        batch = (state.train_batch_size or args.train_batch_size) * args.gradient_accumulation_steps
         self.run.wrap(given["optimizer"], given["model"], batch)
         self.run.follow(getattr(given["lr_scheduler"], "scheduler", given["lr_scheduler"]))
 
@@ -38,6 +41,10 @@ class ShoalCallback(TrainerCallback):  # type: ignore[misc]
         """End with the run."""
         if self.run.is_over:
             control.should_training_stop = True
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Take no part until training begins again."""
+        self.run.close()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **given: Any) -> None:
         """Show the loss to those who look at the run."""

@@ -109,6 +109,13 @@ class OwnModule:
         return isinstance(self.optimizer, kinds) and not any(group["amsgrad"] for group in groups)
 
 
+def unwrapped(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """What accelerate has wrapped. Other optimizers that have one inside, as Lookahead, are the ones to step."""
+    while type(optimizer).__module__.partition(".")[0] == "accelerate":
+        optimizer = optimizer.optimizer  # type: ignore[attr-defined]
+    return optimizer
+
+
 def _check(weights: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
     if not weights:
         raise LocalError("the module has no parameters that are trained")

@@ -30,6 +30,8 @@ from shoal.node.worker.utilisation import Utilisation
 from shoal.node.worker.vectors import mark_of
 from shoal.protocol.errors import LocalError
 
+PARTING = 5.0  # seconds in which a node that is well hangs up; one that is not is left
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -44,6 +46,7 @@ class Session:
     """One wrapped optimizer. `look` is called while it waits, and raises what makes waiting useless."""
 
     def __init__(self, link: WorkerLink, own: OwnModule, method: Method, batch: int, look: Callable[[], None]) -> None:
+        self.is_closed = False
         self._losses = Losses()
         self._link, self._own, self._batch, self._look = link, own, batch, look
         self._timetable = Timetable(method)
@@ -58,16 +61,18 @@ class Session:
         )
         self._stints = Stints(own, replica, self._told, vectors.contribution.array, moments, link.send)
         self._order: Train | None = None  # None: before the first, and after the end
+        self._is_answered = False  # the order; what comes of it is still waited for
         self._made = 0  # steps of the order
         self._began = 0.0
         self._utilisation = Utilisation()
         self._working = self._utilisation.working(time.monotonic)
+        self._reader = threading.Thread(target=listen, args=(link, self._told), name="shoal", daemon=True)
         self._hook = own.optimizer.register_step_post_hook(lambda *_: self._stepped())
 
     def start(self) -> None:
         """Wait for the run's state; it is in the module then."""
         self._link.send(Ready(device_name(self._own.device)))
-        threading.Thread(target=listen, args=(self._link, self._told), name="shoal", daemon=True).start()
+        self._reader.start()
         self._next(0)
 
     def report(self, loss: float) -> None:
@@ -75,21 +80,42 @@ class Session:
         self._losses.tell(loss)
 
     def close(self) -> None:
-        """Take no part any more: the optimizer is an ordinary one again."""
+        """Take no part any more, in any thread: the optimizer is an ordinary one again, and whoever waits is told.
+
+        When this returns the node knows: the run may be joined again at once.
+        """
+        self.is_closed = True
         self._hook.remove()
-        self._link.close()
+        self._told.close()
+        try:
+            if self._reader.is_alive():
+                self._link.leave()
+                self._reader.join(PARTING)
+        finally:
+            self._link.close()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the run's state has come."""
+        return self._order is not None or self.is_over
+
+    @property
+    def own(self) -> OwnModule:
+        """What it trains."""
+        return self._own
 
     @property
     def is_over(self) -> bool:
         """Whether the run's last round is in the module."""
-        return self._order is None
+        return self._order is None and self._told.finished is not None
 
     @property
     def progress(self) -> Progress:
-        """See there."""
+        """See there; LocalError before the run's state has come."""
         order, end = self._order, self._told.finished
         if order is None:
-            assert end is not None
+            if end is None:
+                raise LocalError("the run's state is not here yet: `wrap` waits for it")
             return Progress(self._timetable.launch(end.round), end.round, end.samples)
         return Progress(self._timetable.launch(order.round - 1) + order.first + self._made, order.round, order.samples)
 
@@ -106,18 +132,23 @@ class Session:
             return
         self._told.check()
         self._own.check_unchanged()
+        if (
+            self._is_answered
+        ):  # the wait after an earlier step was broken off, as by Ctrl-C: it goes on, and this is none
+            self._next(order.order)
+            return
         self._made += 1
         self._own.steps += 1
         self._losses.stepped()
         self._report(order)
-        if self._made == order.steps or self._told.is_due(order):
+        if self._made >= order.steps or self._told.is_due(order):
             self._end(order)
             self._next(order.order)
 
     def _next(self, done: int) -> None:
         """Wait for the next order that wants steps, or the end."""
         while not isinstance(order := self._told.next(done, self._look), Finished):
-            self._order, self._made, done = order, 0, order.order
+            self._order, self._made, self._is_answered, done = order, 0, False, order.order
             if not self._stints.begin(order):
                 continue  # the order that has replaced it is coming
             self._began = time.monotonic()
@@ -140,6 +171,7 @@ class Session:
                 f"training has diverged in round {order.round}: {error}. Nothing of it was sent; mend the script and "
                 "run it again: it goes on from the run's state"
             ) from error
+        self._is_answered = True
 
     def _load_end(self) -> None:
         self._own.load(torch.from_numpy(self._link.vectors.agreed.array[: self._own.layout.size]))

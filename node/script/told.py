@@ -11,10 +11,11 @@ from collections.abc import Callable
 from shoal.node.worker.link import WorkerLink
 from shoal.node.worker.messages import Finished, Stop, Train
 from shoal.node.worker.orders import Orders
-from shoal.protocol.errors import ShoalError, TransportError
+from shoal.protocol.errors import LocalError, ShoalError, TransportError
 from shoal.protocol.wire import Message
 
 LOOK = 5.0  # seconds of waiting between two looks
+CLOSED = "this script's part in the run was closed (`run.close()`): join the run again to go on"
 
 
 class Told(Orders):
@@ -24,6 +25,7 @@ class Told(Orders):
         super().__init__()
         self.finished: Finished | None = None
         self._lost = ""  # why nothing comes any more
+        self._is_closed = False  # by the script itself
 
     def take(self, message: Message) -> None:
         """Note a message of the daemon."""
@@ -38,11 +40,17 @@ class Told(Orders):
     def lose(self, reason: str) -> None:
         """Nothing comes any more."""
         with self._changed:
-            self._lost = reason
+            self._lost = self._lost or reason
             self._changed.notify_all()
 
+    def close(self) -> None:
+        """The script wants nothing any more; whoever waits here is told so."""
+        with self._changed:
+            self._is_closed = True
+        self.lose(CLOSED)
+
     def next(self, done: int, look: Callable[[], None]) -> Train | Finished:
-        """Wait for an order newer than `done`, or the end; TransportError if the node is gone.
+        """Wait for an order newer than `done`, or the end; TransportError if the node is gone, LocalError if we are.
 
         `look` is called every few seconds meanwhile.
         """
@@ -53,7 +61,7 @@ class Told(Orders):
                         return self.finished
                     if self._newest is not None and self._newest.order > done:
                         return self._newest
-                    raise TransportError(self._lost)
+                    raise self._end()
             look()  # without the lock: it asks the node, and what the node tells meanwhile must be noted
 
     def _is_there(self, done: int) -> bool:
@@ -61,9 +69,12 @@ class Told(Orders):
         return bool(self.finished or self._lost or (self._newest is not None and self._newest.order > done))
 
     def check(self) -> None:
-        """TransportError if the node is gone."""
+        """TransportError if the node is gone, LocalError if we are."""
         if self._lost and self.finished is None:
-            raise TransportError(self._lost)
+            raise self._end()
+
+    def _end(self) -> ShoalError:
+        return LocalError(CLOSED) if self._is_closed else TransportError(self._lost)
 
 
 def listen(link: WorkerLink, told: Told) -> None:

@@ -1,15 +1,18 @@
 """The worker's end of the socket: frames of the wire codec behind a 4-byte length, in plain blocking calls.
 
 The descriptors of the shared vectors ride on the first bytes that the daemon sends; the frames after them
-need nothing special. `send` and `receive` may be used from two threads at once.
+need nothing special. `send` and `receive` may be used from two threads at once, and `leave` and `close` from any: they
+end the connection itself, not only this process's descriptor of it, on which another thread may be reading. A process
+that is forked from ours, as a DataLoader's, has no part in it, so that none keeps it open when we have ended.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from weakref import WeakSet
 
 from shoal.node.worker.messages import MAX_FRAME, WORKER_PROTOCOL, Hello, Unwelcome, Welcome
 from shoal.node.worker.vectors import WRITABLE, SharedVectors
@@ -33,6 +36,9 @@ def body_size(prefix: bytes) -> int:
     return size
 
 
+_links: WeakSet[WorkerLink] = WeakSet()  # of this process
+
+
 class WorkerLink:
     """A connection to the daemon: its Welcome, the shared vectors, and the frames after that."""
 
@@ -40,6 +46,7 @@ class WorkerLink:
         self._connection = connection
         self.welcome = welcome
         self.vectors = vectors
+        _links.add(self)
 
     @classmethod
     def connect(cls, path: Path) -> WorkerLink:
@@ -76,8 +83,19 @@ class WorkerLink:
         except OSError as error:
             raise TransportError(f"the daemon is gone: {error}") from error
 
+    def leave(self) -> None:
+        """Say nothing more. The daemon takes that for our end, and hangs up, which `receive` sees."""
+        with suppress(OSError):  # it has hung up already
+            self._connection.shutdown(socket.SHUT_WR)
+
     def close(self) -> None:
-        """Close the socket and let go of the vectors."""
+        """End the connection, also for whoever waits in `receive` just now, and let go of the vectors."""
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+        self._drop()
+
+    def _drop(self) -> None:
+        """Let go of our descriptors; the connection goes on for who else has them."""
         self._connection.close()
         self.vectors.close()
 
@@ -96,3 +114,11 @@ def _read(connection: socket.socket, size: int) -> bytes:
             raise ConnectionResetError("the socket was closed")
         data += more
     return bytes(data)
+
+
+def _drop_all() -> None:
+    for link in list(_links):
+        link._drop()
+
+
+os.register_at_fork(after_in_child=_drop_all)

@@ -103,6 +103,8 @@ class Worker:
 
     async def run(self) -> None:
         """Supervise until `stop`; belongs in the daemon's TaskGroup."""
+        if self._stop.is_set():
+            return
         listener = WorkerListener(self.settings.folder)
         self.socket = listener.path
         self._ended.clear()
@@ -121,6 +123,7 @@ class Worker:
         """End the worker and `run`."""
         self._stop.set()
         await self._ended.wait()
+        self._vectors.close()  # where `run` was never begun
 
     async def train(self, order: Train, agreed: Sequence[FloatArray], answer: FloatArray | None = None) -> None:
         """Let the worker carry out `order`, which gets its number here, with these vectors; replaces the one before."""

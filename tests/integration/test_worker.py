@@ -358,6 +358,21 @@ async def test_twenty_starts_leak_neither_descriptors_nor_memory(tmp_path: Path)
 
 
 @pytest.mark.asyncio
+async def test_a_worker_that_was_stopped_before_it_was_begun_holds_nothing(tmp_path: Path) -> None:
+    def held() -> int:
+        return len(list(Path("/dev/fd").iterdir()))
+
+    before = held()
+    worker = Worker(
+        script_settings(tmp_path), on_progress=print, on_contribution=print, on_trained=print, on_lost=pytest.fail
+    )
+    await worker.stop()
+    await worker.run()
+    assert held() == before
+    assert not list(tmp_path.glob("**/worker.sock"))
+
+
+@pytest.mark.asyncio
 async def test_an_answer_that_was_not_asked_for_breaks_the_protocol(tmp_path: Path) -> None:
     async with supervised(script_settings(tmp_path)) as (worker, seen):
         await worker.train(dataclasses.replace(train(1, 0), hand_in=False), [vector(0)])

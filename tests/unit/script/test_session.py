@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.optim import lr_scheduler
 
 from shoal.node.methods.diloco import DiLoCo
 from shoal.node.script import told as told_of
@@ -48,6 +49,9 @@ class Node:
 
     def receive(self) -> Message:
         return self._inbox.get()  # the thread that asks is a daemon, and most nodes here never say Stop
+
+    def leave(self) -> None:
+        self.tell(Stop())
 
     def close(self) -> None:
         self.vectors.close()
@@ -219,6 +223,49 @@ def test_a_closed_session_leaves_an_ordinary_optimizer(bench: Bench) -> None:
     assert not [each for each in bench.node.sent if isinstance(each, Report)]
 
 
+def test_whoever_waits_in_a_step_is_told_that_another_thread_has_closed_the_run(bench: Bench) -> None:
+    bench.node.answer = lambda _: HandIn(0)  # the node has nothing for us yet
+    said: list[str] = []
+
+    def train() -> None:
+        bench.step()
+        bench.step()
+        with pytest.raises(LocalError) as error:
+            bench.step()
+        said.append(str(error.value))
+
+    trainer = threading.Thread(target=train, daemon=True)
+    trainer.start()
+    until(lambda: any(isinstance(each, Contribution) for each in bench.node.sent))
+    for _ in range(2):  # closing twice is closing
+        bench.session.close()
+    trainer.join(60)
+    assert said == [told_of.CLOSED]
+    assert not bench.session._reader.is_alive()
+
+
+def test_a_wait_that_was_broken_off_goes_on_with_the_next_step(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in a notebook's cell, which is run again: what was handed in is not handed in twice."""
+    bench.node.answer = lambda _: HandIn(0)
+    monkeypatch.setattr(told_of, "LOOK", 0.01)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench.session, "_look", interrupt)
+    bench.step()
+    bench.step()
+    with pytest.raises(KeyboardInterrupt):
+        bench.step()
+    bench.node.vectors.agreed.array[:] = 7
+    bench.node.tell(order(2, 2))
+    bench.until_due()
+    bench.step()
+    assert sum(isinstance(each, Contribution) for each in bench.node.sent) == 1
+    assert bench.weights == [7, 7, 7, 7]
+    assert bench.session.progress.step == 3
+
+
 def test_training_that_diverges_is_handed_in_by_nobody() -> None:
     bench = Bench(rate=float("inf"))
     bench.node.tell(order(1, 1, steps=1))
@@ -259,12 +306,80 @@ def test_a_scheduler_that_follows_is_saved_and_loaded_as_ever(bench: Bench, tmp_
     assert other.last_epoch == 2
 
 
-def test_a_scheduler_that_counts_nothing_cannot_follow(bench: Bench) -> None:
+def test_a_scheduler_that_goes_by_a_metric_is_left_as_it_is_and_said_so(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     run = Run("00", {})
     run._session = bench.session
-    for each in (torch.optim.lr_scheduler.ReduceLROnPlateau(bench.optimizer), object()):
-        with pytest.raises(LocalError, match="does not count"):
-            run.follow(each)  # type: ignore[type-var, arg-type]
+    plateau: Any = torch.optim.lr_scheduler.ReduceLROnPlateau(bench.optimizer, patience=0)
+    assert run.follow(plateau) is plateau
+    assert "ReduceLROnPlateau goes by this machine's own metrics" in caplog.text
+    for metric in (1.0, 2.0):
+        plateau.step(metric)
+    assert bench.optimizer.param_groups[0]["lr"] == pytest.approx(0.1)
+    with pytest.raises(LocalError, match="no scheduler"):
+        run.follow(object())  # type: ignore[type-var]
+
+
+SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
+    "LambdaLR": lambda each: lr_scheduler.LambdaLR(each, lambda step: 0.9**step),
+    "MultiplicativeLR": lambda each: lr_scheduler.MultiplicativeLR(each, lambda _: 0.9),
+    "StepLR": lambda each: lr_scheduler.StepLR(each, 3),
+    "MultiStepLR": lambda each: lr_scheduler.MultiStepLR(each, [2, 5]),
+    "ConstantLR": lr_scheduler.ConstantLR,
+    "LinearLR": lr_scheduler.LinearLR,
+    "ExponentialLR": lambda each: lr_scheduler.ExponentialLR(each, 0.9),
+    "PolynomialLR": lambda each: lr_scheduler.PolynomialLR(each, 10),
+    "CosineAnnealingLR": lambda each: lr_scheduler.CosineAnnealingLR(each, 10),
+    "CosineAnnealingWarmRestarts": lambda each: lr_scheduler.CosineAnnealingWarmRestarts(each, 4),
+    "OneCycleLR": lambda each: lr_scheduler.OneCycleLR(each, 0.1, total_steps=10, cycle_momentum=False),
+    "CyclicLR": lambda each: lr_scheduler.CyclicLR(each, 0.01, 0.1, cycle_momentum=False),
+    "SequentialLR": lambda each: lr_scheduler.SequentialLR(
+        each, [lr_scheduler.ConstantLR(each), lr_scheduler.ExponentialLR(each, 0.9)], [4]
+    ),
+    "ChainedScheduler": lambda each: lr_scheduler.ChainedScheduler(
+        [lr_scheduler.ConstantLR(each, total_iters=4), lr_scheduler.ExponentialLR(each, 0.9)]
+    ),
+    "SWALR": lambda each: torch.optim.swa_utils.SWALR(each, 0.05),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+@pytest.mark.filterwarnings("ignore:Detected call of", "ignore:The epoch parameter")
+def test_every_scheduler_of_torch_that_counts_steps_follows(bench: Bench, name: str) -> None:
+    """Also one that has followed before; and where the run goes beyond its last step, it stays at that one."""
+    run = Run("00", {})
+    run._session = bench.session
+    bench.node.tell(order(2, 11))  # ten rounds of three steps are over
+    bench.until_due()
+    bench.step()
+    alone = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0)
+    by_hand, ours = (SCHEDULERS[name](each) for each in (alone, bench.optimizer))
+    for _ in range(10 if name == "OneCycleLR" else 30):
+        by_hand.step()
+    for _ in range(2):
+        run.follow(ours)
+        ours.step()
+    assert bench.optimizer.param_groups[0]["lr"] == alone.param_groups[0]["lr"]
+
+
+def test_a_scheduler_of_a_closed_run_is_an_ordinary_one(bench: Bench) -> None:
+    run = Run("00", {})
+    run._session = bench.session
+    scheduler = run.follow(torch.optim.lr_scheduler.ExponentialLR(bench.optimizer, 0.5))
+    run.close()
+    bench.step()
+    scheduler.step()
+    assert bench.optimizer.param_groups[0]["lr"] == 0.5
+
+
+def test_every_scheduler_of_torch_was_tried() -> None:
+    kinds = {
+        name
+        for name, each in vars(lr_scheduler).items()
+        if isinstance(each, type) and issubclass(each, lr_scheduler.LRScheduler) and not name.startswith("_")
+    }
+    assert kinds - {"LRScheduler", "ReduceLROnPlateau"} <= SCHEDULERS.keys()
 
 
 def test_before_wrap_there_is_nothing_to_ask() -> None:
