@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from shoal.protocol.errors import LocalError, RemoteError
+from shoal.protocol.shortages import in_words
 from shoal.protocol.wire import Message, decode, encode
 
 SUFFIX = ".record"
@@ -24,18 +25,23 @@ class Disk:
         for path in sorted(self.folder.glob(f"*{SUFFIX}")):
             try:
                 records[path.name.removesuffix(SUFFIX)] = decode(path.read_bytes())
-            except (OSError, RemoteError) as error:
+            except OSError as error:
+                raise LocalError(f"cannot read {path}: {in_words(error)}") from error
+            except RemoteError as error:
                 raise LocalError(f"{path} is damaged ({error}); leave the run for good or restore the file") from error
         return records
 
     def put(self, name: str, record: Message) -> None:
-        """Write a record; on return it survives a crash. LocalError, and the old one stays, if that is impossible."""
+        """Write a record; on return it survives a crash. LocalError, and the old one stays, if that is impossible.
+
+        What it comes of tells whether to try again: see protocol/shortages.py.
+        """
         path = self.folder / f"{name}{SUFFIX}"
         try:
             replace_file(path, [encode(record)])
         except OSError as error:
             raise LocalError(
-                f"cannot write {path}: {error.strerror}; a member must not forget such a record: "
+                f"cannot write {path}: {in_words(error)}; a member must not forget such a record: "
                 "mend that, then leave the run and join it again"
             ) from error
 
@@ -45,7 +51,7 @@ class Disk:
             (self.folder / f"{name}{SUFFIX}").unlink(missing_ok=True)
             force(self.folder)
         except OSError as error:
-            raise LocalError(f"cannot remove the record {name} in {self.folder}: {error.strerror}") from error
+            raise LocalError(f"cannot remove the record {name} in {self.folder}: {in_words(error)}") from error
 
 
 def replace_file(path: Path, pieces: Iterable[bytes]) -> None:

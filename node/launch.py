@@ -26,6 +26,7 @@ from shoal.node.life import Life
 from shoal.node.logs import make_way
 from shoal.node.options import NodeSettings
 from shoal.node.sentence import label
+from shoal.protocol.descriptors import raise_limit
 from shoal.protocol.errors import LocalError, ShoalError
 
 START_PATIENCE = 120.0
@@ -35,6 +36,7 @@ POLL = 0.05
 
 def run_here(settings: NodeSettings) -> None:
     """Be the node, until it is asked to stop."""
+    raise_limit()  # before anything is open
     home = Home(settings.home).create()
     with home.locked():
         import asyncio

@@ -2,7 +2,7 @@
 
 Every warning has a stable code (kebab-case, never renamed) to search and alert on; `warn` asks for it.
 Identical lines are said once a minute with their count. A network fault is part of normal life: it never
-prints a stack.
+prints a stack, and neither does a shortage of this machine.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, TextIO
 
 from shoal.node.text import printable
 from shoal.protocol.errors import RemoteError, TransportError
+from shoal.protocol.shortages import is_temporary
 
 MAX_LOG = 16 << 20  # bytes
 REPEAT_AFTER = 60.0
@@ -125,14 +126,19 @@ class JsonLine(logging.Formatter):
 def _message(record: logging.LogRecord) -> str:
     held = getattr(record, "held", 0)
     error = record.exc_info[1] if record.exc_info else None
-    reason = f": {error or type(error).__name__}" if error is not None and is_network_fault(error) else ""
+    reason = f": {error or type(error).__name__}" if error is not None and _passes(error) else ""
     return record.getMessage() + reason + (f" (said {held} more times in the last minute)" if held else "")
 
 
 def _stack(formatter: logging.Formatter, record: logging.LogRecord) -> str:
-    if not record.exc_info or is_network_fault(record.exc_info[1]):
+    if not record.exc_info or _passes(record.exc_info[1]):
         return ""
     return formatter.formatException(record.exc_info)
+
+
+def _passes(error: BaseException | None) -> bool:
+    """Whether nobody has made a mistake."""
+    return is_network_fault(error) or is_temporary(error)
 
 
 def make_way(log: Path) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.node.quantities import size
-from shoal.protocol.errors import LocalError, ShoalError
+from shoal.protocol.errors import ShoalError, Shortage
 
 UNBOUNDED = 1 << 60  # bytes: a limit above this is none
 OUT_OF_MEMORY = (  # of errors that have no type of their own: torch's allocators, the loader of libraries, fork
@@ -31,7 +31,7 @@ OUT_OF_MEMORY = (  # of errors that have no type of their own: torch's allocator
 )
 
 
-class NoRoom(LocalError):
+class NoRoom(Shortage):
     """The machine lacks memory or disk for what is wanted, now: later, or with less, the same may work."""
 
 

@@ -2,6 +2,7 @@
 
 ShoalError
 ├── LocalError       we, or our user: a bad file, flag or state. The message says what to do.
+│   └── Shortage       this machine is out of something for now; later, the same may work
 ├── RemoteError      a peer sent what it must not. Names the peer; our state is unchanged.
 │   └── PayloadError   a chunk's bytes: wrong size, NaN or Inf
 └── TransportError   nobody's fault: the connection broke or nobody answered. Worth a retry.
@@ -21,6 +22,10 @@ class ShoalError(Exception):
 
 class LocalError(ShoalError):
     """Our own mistake or our user's; retrying without a change is useless."""
+
+
+class Shortage(LocalError):
+    """This machine is out of something that it may have again by itself: see shortages.py."""
 
 
 class RemoteError(ShoalError):

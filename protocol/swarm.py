@@ -3,7 +3,8 @@
 Rules:
 - One host on the internet (of IPv6, one network of /64) may have MAX_FROM_HOST connections here, and make new ones at a
   bounded rate, so that it can neither take all places nor keep us busy with handshakes. What is not agreed on in time
-  is closed by libp2p.
+  is closed by libp2p; where there is no room for another, the one that has kept us waiting longest goes (guests.py).
+- All bounds shrink with the limit of open files, and its last ones are for us (descriptors.py).
 - One peer may have MAX_FROM_PEER connections: two that dialled each other, one for bulk each way, and some that
   died unnoticed. Beyond that the oldest goes, because a peer that lost all of its own needs a new one.
 - A peer that is gone leaves nothing behind.
@@ -15,7 +16,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from ipaddress import IPv6Address, ip_address, ip_network
@@ -43,7 +43,9 @@ from libp2p.transport.upgrader import TransportUpgrader
 from multiaddr import Multiaddr
 
 from shoal.protocol.allowance import Allowances
+from shoal.protocol.descriptors import is_reserved, limit, share
 from shoal.protocol.errors import TransportError
+from shoal.protocol.guests import Guests
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId
 from shoal.protocol.multiaddrs import Place, is_relayed, multiaddr
@@ -54,6 +56,8 @@ from shoal.protocol.throttle import Throttle
 
 MAX_CONNECTIONS = 1024
 MAX_FROM_HOST = 256  # made by one address on the network; there may be many peers behind a router
+MAX_WAITING = 256  # at the door, of all hosts together
+OF_FILES, OF_FILES_HOST, OF_FILES_WAITING = 1 / 2, 1 / 4, 1 / 4  # the same, as shares of the files that may be open
 MAX_FROM_PEER = 8
 NEW_FROM_HOST = (128, 16.0)  # connections in a burst, and per second
 MOST_AT_ONCE = 0xFFFF  # bytes: a message of the handshake
@@ -85,10 +89,10 @@ def make_swarm(identity: Identity, on_connection: OnConnection, throttle: Thrott
     muxers: TMuxerOptions = {YAMUX: Muxer}
     upgrader = TransportUpgrader({noise.PROTOCOL_ID: security}, muxers)
     upgrader.muxer_multistream = _Muxers(muxers)
-    most = MAX_CONNECTIONS
+    most = share(OF_FILES, MAX_CONNECTIONS)
     # libp2p's own limit per peer would close the connection with the fewest streams, whichever that is
     config = ConnectionConfig(
-        max_connections=most, high_watermark=most, min_connections=0, max_connections_per_peer=most
+        max_connections=most, high_watermark=most, low_watermark=most, min_connections=0, max_connections_per_peer=most
     )
     return Keeper(on_connection, name, peers, upgrader, [Tcp()], RetryConfig(max_retries=0), config)
 
@@ -137,7 +141,8 @@ class Keeper(Swarm):
         super().__init__(*args)
         self._on_connection = on_connection
         self.punching: dict[ID, Sequence[Place]] = {}  # with whom we dial each other just now, and where they are
-        self._from_host: Counter[str] = Counter()
+        self._guests = Guests(share(OF_FILES_WAITING, MAX_WAITING), share(OF_FILES_HOST, MAX_FROM_HOST))
+        self._inbound_limiter.total_tokens += self._guests.waiting  # who is at the door takes no place of those inside
         self._new_from_host = Allowances[str](*NEW_FROM_HOST, MAX_HOSTS)
         self.auto_connector = _NoAutoConnector(self)
 
@@ -198,18 +203,30 @@ class Keeper(Swarm):
 
     async def _do_handle_inbound_connection(self, stream: Any, maddr: Multiaddr, failure: Any) -> None:
         """The original waits for the swarm's end: closed connections count against its limit for ever."""
-        raw, host = Raw(stream, False), _host_at(stream)
-        self._from_host[host] += 1
-        try:
-            if self._from_host[host] <= MAX_FROM_HOST and self._new_from_host.of(host).take(trio.current_time()):
-                with suppress(Exception):
-                    connection = cast(Muxer, await self.upgrade_inbound_raw_conn(raw, maddr))
-                    await connection.event_closed.wait()
-        finally:
-            self._from_host[host] -= 1
-            if not self._from_host[host]:
-                del self._from_host[host]
+        raw, host, handshake = Raw(stream, False), _host_at(stream), trio.CancelScope()
+        guest = None
+        if not is_reserved(_number_of(stream)) and self._new_from_host.of(host).take(trio.current_time()):
+            guest = self._guests.come(host, handshake.cancel)
+        if guest is not None:
+            try:
+                await self._receive(raw, maddr, handshake, guest)
+            finally:
+                self._guests.gone(guest)
         await raw.close()
+
+    async def _receive(self, raw: Raw, maddr: Multiaddr, handshake: trio.CancelScope, guest: int) -> None:
+        """Return when the connection has ended, or none comes to be."""
+        connection = None
+        with handshake, suppress(Exception):
+            connection = cast(Muxer, await self.upgrade_inbound_raw_conn(raw, maddr))
+            self._guests.let_in(guest)
+        if connection is not None:
+            await connection.event_closed.wait()
+
+
+def _number_of(stream: Any) -> int:
+    """Its descriptor's, or a negative one if it is gone already."""
+    return int(stream.stream.socket.fileno())
 
 
 def _came_to(connection: Muxer) -> str:
@@ -259,7 +276,11 @@ class Tcp(TCP):
     """libp2p's, but for `Raw`."""
 
     async def dial(self, maddr: Multiaddr) -> RawConnection:
-        return Raw(cast(RawConnection, await super().dial(maddr)).stream, True)
+        made = cast(RawConnection, await super().dial(maddr))
+        if isinstance(made.stream, TrioTCPStream) and is_reserved(_number_of(made.stream)):
+            await made.close()
+            raise TransportError(f"no more connections fit into {limit()} open files (`ulimit -n`)", "full")
+        return Raw(made.stream, True)
 
 
 class _Muxers(MuxerMultistream):

@@ -19,16 +19,16 @@ from collections.abc import Iterator
 
 PACKAGES = ("protocol", "dht", "node")  # each may import itself and those before it
 
-VALUES = {"errors", "estimate", "ids", "effects", "messages", "signing", "wire"}
+VALUES = {"errors", "estimate", "ids", "effects", "messages", "shortages", "signing", "wire"}
 SHELLS = {
     *("host", "raw_stream", "swarm", "session", "muxer", "muxed", "packets"),  # libp2p
     *("bridge", "transport"),  # and asyncio's view of it
     "circuit",  # relays
     "bulk",  # payloads
-    "throttle",  # threads and tasks share it
+    *("throttle", "pool"),  # threads and tasks share them
     *("incoming", "arrivals", "dialing", "racing", "tasks", "ports", "addresses", "resolving"),  # who is where
     *("network", "neighbours", "link", "surroundings", "lane", "calls", "complaints"),  # frames to peers by name
-    *("identity", "version"),  # the key file, and the installed distribution
+    *("identity", "version", "descriptors"),  # the key file, the installed distribution, how many files may be open
 }
 TENSORS = {"compression", "reduction"}  # sub-packages of pure functions on tensors
 ROOM = "memory"  # what tensors and shells take memory from; it is locked, as any thread may

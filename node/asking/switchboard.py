@@ -109,13 +109,9 @@ class Switchboard:
         self._tasks = Tasks(lambda error: log.error("a question was lost", exc_info=error))
 
     async def start(self) -> None:
-        """Listen; if that is impossible the node does without."""
-        try:
-            self._listening = PrivateSocket(self._folder / NAME)
-        except OSError as error:
-            words = f"no socket can be made in {self._folder}: {error.strerror or error}"
-            return warn(log, "no-switchboard", f"experts cannot be asked for, nor answer, by this node: {words}")
-        self._tasks.spawn(self._accept(self._listening))
+        """Begin to listen; if that is impossible the node does without."""
+        self._tasks.spawn(self._accept())
+        await asyncio.sleep(0)  # in which it is tried for the first time: others may ask for the path now
 
     async def close(self) -> None:
         """Hang up on all."""
@@ -166,8 +162,13 @@ class Switchboard:
 
     # -- a process --------------------------------------------------------------------------------------------
 
-    async def _accept(self, listening: PrivateSocket) -> None:
-        async for connection in listening.connections():
+    async def _accept(self) -> None:
+        try:
+            self._listening = await PrivateSocket.listening(self._folder / NAME)
+        except OSError as error:
+            words = f"no socket can be made in {self._folder}: {error.strerror or error}"
+            return warn(log, "no-switchboard", f"experts cannot be asked for, nor answer, by this node: {words}")
+        async for connection in self._listening.connections():
             self._tasks.spawn(self._serve(connection))
 
     async def _serve(self, connection: socket.socket) -> None:

@@ -20,7 +20,7 @@ from shoal.node.checkpoint.scan import newest_first
 from shoal.node.logs import warn
 from shoal.node.methods.registry import method_of, shape_of
 from shoal.node.models.registry import layout_of
-from shoal.node.room import NoRoom, check_memory
+from shoal.node.room import check_memory
 from shoal.node.spec.manifest import Manifest
 from shoal.node.state.committed import CommittedState, read_back
 from shoal.node.state.layout import Layout
@@ -29,6 +29,7 @@ from shoal.node.trainer.inner_state import halves, private_views
 from shoal.node.worker.moments import moments_size
 from shoal.node.worker.shm import FloatArray
 from shoal.protocol.errors import LocalError
+from shoal.protocol.shortages import is_temporary
 
 log = logging.getLogger("shoal.checkpoint")
 
@@ -77,9 +78,9 @@ def load_newest(checkpoints: Path) -> Checkpoint | None:
     for found in newest_first(checkpoints):
         try:
             return load(found.path)
-        except NoRoom:
-            raise
         except LocalError as error:
+            if is_temporary(error):
+                raise
             warn(log, "checkpoint-skipped", f"a damaged checkpoint is passed over: {error}")
     return None
 

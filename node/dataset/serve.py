@@ -24,6 +24,7 @@ from shoal.protocol.wire import Message
 EACH = (64.0, 64.0)  # blobs for one peer, in a burst and per second: 16 MiB
 ALL = (128.0, 128.0)  # for all peers
 PEERS = 1024  # whose shares are known
+AGAIN = 2.0  # seconds until whoever asks is to ask again, where a piece cannot be read now
 WAIT = 1.0  # seconds that a question may wait for its turn
 READING = 4  # blobs at a time
 
@@ -57,7 +58,11 @@ class Serving:
             return Later(round(wait * 1000))
         await asyncio.sleep(wait)
         async with self._reading:
-            content = await asyncio.to_thread(dataset.read, blob)
+            try:
+                content = await asyncio.to_thread(dataset.read, blob)
+            except OSError as error:
+                log.debug("a piece cannot be read now: %s", error)
+                return Later(round(AGAIN * 1000))
         if content is None:
             self._datasets.pop(dataset.root, None)
             warn(log, "data-damaged", f"{dataset.path} is damaged, so it is not given away; a restart mends it")

@@ -31,6 +31,7 @@ from shoal.node.dataset.texts import Text, check_any, read_texts
 from shoal.node.disk import force, replace_file
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import DIGEST_SIZE, Digest
+from shoal.protocol.shortages import is_temporary
 
 PACKED, PART, INDEX = f"corpus{SUFFIX}", "corpus.part", "index"
 Hashed = Callable[[Path], Digest]
@@ -49,7 +50,10 @@ class Dataset:
     left_out: LeftOut | None = field(default=None, compare=False)  # of a person's files, where it was made of these
 
     def read(self, blob: Blob) -> bytes | None:
-        """What lies at a place of its tree that there is; None if the file has become damaged, or is gone."""
+        """What lies at a place of its tree that there is; None if the file has become damaged, or is gone.
+
+        OSError if it cannot be read now, for want of something that there will be again.
+        """
         if blob.level == TOP:
             return self.index.top
         if blob.level == PAGES:
@@ -59,7 +63,9 @@ class Dataset:
         try:
             with self.path.open("rb") as file:
                 content = os.pread(file.fileno(), PIECE, blob.number * PIECE)
-        except OSError:  # a stranger asks, and need not know where our home is
+        except OSError as error:  # a stranger asks, and need not know where our home is
+            if is_temporary(error):
+                raise
             return None
         return content if self.index.is_piece(blob.number, content) else None
 
@@ -224,7 +230,7 @@ def save_index(folder: Path, index: Index) -> None:
 
 def load_index(folder: Path, root: Digest) -> Index | None:
     """The index in a folder, if it is whole and that of `root`."""
-    with suppress(OSError):
+    with suppress(OSError):  # then it is made again
         content = (folder / INDEX).read_bytes()
         index = Index(int.from_bytes(content[:8], "little"), content[8:])
         if len(index.hashes) == index.shape.pieces * DIGEST_SIZE and index.root == root:  # damaged, it has any size

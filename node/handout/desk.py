@@ -46,7 +46,7 @@ class Handout:
     async def run(self) -> None:
         """Until it is cancelled, or at once if nobody can be listened to: the node does without."""
         try:
-            listener = PrivateSocket(self._home.weights_socket)
+            listener = await PrivateSocket.listening(self._home.weights_socket)
         except OSError as error:
             words = "nobody can ask this node for the parameters of its runs: no socket can be made"
             return warn(log, "no-handout", f"{words} in {self._home.root}: {error.strerror or error}")

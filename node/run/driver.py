@@ -2,9 +2,13 @@
 
 Everything that happens to a run on this node comes through here, one input after the other, in the event loop:
 messages, timers, commands. Effects are carried out in order, also those of commands that the application gives
-while it is being told something. A mistake of our own (a bug, a full disk) ends the run on this node at once: a
+while it is being told something. A mistake of our own (a bug, a broken disk) ends the run on this node at once: a
 member that cannot keep its promises must be silent, so that the others see it dead and go on. A peer's mistake that
 shows when nobody is there to be told of it, in a timer or a command, is logged.
+
+A record is written in a thread, and what comes after it waits until it is on disk; all but timers and what members
+tell each other of who is there, which says nothing of votes. So a slow disk costs the run time, and nobody else. What
+passes, as a full disk or too many open files, is waited for as well, and said.
 """
 
 from __future__ import annotations
@@ -17,17 +21,22 @@ from collections.abc import Callable
 
 from shoal.node.disk import Disk
 from shoal.node.logs import warn
+from shoal.node.pools import NOTES, RECORDS
 from shoal.node.run.machines import AnyMember, base_of, waited_for
 from shoal.node.run.phases import PhaseLog
 from shoal.node.run.timelines import LINGER, Timelines
 from shoal.protocol.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import PeerId
+from shoal.protocol.messages.membership import Ack, AckFor, Gossip, Ping, PingFor, Summary
+from shoal.protocol.shortages import in_words, is_temporary
 from shoal.protocol.wire import Message
 
 Step = Callable[[float], list[Effect]]
 
 AGAIN = 1.0  # seconds until a timer fires again whose step a peer's mistake has ended
+WRITE_AGAIN = (0.2, 5.0)  # seconds until a record is tried again that could not be written: at first, and at most
+OF_WHO_IS_THERE = (Ping, Ack, PingFor, AckFor, Gossip, Summary)
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +54,8 @@ class Driver:
     ) -> None:
         self.member = member
         self.phases = PhaseLog()
-        self.timelines = Timelines(member.me, disk.folder)
+        self.timelines = Timelines(member.me, disk.folder, NOTES.begin)
+        self.trouble = ""  # why a record cannot be written just now
         self._disk = disk
         self._send = send
         self._on_event = on_event
@@ -53,6 +63,8 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._effects: deque[Effect] = deque()
         self._draining = False
+        self._writing: asyncio.Task[None] | None = None  # of a record, which the effects that wait come after
+        self._is_ending = False
         self._closed = False
 
     def now(self) -> float:
@@ -86,6 +98,15 @@ class Driver:
         """We can be reached elsewhere."""
         self.command(lambda now: self.member.membership.set_addresses(now, addresses))
 
+    def end(self) -> None:
+        """The run is about to be closed: a record that cannot be written now is not waited for."""
+        self._is_ending = True
+
+    async def settled(self) -> None:
+        """Return when all records are on disk, and what follows them has been done."""
+        while self._writing is not None:
+            await asyncio.wait([self._writing])
+
     def close(self) -> None:
         """Nothing happens any more."""
         self._closed = True
@@ -97,15 +118,18 @@ class Driver:
             return
         try:
             now = self.now()
-            self._effects.extend(step(now))
+            for effect in step(now):
+                if self._writing is not None and _waits_for_no_record(effect):
+                    self._carry_out(effect)
+                else:
+                    self._effects.append(effect)
             self._observe(now)
             if not self._draining:
                 self._drain()
         except RemoteError:
             raise
         except Exception as error:
-            self.close()
-            self._on_failure(error)
+            self._fail(error)
 
     def _received(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
         effects = self.member.receive(now, sender, message)
@@ -122,7 +146,7 @@ class Driver:
     def _drain(self) -> None:
         self._draining = True
         try:
-            while self._effects:
+            while self._effects and self._writing is None:
                 self._carry_out(self._effects.popleft())
         finally:
             self._draining = False
@@ -139,7 +163,36 @@ class Driver:
                 self.timelines.told(self.now(), event)
                 self._on_event(event)
             case Persist(name, record):
-                self._disk.put(name, record)
+                self._writing = self._loop.create_task(self._write(name, record))
+
+    async def _write(self, name: str, record: Message) -> None:
+        """Have a record on disk, however long that takes, and go on with what waits for it."""
+        pause, most = WRITE_AGAIN
+        while not self._closed:
+            try:
+                await RECORDS.run(self._disk.put, name, record)
+                break
+            except Exception as error:
+                if self._is_ending or not is_temporary(error):
+                    self._writing, self.trouble = None, ""
+                    return self._fail(error)
+                self._complain(error)
+            await asyncio.sleep(pause)
+            pause = min(most, 2 * pause)
+        self._writing, self.trouble = None, ""
+        self.command(lambda now: [])
+
+    def _complain(self, error: Exception) -> None:
+        cause = error.__cause__ or error
+        words = f"what must not be forgotten over a crash cannot be written to {self._disk.folder}: {in_words(cause)}"
+        if not self.trouble:
+            warn(log, "record-waits", f"{words}; this node is silent in the run until it can, and tries again")
+        self.trouble = words
+
+    def _fail(self, error: Exception) -> None:
+        if not self._closed:
+            self.close()
+            self._on_failure(error)
 
     def _fire(self, timer: Timer) -> None:
         try:
@@ -153,6 +206,11 @@ def _fire(driver: weakref.ref[Driver], timer: Timer) -> None:
     """A run that was left is kept by no timer that is still to come: it holds as much as seven models."""
     if (there := driver()) is not None:
         there._fire(timer)
+
+
+def _waits_for_no_record(effect: Effect) -> bool:
+    """Whether it says nothing of what we have voted for."""
+    return isinstance(effect, Wake) or (isinstance(effect, Send) and isinstance(effect.message, OF_WHO_IS_THERE))
 
 
 def _blame(error: RemoteError) -> None:

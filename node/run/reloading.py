@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from shoal.node.home import Home
 from shoal.node.logs import warn
-from shoal.node.room import NoRoom
 from shoal.node.run.introduction import Introduction
 from shoal.node.run.remembered import Joined, recall_run, remembered_runs
 from shoal.node.spec.manifest import Manifest, check_manifest
 from shoal.protocol.errors import LocalError, ShoalError
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId, RunId
+from shoal.protocol.shortages import is_temporary
 
 if TYPE_CHECKING:
     from shoal.node.checkpoint.read import Checkpoint
@@ -65,9 +65,9 @@ async def load_checkpoint_again(folder: str) -> Checkpoint | None:
     """The checkpoint that we came with; without it the others may still have the state, so that is a warning."""
     try:
         return await load_checkpoint(folder)
-    except NoRoom:
-        raise
     except LocalError as error:
+        if is_temporary(error):
+            raise
         warn(log, "checkpoint-gone", f"the checkpoint that we came with cannot be used: {error}; others may have it")
         return None
 

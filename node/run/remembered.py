@@ -12,7 +12,6 @@ A record is checked like a peer's word: the manifest must hash to the folder's n
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -21,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-from shoal.node.disk import Disk
+from shoal.node.disk import Disk, replace_file
 from shoal.node.home import Home
 from shoal.node.options import is_run_id
 from shoal.protocol.errors import LocalError
@@ -86,25 +85,27 @@ class _Known:
 class PeerCache:
     """The file of the last good peers. All but `load` write the disk: call them in a thread; several may at once.
 
-    A full disk is no reason to stop.
+    A full disk is no reason to stop, and what cannot be read now is not replaced.
     """
 
     path: Path
     _writing: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def load(self) -> dict[PeerId, tuple[str, ...]]:
-        """Peers and their addresses, latest first; empty if the file is missing or damaged."""
-        return {peer: known.addresses for peer, known in self._read().items()}
+        """Peers and their addresses, latest first; empty if the file is missing, damaged, or cannot be read now."""
+        with suppress(OSError):
+            return {peer: known.addresses for peer, known in self._read().items()}
+        return {}
 
     def update(self, peers: Mapping[PeerId, tuple[str, ...]]) -> None:
         """`peers` are there, at these addresses: put them first; those before them stay while there is room."""
-        with self._writing:
+        with self._writing, suppress(OSError):
             fresh = {peer: _Known(plain) for peer, addresses in peers.items() if (plain := _addresses(addresses))}
             self._put_first(fresh)
 
     def reached(self, peer: PeerId, address: str) -> None:
         """`peer` answered at `address`: put both first; the peer's other addresses stay while there is room."""
-        with self._writing:
+        with self._writing, suppress(OSError):
             known = self._read().get(peer)
             addresses = dict.fromkeys([*_addresses([address]), *(known.addresses if known else ())])
             if addresses:
@@ -112,7 +113,7 @@ class PeerCache:
 
     def missed(self, peers: Iterable[PeerId]) -> None:
         """`peers` did not answer although others did; who did not for days is dropped."""
-        with self._writing:
+        with self._writing, suppress(OSError):
             rows, now = self._read(), time.time()
             for peer in peers:
                 if peer in rows:
@@ -127,9 +128,13 @@ class PeerCache:
 
     def _read(self) -> dict[PeerId, _Known]:
         try:
-            rows = json.loads(self.path.read_text(encoding="utf-8"))
+            content = self.path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return {}
+        try:
+            rows = json.loads(content)
             found = {PeerId(str(row["peer"])): _known(row) for row in rows[:KEPT]}
-        except (OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError):
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
             return {}
         return {peer: known for peer, known in found.items() if known.addresses}
 
@@ -138,13 +143,7 @@ class PeerCache:
             {"peer": peer, "addresses": list(known.addresses), **({"silent": known.silent} if known.silent else {})}
             for peer, known in peers.items()
         ]
-        new = self.path.with_suffix(".new")
-        with suppress(OSError):
-            with new.open("w", encoding="utf-8") as file:
-                json.dump(rows, file, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(self.path)
+        replace_file(self.path, [json.dumps(rows, indent=1).encode()])
 
 
 def _known(row: Mapping[str, object]) -> _Known:

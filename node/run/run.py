@@ -46,6 +46,7 @@ from shoal.protocol.milestones import HandIn, Waiting
 from shoal.protocol.network import Network
 from shoal.protocol.parting import Parted
 from shoal.protocol.rest import Rest
+from shoal.protocol.shortages import is_temporary
 from shoal.protocol.signing import Signer
 from shoal.protocol.tasks import Tasks
 from shoal.protocol.wire import Message
@@ -91,6 +92,7 @@ class Run(ABC):
         self.obstacle = ""  # why no round goes on, as far as it is known here
         self.voted_before = 0  # the last round that we have voted in, in an earlier life
         self.failure = ""  # why this run has ended on this node
+        self.may_be_opened_again = False  # whether that was for want of something that there may be again
         self._tasks = Tasks(self._task_failed)
         self._me, self._signer = signer.peer, signer
         self._network = network
@@ -125,9 +127,11 @@ class Run(ABC):
 
         If nobody else may be able to go on, the run is kept, unless we leave it `for_good`; LocalError if it cannot be.
         """
+        self.driver.end()
         self.driver.command(self.member.leave if for_good else self.member.stop)
         if not for_good:
             await self._parted.wait()
+        await self.driver.settled()
         self.driver.close()
         try:
             async with self._busy:
@@ -141,6 +145,7 @@ class Run(ABC):
 
     def _fail(self, error: Exception) -> None:
         """Our own mistake, or a want of memory or disk: we are silent from now on, and say so in `status`."""
+        self.may_be_opened_again = is_temporary(error)
         error = no_room(error) or error
         expected = isinstance(error, ShoalError)
         self.failure = str(error) if expected else f"{type(error).__name__}: {error}"

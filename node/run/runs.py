@@ -26,7 +26,7 @@ from shoal.node.home import Home
 from shoal.node.logs import warn
 from shoal.node.malloc import sweep
 from shoal.node.options import NodeSettings
-from shoal.node.room import NoRoom, check_disk, has_gpu, or_no_room, room_here
+from shoal.node.room import check_disk, has_gpu, or_no_room, room_here
 from shoal.node.run import reloading
 from shoal.node.run.description import describe
 from shoal.node.run.ending import end_all
@@ -42,6 +42,7 @@ from shoal.protocol.errors import LocalError, ShoalError
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId, RunId
 from shoal.protocol.network import Network
+from shoal.protocol.shortages import in_words, is_temporary
 
 if TYPE_CHECKING:
     from shoal.node.checkpoint.read import Checkpoint
@@ -121,25 +122,37 @@ class Runs:
                     with or_no_room(f"opening the run {run[:8]} again"):
                         await self._restore(run, seeds)
                     log.info("in run %s again", run)
-                except NoRoom as error:
-                    if self.lacking.get(run) is None:
-                        warn(log, "no-room", f"cannot be in run {run} again yet: {error}; trying again")
-                    self.lacking[run] = str(error)
-                    continue
-                except ShoalError as error:
+                except (ShoalError, OSError, MemoryError) as error:
                     if self.paused:
                         continue  # in the middle of it
-                    self.broken[run] = str(error)
+                    if is_temporary(error):
+                        if self.lacking.get(run) is None:
+                            warn(log, "no-room", f"cannot be in run {run} again yet: {in_words(error)}; trying again")
+                        self.lacking[run] = in_words(error)
+                        continue
+                    self.broken[run] = in_words(error)
                     log.error("cannot be in run %s again: %s", run, error, extra={"code": "run-not-restored"})
                 self.restoring.remove(run)
                 self.lacking.pop(run, None)
 
     async def keep_restoring(self, seeds: Sequence[PeerId]) -> None:
-        """Try again, as long as this is awaited, where there was no room."""
+        """Try again, as long as this is awaited, where there was no room; also what has failed since for want of it."""
         while True:
             await asyncio.sleep(RETRY)
+            await self._set_aside()
             if self.lacking:
                 await self.restore(seeds)
+
+    async def _set_aside(self) -> None:
+        """Runs that have failed for want of what there may be again: they are opened as after a restart."""
+        for key, run in list(self.open.items()):
+            if run.may_be_opened_again:
+                async with self._entering:
+                    if self.open.get(key) is run:
+                        await end_all([run])
+                        del self.open[key]
+                        self.restoring.append(key)
+                        self.lacking[key] = run.failure
 
     async def _restore(self, run: str, seeds: Sequence[PeerId]) -> None:
         found, joined = reloading.recall(self._home, self._identity, run, seeds)

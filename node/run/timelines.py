@@ -10,6 +10,8 @@ import json
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from operator import call
 from pathlib import Path
 
 from shoal.node.logs import warn
@@ -33,12 +35,13 @@ log = logging.getLogger("shoal.run")
 class Timelines:
     """Of one run on this node; `now` is the time of the event loop."""
 
-    def __init__(self, me: PeerId, folder: Path) -> None:
+    def __init__(self, me: PeerId, folder: Path, write: Callable[[Callable[[], None]], object] = call) -> None:
+        """`write` has something written, some time, one after the other."""
         self.links: Callable[[], Sequence[Link]] = tuple  # whom we are connected with, and how
         self._live = Timeline()
         self.sent, self.received = self._live.sent, self._live.received  # see there
         self._me = me
-        self._path = folder / NAME
+        self._path, self._write = folder / NAME, write
         self._ending: list[Trace] = []  # rounds that are over, and not written yet
         self._lines = dict(_read(self._path)[-KEPT:])  # by round
         self._written = 2 * KEPT if self._lines else 0  # lines of the file; what an earlier life left may be damaged
@@ -101,16 +104,20 @@ class Timelines:
         self._lines[round] = line
         while len(self._lines) > KEPT:
             del self._lines[next(iter(self._lines))]
+        is_anew = self._written >= 2 * KEPT
+        self._written = len(self._lines) if is_anew else self._written + 1
+        text = "".join(f"{each}\n" for each in (self._lines.values() if is_anew else [line]))
+        self._write(partial(self._put, text, is_anew))
+
+    def _put(self, text: str, is_anew: bool) -> None:
         try:
-            if self._written >= 2 * KEPT:
+            if is_anew:
                 fresh = self._path.with_suffix(".new")
-                fresh.write_text("".join(f"{each}\n" for each in self._lines.values()), encoding="utf-8")
+                fresh.write_text(text, encoding="utf-8")
                 fresh.replace(self._path)
-                self._written = len(self._lines)
             else:
                 with self._path.open("a", encoding="utf-8") as file:
-                    file.write(f"{line}\n")
-                self._written += 1
+                    file.write(text)
         except OSError as error:
             if not self._has_failed:
                 warn(log, "timeline-not-written", f"cannot write {self._path}: {error.strerror}; rounds go on without")

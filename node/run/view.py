@@ -130,6 +130,8 @@ def waiting_for(run: Run) -> str | None:
     """What holds the run up, in one sentence; None if nothing does."""
     if run.failure or run.is_finished:
         return None
+    if run.driver.trouble:
+        return run.driver.trouble
     if run.training is not None and run.training.trouble and run.member.phase == "training":
         return run.training.trouble
     number = run.outer.committed.current.round + 1

@@ -15,7 +15,6 @@ from shoal.node.checkpoint.read import Checkpoint, load
 from shoal.node.checkpoint.scan import CHECKPOINTS, folder_name, newest_first
 from shoal.node.checkpoint.write import sweep, write_checkpoint
 from shoal.node.logs import warn
-from shoal.node.room import NoRoom
 from shoal.node.run.facts import first_history
 from shoal.node.state.resting import FOLDER, forget_rest
 from shoal.node.state.saving import Saving
@@ -24,6 +23,7 @@ from shoal.node.worker.training import Training
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import Digest
 from shoal.protocol.roster import Base
+from shoal.protocol.shortages import is_temporary
 
 log = logging.getLogger("shoal.run")
 
@@ -75,9 +75,9 @@ def load_own(run_folder: Path) -> Checkpoint | None:
     for each in sorted(found, key=lambda each: each.about.round if each.about is not None else -1, reverse=True):
         try:
             kept = load(each.path)
-        except NoRoom:
-            raise
         except LocalError as error:
+            if is_temporary(error):
+                raise
             warn(log, "rest-damaged", f"a damaged replica of ours is passed over: {error}")
             continue
         if kept.about.run == run_folder.name:

@@ -26,13 +26,13 @@ from shoal.node.checkpoint.scan import folder_name, newest_first
 from shoal.node.checkpoint.write import remove, sweep, write_checkpoint
 from shoal.node.disk import force, replace_file
 from shoal.node.logs import warn
-from shoal.node.room import NoRoom
 from shoal.node.state.committed import Snapshot
 from shoal.node.worker.shm import FloatArray
-from shoal.protocol.errors import LocalError, ShoalError
+from shoal.protocol.errors import LocalError, ShoalError, Shortage
 from shoal.protocol.ids import Digest, short
 from shoal.protocol.member import PART
 from shoal.protocol.rest import Rest
+from shoal.protocol.shortages import in_words, is_temporary
 from shoal.protocol.wire import Message, decode, encode
 
 FOLDER, MESSAGES = "rest", "messages"  # in a run's folder, whose name is the run's id
@@ -68,7 +68,10 @@ def save_rest(
 
 
 def load_rest(run_folder: Path) -> Rested | None:
-    """The run at rest in a run's folder; None if there is none, or, said aloud, it cannot be used."""
+    """The run at rest in a run's folder; None if there is none, or, said aloud, it cannot be used.
+
+    LocalError if it cannot be read now, for want of something that there will be again.
+    """
     folder, run = run_folder / FOLDER, run_folder.name
     if not (folder / MESSAGES).exists():
         return None
@@ -78,9 +81,9 @@ def load_rest(run_folder: Path) -> Rested | None:
         checkpoint = load(state) if rest.round or state.exists() else None
         if checkpoint is not None and (checkpoint.about.run, checkpoint.about.root) != (run, rest.root.hex()):
             raise LocalError(f"{checkpoint.path} is another state than that of the messages beside it")
-    except NoRoom:  # it is as good as ever
-        raise
     except (ShoalError, OSError) as error:
+        if is_temporary(error):  # it is as good as ever
+            raise Shortage(f"cannot read what was kept of the run in {folder}: {in_words(error)}") from error
         warn(log, "rest-damaged", f"what was kept of the run in {folder} cannot be used: {error}; others may have it")
         return None
     return Rested(rest, checkpoint)

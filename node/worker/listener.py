@@ -18,15 +18,21 @@ from shoal.node.worker.private_socket import PrivateSocket
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.wire import Message, decode
 
+NAME = "worker.sock"
 HELLO_WITHIN = 5.0  # seconds: a worker speaks at once, so silence is a stranger
 
 
 class WorkerListener:
     """A listening Unix socket in `folder`, or near it; `path` says where."""
 
-    def __init__(self, folder: Path) -> None:
-        self._socket = PrivateSocket(folder / "worker.sock")
-        self.path = self._socket.path
+    def __init__(self, listening: PrivateSocket) -> None:
+        self._socket = listening
+        self.path = listening.path
+
+    @classmethod
+    async def listening(cls, folder: Path) -> WorkerListener:
+        """One that listens, as soon as there are files to be had; OSError if that cannot be."""
+        return cls(await PrivateSocket.listening(folder / NAME))
 
     async def accept(
         self, pid: int | None, welcome: Welcome, descriptors: list[int]
@@ -36,7 +42,7 @@ class WorkerListener:
         The process that came is the last of what is returned.
         """
         while True:
-            connection = await self._socket.accept()
+            connection = await self._socket.next()
             with ExitStack() as undo, suppress(OSError, TimeoutError, RemoteError):
                 undo.enter_context(connection)
                 async with asyncio.timeout(HELLO_WITHIN):
@@ -47,7 +53,7 @@ class WorkerListener:
     async def turn_away(self, pid: int) -> NoReturn:
         """Tell all who come, as long as this is awaited, that process `pid` is the worker."""
         while True:
-            connection = await self._socket.accept()
+            connection = await self._socket.next()
             with connection, suppress(OSError, TimeoutError, RemoteError):
                 async with asyncio.timeout(HELLO_WITHIN):
                     await receive_frame(connection)

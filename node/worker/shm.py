@@ -42,8 +42,11 @@ class SharedVector:
 
     @classmethod
     def create(cls, elements: int) -> SharedVector:
-        """A new vector of zeros."""
-        fd = _anonymous_file()
+        """A new vector of zeros; LocalError if there is no room for it, or no file to be had."""
+        try:
+            fd = _anonymous_file()
+        except OSError as error:
+            raise LocalError(f"no memory can be shared with another process: {error.strerror}") from error
         try:
             os.ftruncate(fd, elements * ITEM)
             _seal(fd)

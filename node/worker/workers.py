@@ -105,9 +105,9 @@ class Worker:
         """Supervise until `stop`; belongs in the daemon's TaskGroup."""
         if self._stop.is_set():
             return
-        listener = WorkerListener(self.settings.folder)
-        self.socket = listener.path
         self._ended.clear()
+        listener = await WorkerListener.listening(self.settings.folder)
+        self.socket = listener.path
         try:
             while not self._stop.is_set():
                 reason = await (self._live(listener) if self.settings.program else self._host(listener))

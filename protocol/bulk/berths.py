@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from threading import Thread
 
+from shoal.protocol.descriptors import share
+
 MOST = 256  # of all peers together: one both ways with 128 of them
+OF_FILES = 1 / 4  # the same, as a share of the files that may be open
 
 
 class Berths:
     """Who lies in them."""
 
     def __init__(self, most: int = MOST) -> None:
-        self._most = most
+        self._most = share(OF_FILES, most)
         self._threads: list[Thread] = []
 
     @property

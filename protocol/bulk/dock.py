@@ -163,7 +163,10 @@ class Dock:
 
 async def _dialled(place: tuple[str, int]) -> socket.socket:
     """In the loop: who does not answer costs no thread."""
-    raw = socket.socket(socket.AF_INET6 if ":" in place[0] else socket.AF_INET)
+    try:
+        raw = socket.socket(socket.AF_INET6 if ":" in place[0] else socket.AF_INET)
+    except OSError as error:
+        raise TransportError(f"cannot be dialled: {error}") from error
     raw.setblocking(False)
     try:
         async with asyncio.timeout(DIAL):

@@ -1,7 +1,8 @@
 """Handshakes that block, each in a thread: so many at a time, so many waiting, and of nobody more than its share.
 
 Rules:
-- Who has begun too many, or comes when too many wait, is turned away at once.
+- Who has begun too many, or comes when too many wait, is turned away at once; and whoever has one of the last files
+  that may be open, which are for us.
 - Whoever closes this need not wait for a silent peer: what hangs at a socket breaks off.
 """
 
@@ -15,18 +16,23 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
 
+from shoal.protocol.descriptors import is_reserved
+from shoal.protocol.descriptors import share as at_most
+
 T = TypeVar("T")
 
 AT_ONCE = 16
 WAITING = 48  # beyond those
 SHARE = 8  # of one other end: half of those at work
+OF_FILES = 1 / 16  # of the files that may be open, for all of them; each has two
 
 
 class Handshakes:
     """At work, and waiting for a thread."""
 
     def __init__(self, at_once: int = AT_ONCE, waiting: int = WAITING, share: int = SHARE) -> None:
-        self._most, self._share = at_once + waiting, share
+        self._most = at_most(OF_FILES, at_once + waiting)
+        self._share = max(1, min(share, self._most // 2))
         self._pool = ThreadPoolExecutor(at_once, "bulk-handshake")
         self._lock = threading.Lock()
         self._of: Counter[str] = Counter()  # by other end
@@ -37,11 +43,15 @@ class Handshakes:
         """Have `work` done, which ends or hands on `raw`; None if there is no room for it, and then `raw` is closed."""
         with self._lock:
             has_room = self._of.total() < self._most and self._of[other] < self._share and not self._is_closed
+            has_room = has_room and not is_reserved(raw.fileno())
             handle = _second(raw) if has_room else None
             if handle is not None:
                 self._of[other] += 1
                 self._handles.add(handle)
-                return self._pool.submit(self._do, other, handle, work)
+                try:
+                    return self._pool.submit(self._do, other, handle, work)
+                except RuntimeError:  # no thread is to be had
+                    self._forget(other, handle)
         raw.close()
         return None
 
@@ -63,11 +73,12 @@ class Handshakes:
             return work()
         finally:
             with self._lock:
-                self._handles.discard(handle)
-                handle.close()
-                self._of[other] -= 1
-                if not self._of[other]:
-                    del self._of[other]
+                self._forget(other, handle)
+
+    def _forget(self, other: str, handle: socket.socket) -> None:
+        self._handles.discard(handle)
+        handle.close()
+        self._of -= Counter([other])  # which forgets those who have none left
 
 
 def _second(raw: socket.socket) -> socket.socket | None:

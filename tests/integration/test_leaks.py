@@ -93,7 +93,7 @@ async def test_two_hundred_networks_that_come_and_go_leave_nothing_behind() -> N
 @pytest.mark.asyncio
 async def test_two_hundred_workers_that_connect_and_leave_leave_nothing_behind(tmp_path: Path) -> None:
     async def once() -> None:
-        listener = WorkerListener(tmp_path)
+        listener = await WorkerListener.listening(tmp_path)
         welcome = Welcome(b"", Sizes(ELEMENTS), threads=1, device="cpu", data=())
         vectors = [SharedVector.create(size) for size in welcome.sizes.numbers]
         accepting = listener.accept(os.getpid(), welcome, [vector.fd for vector in vectors])

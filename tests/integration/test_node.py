@@ -16,7 +16,6 @@ import pytest
 
 from shoal.node.client import Answer
 from shoal.node.exits import Exit
-from shoal.node.spec.manifest import parse_manifest
 from shoal.node.up.processes import Children
 from shoal.protocol.errors import LocalError
 from shoal.protocol.identity import Identity
@@ -202,23 +201,10 @@ def test_a_stranger_is_invited_to_no_socket(children: Children, tmp_path: Path) 
     assert "no run" in answer.reason
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")
-def test_a_full_disk_ends_the_run_and_a_lost_home_the_node(children: Children, tmp_path: Path) -> None:
+def test_a_lost_home_ends_the_node(children: Children, tmp_path: Path) -> None:
     node = RealNode(tmp_path / "node").start(children)
-    folder = node.home.run_folder(parse_manifest(MANIFEST).run_id.hex())
-    (folder / "vote-0.new").symlink_to("/dev/full")
     node.client.create_run(MANIFEST, False)
-    row = node.row()
-    assert row["phase"] == "failed"
-    assert "No space left on device" in row["failure"]
-    assert row["waiting_for"] is None
-    assert '"code": "run-failed"' in node.words()
-    node.client.leave_run("tiny")
-    (folder / "vote-0.new").unlink()
-    node.client.create_run(MANIFEST, False)
-    assert node.row()["failure"] is None
     until(lambda: node.row()["waiting_for"] == "round 1 waits: 1 of at least 2 members are here", "a word", node.words)
-
     shutil.rmtree(node.home.root)
     until(lambda: not node.is_running, "the end", node.words)
     assert node.child is not None

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import resource
+import threading
 import weakref
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,18 +16,23 @@ from typing import Any, cast
 import pytest
 
 from shoal.node.disk import Disk
+from shoal.node.pools import NOTES, RECORDS
 from shoal.node.run.driver import Driver
 from shoal.node.run.timelines import Timelines
 from shoal.protocol.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
 from shoal.protocol.errors import RemoteError
-from shoal.protocol.ids import PeerId
+from shoal.protocol.ids import NO_DIGEST, PeerId
 from shoal.protocol.member import Member
 from shoal.protocol.members import PeerDown
+from shoal.protocol.messages.membership import Entry, Summary
 from shoal.protocol.messages.node import GetManifest
 from shoal.protocol.messages.rounds import Ask, Final
+from shoal.protocol.messages.status import RunStatus
 from shoal.protocol.wire import Message
 
 ANNA = PeerId("anna")
+STATUS = RunStatus(0, NO_DIGEST, NO_DIGEST, "syncing", 0, 0, None, True, 0, 0, "unknown")
+ENTRY = Entry(PeerId("me"), 0, 0, (), STATUS, False, b"")
 
 
 class Happened(Event):
@@ -97,7 +106,77 @@ async def test_a_record_is_on_disk_before_the_message_leaves(tmp_path: Path) -> 
     seen: list[dict[str, Message]] = []
     shell.driver._send = lambda send: seen.append(Disk(tmp_path).load())
     shell.driver.command(shell.member.step)
+    await shell.driver.settled()
     assert seen == [{"vote": asking("kept")}]
+
+
+@pytest.mark.asyncio
+async def test_what_says_nothing_of_votes_passes_a_record_that_is_being_written(tmp_path: Path) -> None:
+    """Who is there is answered while the disk is slow; what may tell of the vote comes after it, in its order."""
+    ping, timer = Summary(ENTRY, (), False), Timer("rounds", "tick", 1)
+    effects: list[Effect] = [Persist("vote", asking("kept")), Send(ANNA, asking("first"))]
+    shell = Shell(tmp_path, effects, [Send(ANNA, asking("second")), Send(ANNA, ping), Wake(0.0, timer)])
+    written, put = threading.Event(), shell.disk.put
+
+    def slow(name: str, record: Message) -> None:
+        assert written.wait(30.0)
+        put(name, record)
+
+    shell.disk.put = slow  # type: ignore[method-assign]
+    shell.driver.command(shell.member.step)
+    shell.driver.command(shell.member.step)
+    while not shell.member.fired:
+        await asyncio.sleep(0)
+    assert shell.done == [(ANNA, ping)]
+    written.set()
+    await shell.driver.settled()
+    assert shell.done == [(ANNA, ping), (ANNA, asking("first")), (ANNA, asking("second"))]
+
+
+@pytest.mark.asyncio
+async def test_a_record_that_cannot_be_written_for_a_while_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With real files: the process may open no more, and then one more again."""
+    monkeypatch.setattr("shoal.node.run.driver.WRITE_AGAIN", (0.01, 0.02))
+    shell = Shell(tmp_path, [Persist("vote", asking("kept")), Send(ANNA, asking("sent"))])
+    await RECORDS.run(list)  # its thread is there
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        with open(os.devnull) as highest:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (highest.fileno(), before[1]))
+        with ExitStack() as taken:
+            with suppress(OSError):
+                while True:
+                    taken.enter_context(open(os.devnull))
+            shell.driver.command(shell.member.step)
+            while not shell.driver.trouble:
+                await asyncio.sleep(0.001)
+            assert "Too many open files" in shell.driver.trouble
+            assert shell.done == []
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    await shell.driver.settled()
+    assert shell.done == [(ANNA, asking("sent"))]
+    assert Disk(tmp_path).load() == {"vote": asking("kept")}
+    assert shell.driver.trouble == ""
+    assert shell.failures == []
+    assert [record.__dict__["code"] for record in caplog.records] == ["record-waits"]
+
+
+@pytest.mark.asyncio
+async def test_a_broken_disk_ends_the_run_and_so_does_a_full_one_when_we_end(tmp_path: Path) -> None:
+    gone = Shell(tmp_path / "gone", [Persist("vote", asking("kept")), Send(ANNA, asking("sent"))])
+    gone.driver.command(gone.member.step)
+    await gone.driver.settled()
+    assert "No such file or directory" in str(gone.failures[0])
+    (tmp_path / "vote.new").symlink_to("/dev/full")
+    full = Shell(tmp_path, [Persist("vote", asking("kept")), Send(ANNA, asking("sent"))])
+    full.driver.end()
+    full.driver.command(full.member.step)
+    await full.driver.settled()
+    assert len(full.failures) == 1
+    assert gone.done == full.done == []
 
 
 @pytest.mark.asyncio
@@ -176,4 +255,5 @@ async def test_what_comes_and_leaves_is_on_the_timeline_and_kept_when_all_is_ove
     member.rounds.base = SimpleNamespace(round=5)
     shell.driver.command(member.step)
     shell.driver.close()
+    assert NOTES.join(10.0)
     assert Timelines(PeerId("me"), tmp_path).find(0.0, 5)["traffic"] == shown["traffic"]

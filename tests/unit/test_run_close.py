@@ -22,7 +22,8 @@ class Stopping(SimpleNamespace):
 
     def __init__(self) -> None:
         self.commands: list[Any] = []
-        driver = SimpleNamespace(command=self.commands.append, close=lambda: self.commands.append("closed"))
+        say = self.commands.append
+        driver = SimpleNamespace(command=say, end=list, settled=self.settled, close=lambda: say("closed"))
         member = SimpleNamespace(leave="leave", stop="stop")
         saving = SimpleNamespace(written=self.wait_for_write)
         super().__init__(driver=driver, member=member, saving=saving, training=None, failure="", _busy=asyncio.Lock())
@@ -31,6 +32,9 @@ class Stopping(SimpleNamespace):
         self._tasks = Tasks(self.commands.append)
         self._parted = asyncio.Event()
         self._write: asyncio.Task[None] | None = None
+
+    async def settled(self) -> None:
+        """No record is being written."""
 
     async def apply(self, go_on: asyncio.Event) -> None:
         async with self._busy:

@@ -22,6 +22,7 @@ def run(
     phase: str = "training",
     peers: list[PeerId] = PEERS,
     trouble: str = "",
+    record: str = "",
     **changes: Any,
 ) -> Run:
     """A run that has committed three rounds."""
@@ -29,6 +30,7 @@ def run(
     rounds = SimpleNamespace(waiting_for=lambda: peers)
     parts = {
         "training": SimpleNamespace(trouble=trouble),
+        "driver": SimpleNamespace(trouble=record),
         "member": SimpleNamespace(phase=phase, rounds=rounds),
         "outer": SimpleNamespace(committed=SimpleNamespace(current=SimpleNamespace(round=3))),
     }
@@ -54,6 +56,7 @@ def run(
             run("matching", peers=[], obstacle="3 of 3 members are here", voted_before=7),
             "it has voted in round 7 in an earlier life, and waits for a member that has the state",
         ),
+        (run("preparing", record=(full := "what must not be forgotten cannot be written: No space left")), full),
         (run("reducing", failure="the disk is full"), None),
         (run("reducing", is_finished=True), None),
         (run("matching", training=None, peers=[], obstacle="why"), "round 4 waits: why"),

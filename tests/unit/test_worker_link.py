@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from shoal.node.worker.link import WorkerLink, body_size, frame
-from shoal.node.worker.listener import WorkerListener, receive
+from shoal.node.worker.listener import NAME, WorkerListener, receive
 from shoal.node.worker.messages import MAX_FRAME, WORKER_PROTOCOL, Contribution, Hello, Stop, Train, Welcome
+from shoal.node.worker.private_socket import PrivateSocket
 from shoal.node.worker.shm import SharedVector
 from shoal.node.worker.vectors import Sizes
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
@@ -31,7 +32,7 @@ def vectors() -> Iterator[list[SharedVector]]:
 
 @pytest.fixture
 def listener(tmp_path: Path) -> Iterator[WorkerListener]:
-    made = WorkerListener(tmp_path)
+    made = WorkerListener(PrivateSocket(tmp_path / NAME))
     yield made
     made.close()
 
@@ -149,7 +150,7 @@ def test_frames_are_bounded() -> None:
 
 
 def test_only_the_user_may_open_the_socket(tmp_path: Path) -> None:
-    listener = WorkerListener(tmp_path)
+    listener = WorkerListener(PrivateSocket(tmp_path / NAME))
     assert stat.S_IMODE(listener.path.stat().st_mode) == 0o600
     listener.close()
     assert not listener.path.exists()
@@ -158,13 +159,13 @@ def test_only_the_user_may_open_the_socket(tmp_path: Path) -> None:
 def test_the_socket_of_a_killed_daemon_is_replaced(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as old:
         old.bind(str(tmp_path / "worker.sock"))
-    WorkerListener(tmp_path).close()
+    WorkerListener(PrivateSocket(tmp_path / NAME)).close()
 
 
 def test_a_path_that_is_too_long_gets_a_short_one_that_is_removed(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 120)
     deep.mkdir()
-    listener = WorkerListener(deep)
+    listener = WorkerListener(PrivateSocket(deep / NAME))
     assert len(str(listener.path)) <= 100
     folder = listener.path.parent
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700

@@ -1,0 +1,40 @@
+"""Which errors of this machine pass by themselves: it is out of something for now. Nothing is given up for one of them.
+
+Everything that would give something up for good because of an error (a run, a socket that is listened at, a file that
+is to be kept) asks `is_temporary` first, and tries again instead. Strangers can cause most shortages, for as long as
+they like, by connecting; a full disk is emptied by its owner.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from shoal.protocol.errors import ShoalError, Shortage
+
+TEMPORARY = frozenset(
+    {
+        *(errno.EMFILE, errno.ENFILE),  # open files, of this process and of the whole machine
+        *(errno.ENOMEM, errno.ENOBUFS),
+        *(errno.ENOSPC, errno.EDQUOT),  # room on the disk
+        *(errno.EAGAIN, errno.EINTR, errno.EBUSY, errno.ENOLCK, errno.ETIMEDOUT),  # EAGAIN: also of processes
+    }
+)
+NO_THREAD = "can't start new thread"  # Python's words, in a RuntimeError without a number
+
+
+def is_temporary(error: BaseException | None) -> bool:
+    """Whether it is a shortage, or one of our own errors that comes of one; of a group, whether all of them are."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(is_temporary, error.exceptions))
+    if isinstance(error, ShoalError):
+        return isinstance(error, Shortage) or is_temporary(error.__cause__)
+    if isinstance(error, OSError):
+        return error.errno in TEMPORARY
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and NO_THREAD in str(error))
+
+
+def in_words(error: BaseException) -> str:
+    """What is wrong, for people: without the path, which whoever tells it has in a sentence of its own."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__

@@ -1,0 +1,109 @@
+"""A node that is out of something for a while: it says so, loses nothing, and goes on by itself."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from shoal.node.exits import Exit
+from shoal.node.spec.manifest import parse_manifest
+from shoal.node.up.processes import Children
+from tests.integration.nodes import RealNode, until
+from tests.integration.test_node import MANIFEST
+
+FILES = 256  # what macOS gives a process
+STRANGERS = 300
+TRAINED = MANIFEST.replace("min_members = 2", "min_members = 2\nstart_members = 2")
+
+
+@pytest.fixture
+def children() -> Iterator[Children]:
+    with Children() as started:
+        yield started
+
+
+def bounded(folder: Path) -> RealNode:
+    """A node that may open FILES files, and no more."""
+    node = RealNode(folder)
+    node.prefix = ("/bin/sh", "-c", f'ulimit -n {FILES}; exec "$@"', "sh")
+    return node
+
+
+@pytest.mark.slow
+def test_silent_strangers_do_not_take_the_files_that_a_run_needs(children: Children, tmp_path: Path) -> None:
+    first = bounded(tmp_path / "first").start(children)
+    first.client.create_run(TRAINED, True)
+    second = bounded(tmp_path / "second").start(children, first.address)
+    second.client.join_run(str(first.client.run_link("tiny")["link"]), True)
+
+    def words() -> str:
+        return f"{first.row()}\n{first.words()}\n{second.row()}\n{second.words()}"
+
+    until(lambda: min(first.round(), second.round()) >= 1, "a round", words)
+    host, port = first.address.split("/")[2], int(first.address.split("/")[4])
+    with ExitStack() as stack:
+        for number in range(STRANGERS):  # at both doors
+            stack.enter_context(socket.create_connection((host, port + number % 2), timeout=10.0))
+        before = min(first.round(), second.round())
+        until(lambda: min(first.round(), second.round()) >= before + 5, "rounds in spite of them", words)
+        assert len(os.listdir(f"/proc/{first.pid}/fd")) < FILES - 60 or not Path("/proc").exists()
+        third = RealNode(tmp_path / "third").start(children, first.address)
+        until(lambda: third.client.peers(), "somebody who says who it is to be let in", words)
+    before = min(first.round(), second.round())
+    until(lambda: min(first.round(), second.round()) >= before + 2, "rounds after them", words)
+    assert first.row()["failure"] is None
+    assert "Traceback" not in first.words()
+
+
+@pytest.mark.parametrize("background", [True, False])
+def test_a_node_that_may_open_too_few_files_says_so_and_does_not_start(tmp_path: Path, background: bool) -> None:
+    way = "--background" if background else "--foreground"
+    argv = [sys.executable, "-m", "shoal.node", "node", "start", way, "--port", "0", "--admin-port", "0"]
+    environ = {**os.environ, "SHOAL_HOME": str(tmp_path / "home")}
+    limited = ["/bin/sh", "-c", 'ulimit -n 20; exec "$@"', "sh", *argv]
+    found = subprocess.run(limited, capture_output=True, text=True, timeout=120, check=False, env=environ)
+    assert found.returncode == Exit.FAILED
+    assert "may have only 20 files" in found.stderr
+    assert "ulimit -n 1024" in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="DOES NOT RUN: only Linux has a disk that is always full")
+def test_a_full_disk_is_waited_for_and_a_vote_does_not_leave_before(children: Children, tmp_path: Path) -> None:
+    first = RealNode(tmp_path / "first").start(children)
+    folder = first.home.run_folder(parse_manifest(TRAINED).run_id.hex())
+    (folder / "vote-0.new").symlink_to("/dev/full")
+    first.client.create_run(TRAINED, True)
+    second = RealNode(tmp_path / "second").start(children, first.address)
+    second.client.join_run(str(first.client.run_link("tiny")["link"]), True)
+
+    def words() -> str:
+        return f"{first.row()}\n{first.words()}\n{second.row()}\n{second.words()}"
+
+    until(lambda: "No space left on device" in str(first.row().get("waiting_for")), "a word", words)
+    assert first.row()["failure"] is None
+    assert '"code": "record-waits"' in first.words()
+    assert first.round() == 0
+    assert not list(folder.glob("vote-0.record"))
+    (folder / "vote-0.new").unlink()
+    until(lambda: min(first.round(), second.round()) >= 2, "rounds", words)
+    assert "No space" not in str(first.row()["waiting_for"])
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="DOES NOT RUN: only Linux has a disk that is always full")
+def test_a_node_whose_disk_stays_full_ends_when_it_is_asked_to(children: Children, tmp_path: Path) -> None:
+    node = RealNode(tmp_path / "node").start(children)
+    folder = node.home.run_folder(parse_manifest(MANIFEST).run_id.hex())
+    (folder / "vote-0.new").symlink_to("/dev/full")
+    node.client.create_run(MANIFEST, False)
+    until(lambda: "No space left" in str(node.row().get("waiting_for")), "a word", node.words)
+    node.client.stop()
+    until(lambda: not node.is_running, "the end", node.words)
+    assert "Traceback" not in node.words()
