@@ -182,14 +182,25 @@ class Daemon:
         return self._sight.is_alone() or self._errands.obstacle() is not None
 
     def _obstacle(self) -> str | None:
-        """Why we are not where we should be, in one sentence. Who is the first to be back misses nobody yet."""
-        is_alone = not self._network.links() and not self._runs.are_at_rest()
-        unanswered = self._reaching.obstacle() if is_alone else None
+        """Why we are not where we should be, in one sentence."""
+        if self._runs.are_at_rest():
+            return self._delay() or self._unanswered()
+        return self._unanswered() or self._delay()
+
+    def _unanswered(self) -> str | None:
+        """Who was looked for in vain, while we are alone."""
+        unanswered = self._reaching.obstacle() if not self._network.links() else None
         if unanswered and self._was_in_runs:
             return f"rejoining: {unanswered}"
-        if unanswered and self._reaching.is_told:
-            return unanswered
+        return unanswered if unanswered and self._reaching.is_told else None
+
+    def _delay(self) -> str | None:
+        """What is still to be done here."""
         return self._runs.data.obstacle() or self._errands.obstacle()
+
+    def _waits(self) -> bool:
+        """Whether we are the first to be back, and miss nobody yet: where the others were nobody else answers."""
+        return self._runs.are_at_rest() and not self._reaching.is_misled and not self._delay()
 
     # -- what the network says ------------------------------------------------------------------------------
 
@@ -235,6 +246,7 @@ class Daemon:
             "evidence": split,
             "peers": len(self._network.links()),
             "obstacle": self._obstacle(),
+            "waits": self._waits(),
             **self._pausing.as_json(),
             "reachability": self._discovery.verdict.reachability,
             **self._relaying.as_json(),

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 from shoal.node.exits import Exit
+from shoal.node.sentence import is_first_back
 
 Answer = dict[str, Any]
 
@@ -30,10 +31,11 @@ def verdict(status: Answer) -> Exit:
     if status["state"] == "SPLIT":
         return Exit.SPLIT
     solo = status["state"] == "SOLO"
-    if (solo and status.get("obstacle")) or any(_misses_others(run, solo) for run in runs):
+    obstacle = status.get("obstacle") and not is_first_back(status)
+    if (solo and obstacle) or any(_misses_others(run, solo) for run in runs):
         return Exit.ALONE
     not_yet = any(run.get("phase") == "restoring" for run in runs)
-    return Exit.FAILED_RUN if not_yet or status.get("obstacle") else Exit.OK
+    return Exit.FAILED_RUN if not_yet or obstacle else Exit.OK
 
 
 def _misses_others(run: Answer, solo: bool) -> bool:

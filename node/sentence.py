@@ -25,8 +25,8 @@ def label(run: Answer) -> str:
 def is_first_back(status: Answer) -> bool:
     """Whether the node is alone with what it kept when all had stopped: nothing is wrong, the others come after it."""
     runs = status.get("runs", [])
-    alone = status.get("state") == "SOLO" and not status.get("obstacle")
-    return alone and bool(runs) and all(run.get("is_resting") for run in runs)
+    waits = status.get("waits") or not status.get("obstacle")
+    return bool(waits) and status.get("state") == "SOLO" and bool(runs) and all(run.get("is_resting") for run in runs)
 
 
 def advice(status: Answer) -> str | None:
@@ -40,12 +40,12 @@ def headline(status: Answer) -> str:
     """Where the node stands, or what keeps it from where it should be."""
     if paused := status.get("paused"):
         return f"{str(paused)[:1].upper()}{str(paused)[1:]}."
-    if obstacle := status.get("obstacle"):
-        return str(obstacle)
-    state, runs = str(status.get("state")), status.get("runs", [])
+    obstacle, state, runs = status.get("obstacle"), str(status.get("state")), status.get("runs", [])
     if is_first_back(status):
         kept = " and ".join(f"{label(run)} after round {run['round']}" for run in runs)
-        return f"Keeps {kept} until others are back."
+        return f"Keeps {kept} until others are back{f' ({obstacle})' if obstacle else ''}."
+    if obstacle:
+        return str(obstacle)
     if state in WRONG:
         why = status.get("evidence")
         return f"{WRONG[state]}: {why}." if why else f"{WRONG[state]}."

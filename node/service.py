@@ -30,11 +30,11 @@ class NodeService(Protocol):
     """
 
     def status(self) -> Answer:
-        """{version, peer, state, evidence, peers, obstacle, reachability, addresses, relays, nat, relaying, ...}.
+        """{version, peer, state, evidence, peers, obstacle, waits, reachability, addresses, relays, nat, ...}.
 
         `state` is "SOLO", "CONNECTED", "IN-ROUND" or "SPLIT", `evidence` what SPLIT is said on, else None; `peers` is
-        the number of peers with a connection, `obstacle` a sentence: why the node is not where it should be; `memory`
-        is the daemon's, in bytes;
+        the number of peers with a connection, `obstacle` a sentence: why the node is not where it should be; `waits`:
+        that is no fault, as it is the first of all to be back; `memory` is the daemon's, in bytes;
         `ending`: it was asked to stop, and says good-bye to its runs and saves what must be.
         `limits` are the owner's: {max_up, max_down (bytes a second), max_per_day, used_today (bytes), goes_on_at}, None
         where there is none; `paused` says why the node is in no run for the rest of the day, if so, `warnings`

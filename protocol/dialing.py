@@ -21,6 +21,7 @@ from typing import Any
 from shoal.protocol.allowance import Allowances
 from shoal.protocol.errors import TransportError
 from shoal.protocol.ids import PeerId, short
+from shoal.protocol.journal import OTHER
 from shoal.protocol.multiaddrs import host_and_port, is_relayed
 from shoal.protocol.racing import by_turns, first_answer
 from shoal.protocol.transport import Connection, Stream, Transport
@@ -39,11 +40,19 @@ Spawn = Callable[[Coroutine[Any, Any, None]], object]
 class Dialing:
     """Whether one peer is connected, and what is known of where it is."""
 
-    def __init__(self, peer: PeerId, transport: Transport, spawn: Spawn, failures: Allowances[str]) -> None:
+    def __init__(
+        self,
+        peer: PeerId,
+        transport: Transport,
+        spawn: Spawn,
+        failures: Allowances[str],
+        on_stranger: Callable[[str], None] = lambda address: None,
+    ) -> None:
         self._peer = peer
         self._transport = transport
         self._spawn = spawn
         self._failures = failures  # that each host may cause, whoever is said to be there
+        self._on_stranger = on_stranger  # somebody else answers at this address
         self._addresses: tuple[str, ...] = ()
         self._proven: tuple[str, ...] = ()  # where it has answered by its name, the latest first
         self._attempt: asyncio.Future[None] | None = None
@@ -150,7 +159,12 @@ class Dialing:
         allowance = self._failures.of(host_of(address))
         if not allowance.take(asyncio.get_running_loop().time()):
             raise TransportError("dialled in vain too often, wait a little", "too-often")
-        connection = await self._transport.dial(self._peer, address, limit)
+        try:
+            connection = await self._transport.dial(self._peer, address, limit)
+        except TransportError as error:
+            if error.code == OTHER and not is_relayed(address):
+                self._on_stranger(address)
+            raise
         allowance.give_back()
         self.learn((address,))
         self._proven = tuple(dict.fromkeys((address, *self._proven)))[:MAX_PROVEN]

@@ -26,7 +26,7 @@ from enum import StrEnum
 from shoal.protocol.ids import PeerId
 
 MOST_STEPS, MOST_PEERS = 16, 128
-OK = "ok"
+OK, OTHER, ITSELF = "ok", "other-identity", "itself"
 
 
 class Way(StrEnum):

@@ -61,7 +61,7 @@ class Neighbour:
 
     def __init__(self, peer: PeerId, around: Surroundings) -> None:
         self.peer = peer
-        self.dialing = Dialing(peer, around.transport, around.spawn, around.failures)
+        self.dialing = Dialing(peer, around.transport, around.spawn, around.failures, around.on_stranger)
         self.gauge = Gauge(partial(around.line_to, peer))
         self._around = around
         self._control = Lane(CONTROL_QUEUE, partial(self._open_stream, CONTROL), around.spawn)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -29,6 +29,7 @@ from shoal.protocol.effects import Send
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.identity import Identity, public_key
 from shoal.protocol.ids import PeerId, RunId
+from shoal.protocol.journal import ITSELF
 from shoal.protocol.link import SPOKEN, Neighbour
 from shoal.protocol.multiaddrs import place_of, split
 from shoal.protocol.namesake import Namesake
@@ -62,6 +63,7 @@ class Network:
         self.on_call: Serve = _refuse  # at once, or later
         self.on_link: Callable[[PeerId, bool], None] = lambda peer, up: None
         self.on_left: Callable[[PeerId, RunId, Message, bool], None] = lambda peer, run, message, sent: None
+        self.on_stranger: Callable[[str], None] = lambda address: None  # where another answered than was looked for
         self.relayed_addresses: tuple[str, ...] = ()  # where relays connect others with us
         self.reachability = "unknown"  # whether others can dial us: "public" | "nat" | "unknown"
         self.mapped_addresses: tuple[str, ...] = ()  # where our router lets others in
@@ -93,6 +95,7 @@ class Network:
             on_message=lambda peer, run, message: self._guard(self.on_message, peer, run, message),
             on_call=lambda peer, message: self.on_call(peer, message),
             on_left=lambda peer, run, message, sent: self._guard(self.on_left, peer, run, message, sent),
+            on_stranger=lambda address: self._guard(self.on_stranger, address),
             bulk_queue=bulk_queue,
         )
         self.map_door = self._dock.map_door  # where our router lets bulk sockets in
@@ -137,30 +140,60 @@ class Network:
 
     def remember(self, peer: PeerId, addresses: tuple[str, ...] | list[str]) -> None:
         """Where `peer` may be reached; the latest words come first."""
-        self._neighbours.of(peer).dialing.learn(tuple(map(place_of, addresses)))
+        self._neighbours.of(peer).dialing.learn(self._without_ours([place_of(each) for each in addresses]))
 
     async def connect(self, multiaddr: str) -> PeerId:
-        """Connect to a multiaddr; TransportError if nobody answers there by the name in its /p2p/, if it has one."""
+        """Connect with the peer of the name in the multiaddr's /p2p/; if it has none, with whoever else answers there.
+
+        TransportError if nobody does; LocalError if it names no peer, or leads to nobody but ourselves.
+        """
         address, name = split(multiaddr)
-        addresses = await resolve(address)
-        peer = PeerId(name) if address != multiaddr else await self.name_at(*addresses)
-        try:
-            public_key(peer)
-        except ValueError as error:
-            raise LocalError(f"{multiaddr} does not end in /p2p/ and a PeerID") from error
-        if peer == self.peer:
-            is_ours = any(own in addresses for own in (*self.mapped_addresses, *self.own_addresses()))
-            raise LocalError(f"{multiaddr} is this node itself" if is_ours else self._namesake.words)
-        self.remember(peer, addresses)
+        if address != multiaddr:
+            _check_name(name, multiaddr)
+        others = self._without_ours(await resolve(address))
+        if name not in ("", self.peer):
+            peer = PeerId(name)
+        elif others:  # a name of ours may be said of where we were once, and somebody else is now
+            peer, others = await self._somebody_at(multiaddr, others)
+        else:
+            raise LocalError(f"{multiaddr} is this node itself")
+        self.remember(peer, others)
         dialing = self._neighbours.of(peer).dialing
+        if not dialing.can_dial and not dialing.is_up:
+            raise TransportError(f"{multiaddr} is this node now", ITSELF)
         dialing.forget_failures()
         await dialing.reach()
         return peer
 
     async def name_at(self, *addresses: str) -> PeerId:
-        """Who answers at the first of `addresses` that has an answer; the connection serves for nothing else."""
+        """Who else answers at the first of `addresses` that has an answer; the connection serves for nothing else."""
+        peer, _ = await self._first_of(addresses)
+        return peer
+
+    async def _somebody_at(self, multiaddr: str, addresses: Sequence[str]) -> tuple[PeerId, tuple[str, ...]]:
+        """Who else answers at any of `addresses`, and where: others of them may be another's."""
+        try:
+            peer, address = await self._first_of(addresses)
+        except TransportError as error:
+            if error.code != ITSELF:
+                raise
+            words = f"{multiaddr} leads back to this node by some way, or {self._namesake.words}"
+            raise LocalError(words) from error
+        return peer, (address,)
+
+    async def _first_of(self, addresses: Sequence[str]) -> tuple[PeerId, str]:
+        async def ask(address: str) -> tuple[PeerId, str]:
+            if (peer := await self._transport.name_at(address, LIMIT)) == self.peer:
+                raise TransportError("this node answers there", ITSELF)
+            return peer, address
+
         in_turns = by_turns(addresses)
-        return await first_answer(lambda: in_turns, lambda address: self._transport.name_at(address, LIMIT))
+        return await first_answer(lambda: in_turns, ask)
+
+    def _without_ours(self, addresses: Sequence[str]) -> tuple[str, ...]:
+        """Those that may lead to somebody else."""
+        ours = {*self.mapped_addresses, *self.own_addresses()}
+        return tuple(each for each in addresses if each not in ours)
 
     def send(self, to: PeerId, run: RunId, message: Message) -> None:
         """Queue `message`; it may be lost. A payload in it must not change before it was sent."""
@@ -298,6 +331,14 @@ class Network:
     def _count(self, run: RunId | None, sent: int, received: int, bulk: str | None) -> None:
         if run is not None and run in self._traffic:
             self._traffic[run].count(sent, received, bulk)
+
+
+def _check_name(name: str, multiaddr: str) -> None:
+    """LocalError unless this can be a peer's name."""
+    try:
+        public_key(PeerId(name))
+    except ValueError as error:
+        raise LocalError(f"{multiaddr} does not end in /p2p/ and a PeerID") from error
 
 
 def _refuse(peer: PeerId, message: Message) -> Message:

@@ -15,6 +15,7 @@ from itertools import zip_longest
 from typing import Any, TypeVar
 
 from shoal.protocol.errors import TransportError
+from shoal.protocol.journal import OTHER
 
 STAGGER = 0.25  # seconds between the starts of two addresses
 
@@ -31,7 +32,7 @@ async def first_answer(addresses: Callable[[], Iterable[str]], dial: Callable[[s
                 tried.add(address)
                 attempts.add(asyncio.create_task(dial(address), name=address))
             elif not attempts:
-                raise TransportError("; ".join(failures), codes.pop() if len(codes) == 1 else "failed")
+                raise TransportError("; ".join(failures), _code_of_all(codes))
             done, attempts = await asyncio.wait(attempts, timeout=STAGGER, return_when="FIRST_COMPLETED")
             for attempt in done:
                 if not isinstance(error := attempt.exception(), TransportError):
@@ -42,6 +43,13 @@ async def first_answer(addresses: Callable[[], Iterable[str]], dial: Callable[[s
         for attempt in attempts:
             attempt.cancel()  # what it may still achieve is a spare
             attempt.add_done_callback(_retrieve)
+
+
+def _code_of_all(codes: set[str]) -> str:
+    """What to call a failure of all: that somebody else answers anywhere is worth more than silence elsewhere."""
+    if len(codes) == 1:
+        return next(iter(codes))
+    return OTHER if OTHER in codes else "failed"
 
 
 def by_turns(addresses: Iterable[str]) -> tuple[str, ...]:

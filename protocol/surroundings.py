@@ -38,6 +38,7 @@ class Surroundings:
     on_message: Callable[[PeerId, RunId | None, Message], None]
     on_call: Serve
     on_left: Callable[[PeerId, RunId, Message, bool], None]
+    on_stranger: Callable[[str], None]  # at this address another peer answers than was looked for
     bandwidth: Bandwidth = field(default_factory=Bandwidth)  # our own
     pacing: Pacing = field(default_factory=Pacing)  # of what leaves by our line to the internet
 

@@ -109,8 +109,6 @@ class Examination:
 
     def _judge(self, found: PeerId) -> tuple[str, str]:
         """Whether who answered is the one that is wanted; if nobody was named, it is from now on."""
-        if found == self._network.peer:
-            return "itself", "this node answers there"
         if self._peer is None:
             self._peer, self._places = found, {**self._sources.places(found), **self._places}
         return (OK, f"{found} answers there") if found == self._peer else ("other-identity", f"{found} answers there")

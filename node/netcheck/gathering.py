@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from shoal.dht.scope import Scope, scope_between, scope_of
 from shoal.node.netcheck.facts import Facts, Portmap
@@ -159,15 +159,16 @@ class NetCheck:
 
     async def _answers_by_ipv6(self, contact: Contact) -> bool | None:
         """None of who does not answer by IPv4 either: it says nothing of IPv6."""
-        if await self._answers(_of_ipv6(contact.addresses)[0]):
+        if await self._answers(_of_ipv6(contact.addresses)):
             return True
         fours = [each for each in contact.addresses if each.startswith("/ip4/") and scope_of(each) is Scope.INTERNET]
-        is_there = bool(self._network.remote_addresses(contact.peer)) or (fours and await self._answers(fours[0]))
+        is_there = bool(self._network.remote_addresses(contact.peer)) or (fours and await self._answers(fours))
         return False if is_there else None
 
-    async def _answers(self, address: str) -> bool:
+    async def _answers(self, addresses: Sequence[str]) -> bool:
+        """Whether anybody answers at any of them."""
         try:
-            await self._network.name_at(address)
+            await self._network.name_at(*addresses)
         except ShoalError:
             return False
         return True

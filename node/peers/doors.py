@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from dataclasses import dataclass
 from enum import Enum
 
 from shoal.node.logs import warn
+from shoal.protocol.errors import LocalError, ShoalError
 from shoal.protocol.ids import PeerId
+from shoal.protocol.journal import ITSELF, OTHER
+
+SAID, LONGEST = 3, 240  # doors of which a summary says what came of them; characters of each
 
 log = logging.getLogger("shoal.daemon")
 
@@ -29,20 +34,33 @@ class Kind(Enum):
         return f"{number} {self.value[number != 1]}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Shut:
+    """Why nobody whom we look for is behind a door."""
+
+    kind: Kind
+    reason: str
+    is_wrong: bool  # somebody answers there: another peer, or ourselves
+
+
 class Doors:
     """Those that are shut. Whoever drops a door must `forget` it."""
 
     def __init__(self) -> None:
-        self._shut: dict[str, Kind] = {}
+        self._shut: dict[str, _Shut] = {}
 
-    def shut(self, door: str, kind: Kind, reason: str) -> None:
-        """Nobody answers at `door`."""
-        if door not in self._shut:
-            self._shut[door] = kind
-            if kind in (Kind.BOOTSTRAP, Kind.LINK):
-                warn(log, "bootstrap-unreachable", _complaint(door, kind, reason))
-            else:
-                log.info("no answer from the %s %s: %s", kind.value[0], door, reason)
+    def shut(self, door: str, kind: Kind, error: ShoalError) -> None:
+        """Nobody answers at `door`, or not whom we look for. A LocalError: it leads to ourselves."""
+        is_wrong = isinstance(error, LocalError) or getattr(error, "code", "") in (ITSELF, OTHER)
+        is_known = door in self._shut
+        self._shut[door] = _Shut(kind, str(error), is_wrong)
+        if is_known:
+            return
+        if kind in (Kind.BOOTSTRAP, Kind.LINK):
+            code, words = _complaint(door, kind, error)
+            warn(log, code, words)
+        else:
+            log.info("no answer from the %s %s: %s", kind.value[0], door, error)
 
     def opened(self, door: str, peer: PeerId) -> None:
         """`peer` answers at `door`."""
@@ -53,18 +71,40 @@ class Doors:
         """The door is of no interest any more."""
         self._shut.pop(door, None)
 
+    @property
+    def are_wrong(self) -> bool:
+        """Whether somebody answers at any of them, and not whom we look for."""
+        return any(each.is_wrong for each in self._shut.values())
+
     def summary(self) -> str | None:
-        """What was tried in vain, in words; None if nothing was."""
+        """What was tried in vain, and how it ended, in words; None if nothing was."""
         if not self._shut:
             return None
-        counts = Counter(self._shut.values())
+        counts = Counter(each.kind for each in self._shut.values())
         tried = [kind.count(counts[kind]) for kind in Kind if counts[kind]]
         listed = " and ".join([*([", ".join(tried[:-1])] if tried[1:] else []), tried[-1]])
-        return f"nobody has answered yet, tried {listed}; trying again"
+        return f"nobody has answered yet, tried {listed}; trying again ({self._reasons()})"
+
+    def _reasons(self) -> str:
+        """Those that tell most come first: where somebody answers, then what a person can mend."""
+        kinds = list(Kind)
+        ranked = sorted(self._shut.items(), key=lambda item: (not item[1].is_wrong, kinds.index(item[1].kind)))
+        said = [_reason(door, shut.reason) for door, shut in ranked[:SAID]]
+        return "; ".join([*said, *([f"and {len(ranked) - SAID} more"] if len(ranked) > SAID else [])])
 
 
-def _complaint(door: str, kind: Kind, reason: str) -> str:
-    return (
-        f"nobody can be reached at the {kind.value[0]} {door} ({reason}): check that the node there runs, and with "
-        "`shoal status` there that this is still its address; all others are tried meanwhile, and this one again"
+def _reason(door: str, reason: str) -> str:
+    """What came of a door: the end of a PeerID is enough, and long reasons are cut."""
+    words = reason if door in reason else f"{door[-6:] if '/' not in door else door}: {reason}"
+    return words if len(words) <= LONGEST else f"{words[:LONGEST]}..."
+
+
+def _complaint(door: str, kind: Kind, error: ShoalError) -> tuple[str, str]:
+    """The code and the words."""
+    meanwhile = "all others are tried meanwhile, and this one again"
+    if isinstance(error, LocalError):
+        return "bootstrap-refused", f"the {kind.value[0]} {door} cannot be used: {error}; {meanwhile}"
+    return "bootstrap-unreachable", (
+        f"nobody can be reached at the {kind.value[0]} {door} ({error}): check that the node there runs, and with "
+        f"`shoal status` there that this is still its address; {meanwhile}"
     )

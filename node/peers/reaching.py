@@ -8,8 +8,12 @@ Rules:
   first that were seen last. So no bootstrap node is needed. A peer that is heard of on the local network is greeted at
   once, too, whether or not anybody is missed: who asks it later finds it there.
 - Pauses double up to RETRY_MOST, and are never quite the same, so that nodes that lost each other do not knock in step.
+- No answer is final: an address that leads to nobody but ourselves, or to another peer than it names, may lead
+  elsewhere the next time; a host name is looked up each time, and may stand for several peers.
+- Whoever answers where another peer was looked for is greeted under its own name, while somebody is missed: addresses
+  are dealt anew, and it may know the others.
 - Nobody is called silent while nobody at all answers: then the fault may be ours.
-- What we are told is bounded: LINKED addresses, NEARBY peers.
+- What we are told is bounded: LINKED addresses, NEARBY peers, STRANGERS.
 """
 
 from __future__ import annotations
@@ -22,12 +26,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
-from shoal.node.logs import warn
 from shoal.node.peers.doors import Doors, Kind
 from shoal.node.run.remembered import PeerCache
 from shoal.protocol.addresses import resolve
-from shoal.protocol.errors import LocalError, RemoteError, TransportError
+from shoal.protocol.errors import ShoalError, TransportError
 from shoal.protocol.ids import PeerId
+from shoal.protocol.journal import ITSELF, OTHER
 from shoal.protocol.multiaddrs import is_relayed, place_of, split
 from shoal.protocol.network import Network
 
@@ -36,6 +40,7 @@ LOOK = 1.0  # seconds between two looks whether somebody is missed
 STAGGER = 0.25  # seconds between the knocks at two peers
 LINKED = 32  # addresses from links; the oldest go
 NEARBY = 32  # peers on the local network
+STRANGERS = 32  # addresses at which somebody else is greeted at once
 
 log = logging.getLogger("shoal.daemon")
 
@@ -53,10 +58,12 @@ class Reaching:
         self._linked: OrderedDict[str, asyncio.Task[None] | None] = OrderedDict()
         self._nearby: dict[PeerId, tuple[str, ...]] = {}
         self._greetings: set[asyncio.Task[None]] = set()
+        self._strangers: dict[str, asyncio.Task[None]] = {}  # who are being greeted, by where they are
         self._cache = cache
         self._misses_somebody = misses_somebody
         self._doors = Doors()
         self._tasks: asyncio.TaskGroup | None = None  # while we run
+        network.on_stranger = self.find
 
     async def run(self) -> None:
         """For good."""
@@ -99,6 +106,14 @@ class Reaching:
         if self._nearby.pop(peer, None) and peer not in self.last_seen:
             self._doors.forget(peer)
 
+    def find(self, place: str) -> None:
+        """Another peer answers at `place` than was looked for there."""
+        if not self._misses_somebody() or place in self._strangers or len(self._strangers) >= STRANGERS:
+            return
+        if (greeting := self._start(lambda: self._greet_at(place))) is not None:
+            self._strangers[place] = greeting
+            greeting.add_done_callback(lambda _: self._strangers.pop(place))
+
     def peers(self) -> list[PeerId]:
         """All whom we know of, here or from an earlier life."""
         return [*self._nearby, *self.last_seen]
@@ -116,6 +131,11 @@ class Reaching:
         """What keeps us alone, in words; None if nothing was tried in vain."""
         return self._doors.summary()
 
+    @property
+    def is_misled(self) -> bool:
+        """Whether somebody answers at one of the addresses, and is not whom we look for: waiting may not help."""
+        return self._doors.are_wrong
+
     def _start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None] | None:
         """None before `run`, which will start it."""
         return self._tasks.create_task(work()) if self._tasks is not None else None
@@ -131,11 +151,8 @@ class Reaching:
         while True:
             try:
                 peer = await self._network.connect(address)
-            except TransportError as error:
-                self._doors.shut(address, kind, str(error))
-            except (LocalError, RemoteError) as error:
-                warn(log, "bootstrap-refused", f"the {kind.value[0]} {address} cannot be used: {error}")
-                return
+            except ShoalError as error:
+                self._doors.shut(address, kind, error)
             else:
                 if not reached:
                     log.info("reached the %s %s: %s", kind.value[0], address, peer)
@@ -159,19 +176,24 @@ class Reaching:
             if places != (plain,):
                 self._doors.opened(address, peer)
             for place in places:
-                door = f"{place}/p2p/{name}" if name else place
-                if place not in in_use and (reason := await self._what_is_wrong(place, PeerId(name))):
-                    self._doors.shut(door, kind, reason)
+                if place not in in_use:
+                    await self._test_place(place, PeerId(name), kind)
                 else:
-                    self._doors.opened(door, peer)
+                    self._doors.opened(_door(place, name), peer)
 
-    async def _what_is_wrong(self, place: str, name: PeerId) -> str:
-        """Why nobody of that name, if there is one, answers at an address; empty if somebody does."""
+    async def _test_place(self, place: str, name: PeerId, kind: Kind) -> None:
+        """One of the places to which an address leads; `name` is who should be there, if anybody was named."""
         try:
             found = await self._network.name_at(place)
         except TransportError as error:
-            return str(error)
-        return "" if name in ("", found) else f"{found} answers there"
+            if error.code != ITSELF:  # among the addresses of a name may be our own
+                self._doors.shut(_door(place, name), kind, error)
+            return
+        if name in ("", found):
+            self._doors.opened(_door(place, name), found)
+        else:
+            self._doors.shut(_door(place, name), kind, TransportError(f"{found} answers there", OTHER))
+        self.find(place)
 
     # -- peers that we know of ------------------------------------------------------------------------------
 
@@ -209,13 +231,23 @@ class Reaching:
         self._network.remember(peer, addresses)
         try:
             await self._network.connect(f"{addresses[0]}/p2p/{peer}")
-        except (TransportError, LocalError, RemoteError) as error:
+        except ShoalError as error:
             if peer in self._nearby or peer in self.last_seen:  # else it was unheard meanwhile
-                self._doors.shut(peer, kind, str(error))
+                self._doors.shut(peer, kind, error)
             return False
         self._doors.opened(peer, peer)
         await self._met(peer, *addresses)
         return True
+
+    async def _greet_at(self, place: str) -> None:
+        """Meet whoever is at `place`."""
+        try:
+            peer = await self._network.connect(place)
+        except ShoalError as error:
+            log.debug("nobody can be greeted at %s: %s", place, error)
+            return
+        log.info("%s answers at %s, and is greeted under its own name", peer, place)
+        await self._met(peer, place)
 
     async def _met(self, peer: PeerId, *addresses: str) -> None:
         self.on_met(peer, addresses)
@@ -224,6 +256,10 @@ class Reaching:
     async def _until_somebody_is_missed(self) -> None:
         while not self._misses_somebody():
             await asyncio.sleep(LOOK)
+
+
+def _door(place: str, name: str) -> str:
+    return f"{place}/p2p/{name}" if name else place
 
 
 def _about(pause: float) -> float:

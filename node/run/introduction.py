@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -22,12 +23,13 @@ from shoal.node.logs import warn
 from shoal.node.options import is_run_id
 from shoal.node.service import MIN_PREFIX, UnknownRun
 from shoal.node.spec.manifest import MAX_MANIFEST, Manifest, check_manifest
+from shoal.protocol.addresses import resolve
 from shoal.protocol.errors import LocalError, RemoteError, ShoalError, TransportError
 from shoal.protocol.identity import Identity, public_key
 from shoal.protocol.ids import PeerId, RunId, short
 from shoal.protocol.messages.dht import Contact
 from shoal.protocol.messages.node import GetManifest, ManifestIs, Refused
-from shoal.protocol.multiaddrs import place_of
+from shoal.protocol.multiaddrs import place_of, split
 from shoal.protocol.network import Network
 from shoal.protocol.vetting import MAX_ADDRESSES, vet_addresses
 from shoal.protocol.wire import Message
@@ -154,7 +156,15 @@ class _Inquiry:
         return None
 
     async def knock(self, address: str) -> Introduction | None:
-        """What the peer at an address says."""
+        """What the peer at an address says; a host name may stand for several, and one of them knows the run."""
+        place, name = split(address)
+        with suppress(TransportError):  # `connect` says why
+            places = () if name else await resolve(place)
+            if len(places) > 1:
+                return await _first(map(self._knock, places))
+        return await self._knock(address)
+
+    async def _knock(self, address: str) -> Introduction | None:
         try:
             peer = await self._network.connect(address)
         except ShoalError as error:

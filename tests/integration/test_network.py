@@ -19,6 +19,7 @@ import pytest
 
 from shoal.node.worker.messages import Stop
 from shoal.protocol import calls, heartbeat, incoming, link, swarm, wire
+from shoal.protocol import network as network_module
 from shoal.protocol.bulk import framing
 from shoal.protocol.bulk.flows import PROTOCOLS, flow_of
 from shoal.protocol.bulk.payloads import Payloads
@@ -916,3 +917,47 @@ async def test_closed_connections_are_forgotten() -> None:
         await eventually(lambda: host._swarm._inbound_limiter.borrowed_tokens == 0)
         assert not a._neighbours
         await eventually(lambda: len(host._swarm.peerstore.peer_ids()) == 1)  # we ourselves
+
+
+@pytest.mark.asyncio
+async def test_of_a_name_that_leads_to_ourselves_too_the_others_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours first, as the system sorts them; and one that is ours by a way that we do not know of: a balancer."""
+    a, b = Node(), Node()
+    async with running(a, b):
+        ours, theirs = (node.addresses()[0].partition("/p2p/")[0] for node in (a, b))
+        answers = [ours], [ours, theirs]
+
+        async def resolve(address: str) -> tuple[str, ...]:
+            return tuple(answers[0]) if address.startswith("/dns4/alone") else tuple(answers[1])
+
+        monkeypatch.setattr(network_module, "resolve", resolve)
+        with pytest.raises(LocalError, match="this node itself"):
+            await a.connect("/dns4/alone/tcp/4101")
+        for known in (True, False):
+            if not known:
+                monkeypatch.setattr(a, "own_addresses", tuple)
+            assert await a.connect("/dns4/all/tcp/4101") == b.peer
+        assert a.account(b.peer).known == (theirs,), "what leads to another is not remembered for the peer"
+        with pytest.raises(LocalError, match="leads back to this node"):
+            await a.connect("/dns4/alone/tcp/4101")
+
+
+@pytest.mark.asyncio
+async def test_where_another_answers_than_was_looked_for_is_said_and_it_can_be_greeted() -> None:
+    a, b, gone = Node(), Node(), Identity.generate().peer
+    found: list[str] = []
+    a.on_stranger = found.append
+    async with running(a, b):
+        place = b.addresses()[0].partition("/p2p/")[0]
+        a.remember(gone, ["/ip4/127.0.0.1/tcp/9"])
+        with pytest.raises(TransportError, match="cannot reach") as caught:
+            await a.connect(f"{place}/p2p/{gone}")
+        assert caught.value.code == "other-identity"
+        assert found == [place]
+        assert await a.connect(place) == b.peer
+        ours = a.addresses()[0].partition("/p2p/")[0]
+        assert await a.connect(f"{place}/p2p/{a.peer}") == b.peer, "where we were once, somebody else may be now"
+        with pytest.raises(TransportError, match="is this node now"):
+            await a.connect(f"{ours}/p2p/{Identity.generate().peer}")
+        a.remember(b.peer, [ours])
+        assert ours not in a.account(b.peer).known

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import cast
+from typing import Any
 
 import pytest
 
@@ -14,17 +14,27 @@ from shoal.node.service_manager import ServiceManager
 
 
 @pytest.mark.parametrize(
-    ("first_back", "obstacle"), [(True, "not yet in the run 1f0c8a2e"), (False, "rejoining: nobody has answered yet")]
+    ("first_back", "delay", "misled", "obstacle", "waits"),
+    [
+        (True, "not yet in the run 1f0c8a2e", False, "not yet in the run 1f0c8a2e", False),
+        (True, None, False, "rejoining: nobody has answered yet", True),
+        (True, None, True, "rejoining: nobody has answered yet", False),
+        (False, "not yet in the run 1f0c8a2e", False, "rejoining: nobody has answered yet", False),
+    ],
 )
-def test_who_is_the_first_to_be_back_misses_nobody_yet(first_back: bool, obstacle: str) -> None:
-    parts = SimpleNamespace(
-        _network=SimpleNamespace(links=lambda: []),
-        _runs=SimpleNamespace(are_at_rest=lambda: first_back, data=SimpleNamespace(obstacle=lambda: None)),
-        _reaching=SimpleNamespace(obstacle=lambda: "nobody has answered yet"),
-        _errands=SimpleNamespace(obstacle=lambda: "not yet in the run 1f0c8a2e"),
-        _was_in_runs=True,
-    )
-    assert Daemon._obstacle(cast(Daemon, parts)) == obstacle
+def test_who_is_the_first_to_be_back_misses_nobody_yet_and_says_what_it_tried(
+    first_back: bool, delay: str | None, misled: bool, obstacle: str, waits: bool
+) -> None:
+    daemon = Daemon.__new__(Daemon)
+    parts: dict[str, Any] = {
+        "_network": SimpleNamespace(links=lambda: []),
+        "_runs": SimpleNamespace(are_at_rest=lambda: first_back, data=SimpleNamespace(obstacle=lambda: None)),
+        "_reaching": SimpleNamespace(obstacle=lambda: "nobody has answered yet", is_misled=misled),
+        "_errands": SimpleNamespace(obstacle=lambda: delay),
+        "_was_in_runs": True,
+    }
+    vars(daemon).update(parts)
+    assert (daemon._obstacle(), daemon._waits()) == (obstacle, waits)
 
 
 class Manager(ServiceManager):

@@ -50,3 +50,10 @@ FAILED = BEGUN | {"failure": "the disk is full"}
 )
 def test_verdicts(state: str, obstacle: str | None, runs: list[dict[str, Any]], code: Exit) -> None:
     assert verdict({"state": state, "obstacle": obstacle, "runs": runs}) == code
+
+
+def test_who_waits_for_the_others_is_healthy_until_somebody_else_is_where_they_were() -> None:
+    status = {"state": "SOLO", "obstacle": "rejoining: nobody has answered yet", "waits": True, "runs": [RESTING]}
+    assert verdict(status) == Exit.OK
+    assert verdict(status | {"waits": False}) == Exit.ALONE
+    assert verdict(status | {"runs": [RESTING, BEGUN]}) == Exit.ALONE

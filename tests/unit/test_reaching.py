@@ -101,7 +101,8 @@ async def test_an_address_is_tried_until_it_answers_and_named_once(
     seeking = made(doors, cache, FIRST)
     async with working(seeking):
         await until(lambda: len(doors.tried) >= 2)
-        assert seeking.obstacle() == "nobody has answered yet, tried 1 bootstrap address; trying again"
+        words = f"({FIRST}: connection refused)"
+        assert seeking.obstacle() == f"nobody has answered yet, tried 1 bootstrap address; trying again {words}"
         await until(lambda: seeking.obstacle() is None)
     assert doors.tried == [FIRST] * 4
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
@@ -155,13 +156,59 @@ async def test_an_address_is_tried_again_when_everybody_is_lost(cache: PeerCache
 
 
 @pytest.mark.asyncio
-async def test_an_address_that_makes_no_sense_is_tried_once(cache: PeerCache, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_address_that_leads_to_ourselves_is_said_once_and_tried_again(
+    cache: PeerCache, caplog: pytest.LogCaptureFixture
+) -> None:
     doors = Doors({FIRST: 3}, LocalError("this node itself"))
-    async with working(made(doors, cache, FIRST)):
-        await until(lambda: said(caplog, "cannot be used: this node itself"))
-        for _ in range(20):
-            await asyncio.sleep(0.001)
-    assert doors.tried == [FIRST]
+    seeking = made(doors, cache, FIRST)
+    async with working(seeking):
+        await until(lambda: len(doors.tried) > 1)
+        assert "this node itself" in str(seeking.obstacle())
+        assert seeking.is_misled
+        await until(lambda: doors.open)
+        await until(lambda: seeking.obstacle() is None)
+    assert said(caplog, "cannot be used: this node itself") == 1
+    assert doors.tried[:4] == [FIRST] * 4
+
+
+@pytest.mark.asyncio
+async def test_who_answers_in_anothers_place_is_greeted_while_somebody_is_missed(cache: PeerCache) -> None:
+    doors = Doors()
+    doors.hang = {SECOND}
+    seeking = made(doors, cache)
+    seeking.find(FIRST)  # too early: nothing has begun yet
+    async with working(seeking):
+        await asyncio.sleep(0)
+        for _ in range(3):
+            seeking.find(SECOND)
+        seeking.find(FIRST)
+        await until(lambda: cache.load() == {ANNA: (FIRST,)})
+        assert doors.tried.count(SECOND) == 1, "one greeting at a time"
+        before = len(doors.tried)
+        seeking.find("/ip4/192.0.2.7/tcp/1")
+        await asyncio.sleep(0.01)
+        assert len(doors.tried) == before, "nobody is missed"
+
+
+@pytest.mark.asyncio
+async def test_what_was_tried_is_said_the_most_telling_first(cache: PeerCache) -> None:
+    cache.update({PeerId(f"peer{number}"): (f"/ip4/192.0.2.{number}/tcp/1",) for number in range(9)})
+    doors = Doors({f"/ip4/192.0.2.{number}/tcp/1/p2p/peer{number}": 10**6 for number in range(9)})
+    refuse = doors.connect
+
+    async def connect(address: str) -> PeerId:
+        if address.endswith("peer8"):
+            raise TransportError("somebody else answers there", "other-identity")
+        return await refuse(address)
+
+    doors.connect = connect  # type: ignore[method-assign]
+    seeking = made(doors, cache)
+    async with working(seeking):
+        await until(lambda: "9 peers seen before" in str(seeking.obstacle()))
+        words = str(seeking.obstacle())
+        assert "(peer8: somebody else answers there; peer" in words
+        assert words.endswith("and 6 more)")
+        assert seeking.is_misled
 
 
 @pytest.mark.asyncio
@@ -195,7 +242,7 @@ async def test_links_make_us_knock_at_a_bounded_number_of_doors(
         await asyncio.sleep(0)
         seeking.also(list(doors.left))
         await until(lambda: {*doors.tried[-9:]} == {"/ip4/192.0.2.7/tcp/1", "/ip4/192.0.2.8/tcp/1"})
-        assert seeking.obstacle() == "nobody has answered yet, tried 2 addresses of links; trying again"
+        assert "nobody has answered yet, tried 2 addresses of links; trying again" in str(seeking.obstacle())
 
 
 # -- peers that we know of ----------------------------------------------------------------------------------
@@ -210,7 +257,7 @@ async def test_the_peers_of_the_last_life_are_tried_while_nobody_is_there(cache:
     seeking.on_met = lambda peer, addresses: met.append((peer, addresses))
     async with working(seeking):
         await until(lambda: len(doors.tried) >= 2)
-        assert seeking.obstacle() == "nobody has answered yet, tried 2 peers seen before; trying again"
+        assert "nobody has answered yet, tried 2 peers seen before; trying again" in str(seeking.obstacle())
         await until(lambda: doors.open)
         assert doors.open == [f"{WHERE[BERT][0]}/p2p/bert"]
         await until(lambda: met == [(BERT, WHERE[BERT])])

@@ -66,6 +66,13 @@ RESTING = RUN | {"is_resting": True, "phase": "matching"}
 ALSO = RESTING | {"name": "b", "round": 5}
 
 
+def test_the_first_to_be_back_says_what_it_has_tried() -> None:
+    tried = "rejoining: nobody has answered yet, tried 1 peer seen before; trying again"
+    status = {"state": "SOLO", "peers": 0, "runs": [RESTING], "obstacle": tried, "waits": True}
+    assert headline(status) == f"Keeps stdlib after round 3 until others are back ({tried})."
+    assert headline(status | {"waits": False}) == tried
+
+
 @pytest.mark.parametrize(
     ("runs", "obstacle", "said"),
     [

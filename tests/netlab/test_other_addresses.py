@@ -1,0 +1,121 @@
+"""Addresses that lead to others than was thought: a name for several nodes, and addresses that are dealt anew."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shoal.node.exits import Exit
+from shoal.node.health import verdict
+from shoal.node.up.processes import Children
+from tests.integration.nodes import until
+from tests.integration.test_node import MANIFEST
+from tests.netlab.lab import Lab
+from tests.netlab.nodes import LabNode
+
+NAME = "/dns4/seeds.test/tcp/4101"
+ETC = Path("/etc/netns")  # what is in a folder of a namespace's name there stands in for /etc in it
+
+
+class Names:
+    """The hosts file of a machine, which its system asks first."""
+
+    def __init__(self) -> None:
+        self.folders: list[Path] = []
+
+    def say(self, node: LabNode, *addresses: str) -> None:
+        """The name leads to these, from the next start of the machine's processes, or the next change, on."""
+        folder = ETC / node.host.name
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folders.append(folder)
+        (folder / "hosts").write_text("".join(f"{each} seeds.test\n" for each in ("127.0.0.1 localhost #", *addresses)))
+
+
+@pytest.fixture
+def names() -> Iterator[Names]:
+    names = Names()
+    yield names
+    for folder in names.folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_a_name_for_all_nodes_brings_each_to_the_others(
+    lab: Lab, children: Children, names: Names, tmp_path: Path
+) -> None:
+    segment = lab.segment("home")
+    a, b = nodes = [LabNode(lab.machine(name), tmp_path / name) for name in "ab"]
+    for number, node in enumerate(nodes, 1):
+        segment.plug(node.host, f"10.77.1.{number}/24")
+        node.host.address = f"10.77.1.{number}"
+
+    def words() -> str:
+        return a.words() + b.words()
+
+    names.say(a, "10.77.1.1")
+    a.start(children, bootstrap=(NAME,), mdns=False)
+    until(lambda: a.status().get("obstacle"), "a word of being alone", words)
+    assert verdict(a.status()) == Exit.ALONE
+    assert "is this node itself" in a.status()["obstacle"]
+    names.say(b, "10.77.1.1", "10.77.1.2")
+    b.start(children, bootstrap=(NAME,), mdns=False)
+    until(lambda: a.state() == b.state() == "CONNECTED", "the two", words)
+    assert verdict(a.status()) == verdict(b.status()) == Exit.OK
+
+
+def test_a_name_is_looked_up_again_when_it_led_to_ourselves(
+    lab: Lab, children: Children, names: Names, tmp_path: Path
+) -> None:
+    segment = lab.segment("home")
+    a, b = nodes = [LabNode(lab.machine(name), tmp_path / name) for name in "ab"]
+    for number, node in enumerate(nodes, 1):
+        segment.plug(node.host, f"10.77.1.{number}/24")
+        names.say(node, f"10.77.1.{number}")
+        node.start(children, mdns=False, bootstrap=(NAME,) if node is a else ())
+    until(lambda: a.status().get("obstacle") and b.status(), "a word of being alone", a.words)
+    names.say(a, "10.77.1.1", "10.77.1.2")
+    until(lambda: a.peers() == {b.name()}, "the other, whom the name leads to now", a.words)
+
+
+@pytest.mark.slow
+def test_a_run_finds_itself_again_when_its_nodes_have_each_others_addresses(
+    lab: Lab, children: Children, tmp_path: Path
+) -> None:
+    manifest = tmp_path / "tiny.toml"
+    manifest.write_text(MANIFEST)
+    segment = lab.segment("home")
+    nodes = [LabNode(lab.machine(name), tmp_path / name) for name in "abc"]
+    cables = []
+    for number, node in enumerate(nodes, 1):
+        node.host.address = f"10.77.1.{number}"
+        cables.append(segment.plug(node.host, f"{node.host.address}/24"))
+
+    def words() -> str:
+        return "\n".join(f"{node.host}: {node.status().get('obstacle')}\n{node.words()}" for node in nodes)
+
+    nodes[0].start(children, mdns=False, create=manifest, train=False)
+    for node in nodes[1:]:
+        node.start(children, mdns=False, join=(str(manifest),), bootstrap=(nodes[0].door,), train=False)
+    until(lambda: all(members(node) == 3 for node in nodes), "all in the run", words)
+    for node in nodes:
+        until(lambda node=node: known(node) == 2, "a note of where the others are", words)  # type: ignore[misc]
+    for node in nodes:
+        assert node.child is not None
+        node.child.process.terminate()
+        node.child.process.wait(60)
+    for number, (node, cable) in enumerate(zip(nodes, cables, strict=True), 1):
+        before, node.host.address = node.host.address, f"10.77.1.{number % 3 + 1}"
+        node.host.ip(f"address delete {before}/24 dev {cable}", f"address add {node.host.address}/24 dev {cable}")
+        node.start(children, mdns=False)
+    until(lambda: all(members(node) == 3 for node in nodes), "all in the run again", words)
+    assert any("is greeted under its own name" in node.log.read_text() for node in nodes)
+
+
+def members(node: LabNode) -> int:
+    return max((int(run.get("members") or 0) for run in node.status().get("runs", [])), default=0)
+
+
+def known(node: LabNode) -> int:
+    return node.home.peers.read_text().count('"peer"') if node.home.peers.exists() else 0
