@@ -122,18 +122,11 @@ class Run:
         parameters are. `batch_size` samples weigh a step in the rounds' means, by default the manifest's
         `method.batch`. After the run's last round, steps leave the model as it is: see `is_over`.
         """
-        from shoal.node.script import attaching
         from shoal.node.script.module import OwnModule, unwrapped
 
-        own = OwnModule(model, unwrapped(optimizer))
-        with node_at_hand() as client:
-            self.id = self.id or self._found(client, own)
-            self._enter(client, own)
-            socket = _wait_until_open(client, self.id)
-        session = attaching.attach(Path(socket), own, batch_size, self._look)
-        self._session = session  # already: another thread may close it while we wait
+        self._session = session = self._attached(OwnModule(model, unwrapped(optimizer, "optimizer")), batch_size)
         try:
-            session.start()
+            session.start()  # another thread may close it while we wait
         except BaseException:
             self.close()
             raise
@@ -146,10 +139,12 @@ class Run:
         the others, until `close`. Returns the scheduler itself. One that goes by a metric is left as it is: step it
         yourself.
         """
-        from shoal.node.script import following
+        from shoal.node.script.following import follow
+        from shoal.node.script.module import unwrapped
 
         assert self._wrapped
-        following.follow(scheduler, lambda: self._session.progress.step if self._session is not None else None)
+        real = unwrapped(scheduler, "scheduler")
+        follow(real, lambda: self._session.progress.step if self._session is not None else None)
         return scheduler
 
     def report(self, loss: float | Tensor) -> None:
@@ -204,6 +199,16 @@ class Run:
             again = "nothing is trained any more" if self._past is not None else "nothing is trained yet"
             raise LocalError(f"{again}: `optimizer = run.wrap(optimizer, model)` comes first")
         return self._session
+
+    def _attached(self, own: OwnModule, batch_size: int | None) -> Session:
+        """Our part in the run, which is founded or entered if need be; it has not begun."""
+        from shoal.node.script import attaching
+
+        with node_at_hand() as client:
+            self.id = self.id or self._found(client, own)
+            self._enter(client, own)
+            socket = _wait_until_open(client, self.id)
+        return attaching.attach(Path(socket), own, batch_size, self._look)
 
     def _found(self, client: Client, own: OwnModule) -> str:
         from shoal.node.script import founding

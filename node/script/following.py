@@ -24,7 +24,7 @@ def follow(scheduler: Any, steps: Callable[[], int | None]) -> None:
     kind = getattr(type(scheduler), "_followed", type(scheduler))  # it may have followed before
     if not callable(getattr(kind, "step", None)):
         raise LocalError(f"a {kind.__name__} has no step(), so it is no scheduler that could follow the run")
-    if _goes_by_a_metric(kind):
+    if not counts_steps(scheduler):
         log.warning(
             "a %s goes by this machine's own metrics: its rates are not those of the other members", kind.__name__
         )
@@ -49,7 +49,7 @@ def follow(scheduler: Any, steps: Callable[[], int | None]) -> None:
         scheduler.step()
 
 
-def _goes_by_a_metric(kind: type) -> bool:
-    """Whether its step needs something, as ReduceLROnPlateau's does: other schedulers' need nothing."""
-    _, *given = inspect.signature(kind.step).parameters.values()  # type: ignore[attr-defined]
-    return any(each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD for each in given)
+def counts_steps(scheduler: Any) -> bool:
+    """Whether its step needs nothing; that of one that goes by a metric, as ReduceLROnPlateau, needs that."""
+    given = inspect.signature(scheduler.step).parameters.values()
+    return not any(each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD for each in given)

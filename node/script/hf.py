@@ -35,7 +35,7 @@ class ShoalCallback(TrainerCallback):  # type: ignore[misc]
             raise LocalError("a run has one process on each node, and this Trainer has several: let each be a node")
         batch = (state.train_batch_size or args.train_batch_size) * args.gradient_accumulation_steps
         self.run.wrap(given["optimizer"], given["model"], batch)
-        self.run.follow(getattr(given["lr_scheduler"], "scheduler", given["lr_scheduler"]))
+        self.run.follow(given["lr_scheduler"])
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """End with the run."""

@@ -8,6 +8,7 @@ a BatchNorm, are each machine's own: they are neither averaged nor sent.
 from __future__ import annotations
 
 from itertools import chain
+from typing import Any
 
 import torch
 from blake3 import blake3
@@ -19,6 +20,8 @@ from shoal.node.state.layout import Layout, trained
 from shoal.node.trainer import inner_state
 from shoal.node.trainer.inner_state import halves
 from shoal.protocol.errors import LocalError
+
+LAUNCHERS = ("accelerate", "lightning", "lightning_fabric", "pytorch_lightning")
 
 
 class OwnModule:
@@ -109,11 +112,14 @@ class OwnModule:
         return isinstance(self.optimizer, kinds) and not any(group["amsgrad"] for group in groups)
 
 
-def unwrapped(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """What accelerate has wrapped. Other optimizers that have one inside, as Lookahead, are the ones to step."""
-    while type(optimizer).__module__.partition(".")[0] == "accelerate":
-        optimizer = optimizer.optimizer  # type: ignore[attr-defined]
-    return optimizer
+def unwrapped(given: Any, what: str) -> Any:
+    """The `what` ("optimizer", "scheduler") that a library which runs scripts has wrapped.
+
+    Others that have one inside are their own: a Lookahead steps the optimizer in it.
+    """
+    while type(given).__module__.partition(".")[0] in LAUNCHERS:
+        given = getattr(given, what)
+    return given
 
 
 def _check(weights: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> None:

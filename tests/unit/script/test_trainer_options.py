@@ -1,0 +1,41 @@
+"""A few lines of the table that benchmarks/trainer_options.py makes of all that the Trainer offers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers", reason="pip install 'shoal[hf]'")
+pytest.importorskip("accelerate", reason="the Trainer needs it: pip install 'shoal[hf]'")
+
+
+@pytest.fixture(scope="module")
+def table() -> Any:
+    sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
+    import trainer_options  # type: ignore[import-not-found]
+
+    return trainer_options
+
+
+@pytest.mark.parametrize("name", ["linear", "reduce_lr_on_plateau", "greedy"])
+def test_schedulers_of_the_trainer_work(table: Any, name: str) -> None:
+    assert name in table.schedulers()
+    assert table.try_scheduler(name).outcome == "works"
+
+
+@pytest.mark.parametrize("name", ["adamw_torch_fused", "adafactor", "rmsprop"])
+def test_optimizers_of_the_trainer_work(table: Any, name: str) -> None:
+    assert name in table.optimizers()
+    assert table.try_optimizer(name).outcome == "works"
+
+
+@pytest.mark.slow
+def test_every_option_of_the_trainer_works_or_needs_a_package(table: Any) -> None:
+    results = list(table.tried())
+    assert len(results) == len(table.schedulers()) + len(table.optimizers())
+    wrong = [each for each in results if each.outcome not in ("works", "needs a package")]
+    assert not wrong, wrong
+    assert sum(each.outcome == "works" for each in results) >= len(table.schedulers()) + 5
