@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
 from pydantic import BaseModel, Tag, ValidationError
+from pydantic_core import ErrorDetails
 
 MAX_KEY = 80  # characters of a wrong key that are worth repeating
 UNKNOWN_NAME = "unknown_name"  # the type of errors about a table whose name chooses its keys
@@ -17,15 +18,22 @@ UNKNOWN_NAME = "unknown_name"  # the type of errors about a table whose name cho
 
 def explain(error: ValidationError, spec: type[BaseModel]) -> str:
     """An unknown key (it often explains a missing one), else the first thing that is wrong with `spec`'s data."""
-    first = min(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
-    where = ".".join(_written(first["loc"], spec))[:MAX_KEY]
-    if first["type"] == UNKNOWN_NAME:
-        where += ".name"
+    first, where = _first(error), key_of(error, spec)[:MAX_KEY]
     if first["type"] == "extra_forbidden":
         known = _known_keys(spec)
         return f"unknown key '{where}'; the nearest known key is '{_nearest(where, known)}'"
     what = first["msg"].removeprefix("Value error, ")
     return f"'{where}': {what}" if where else what
+
+
+def key_of(error: ValidationError, spec: type[BaseModel]) -> str:
+    """The key that `explain` is about, with its tables before it; empty if it is about all of the document."""
+    first = _first(error)
+    return ".".join([*_written(first["loc"], spec), *(["name"] if first["type"] == UNKNOWN_NAME else [])])
+
+
+def _first(error: ValidationError) -> ErrorDetails:
+    return min(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
 
 
 def _written(loc: Sequence[int | str], spec: type[BaseModel]) -> Iterator[str]:

@@ -67,15 +67,15 @@ def foreign(where: str, found: re.Match[str]) -> str:
     return f"{where} is no UTF-8 text, because of a byte 0x{ord(found[0]) - LOWEST:02x}: {AS_UTF8}"
 
 
-def read_text(path: Path, what: str, limit: int) -> str:
+def read_text(path: Path, what: str = "", limit: int | None = None) -> str:
     """A file's text; `what` says what it should be. LocalError if it cannot be read, or has more than `limit` bytes."""
-    named = f"{what} {shown(path)}"
+    named = f"{what} {shown(path)}".strip()
     try:
         with path.open("rb") as file:
-            content = file.read(limit + 1)
+            content = file.read(limit + 1 if limit is not None else -1)
     except OSError as error:
         raise LocalError(unreadable(named, error)) from error
-    if len(content) > limit:
+    if limit is not None and len(content) > limit:
         raise LocalError(f"{named} is larger than {limit >> 10:,} KiB")
     return decoded(content, named)
 
@@ -89,6 +89,14 @@ def parse_json(text: str, what: str) -> Any:
         raise LocalError(f"{where} is not JSON: {error.msg} at its column {error.colno}") from error
     except (ValueError, RecursionError) as error:  # a number too long, or nested too deeply
         raise LocalError(f"{what} is not JSON that can be read: {error}") from error
+
+
+def parse_table(text: str, what: str) -> dict[str, Any]:
+    """A JSON object; LocalError if it is none."""
+    table = parse_json(text, what)
+    if not isinstance(table, dict):
+        raise LocalError(f"{what} is no table of settings: it must be a JSON object")
+    return table
 
 
 def unreadable(what: str, error: OSError) -> str:

@@ -176,15 +176,6 @@ def _absolute(path: Path | None) -> str:
 def _read_manifest(path: Path) -> str:
     """The file's text; what is wrong inside it is the node's to say."""
     from shoal.node.spec.toml import with_config
-    from shoal.protocol.errors import LocalError
+    from shoal.node.textfile import read_text
 
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_MANIFEST + 1)
-        if len(content) > MAX_MANIFEST:
-            raise LocalError(f"the manifest {path} is larger than {MAX_MANIFEST >> 10} KiB")
-        return with_config(content.decode(), path.parent)
-    except OSError as error:
-        raise LocalError(f"cannot read the manifest {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise LocalError(f"the manifest {path} is not UTF-8 text") from error
+    return with_config(read_text(path, "the manifest", MAX_MANIFEST), path.parent)

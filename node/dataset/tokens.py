@@ -15,6 +15,7 @@ from torch import Tensor
 
 from shoal.node.models import extra
 from shoal.node.spec.data import HUB, DataSpec
+from shoal.node.textfile import decoded
 from shoal.protocol.errors import LocalError
 
 AT_ONCE = 1 << 18  # characters of texts that are encoded together: meanwhile the library holds some 130 bytes a token
@@ -27,7 +28,7 @@ class Tokenizer:
     def __init__(self, spec: DataSpec, content: bytes, vocab: int | None = None) -> None:
         """`content` is a tokenizer.json; LocalError unless it is one, and all its tokens are below `vocab`."""
         try:
-            self._tokens: Any = extra.tokenizers().Tokenizer.from_str(content.decode())
+            self._tokens: Any = extra.tokenizers().Tokenizer.from_str(decoded(content, spec.tokenizer))
         except LocalError:
             raise
         except Exception as error:  # the library's own, of no narrower type

@@ -7,15 +7,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from shoal.node.textfile import read_text, shown
 from shoal.node.up.records import Ledger, Round
 from shoal.protocol.errors import LocalError
 
 Line = dict[str, Any]
+NEEDED = {  # what is shown of each kind of line, and is always there
+    "event": ("event", "text"),
+    "round": ("peer", "round", "attempt", "members", "contributors", "digest", "bytes", "seconds", "took_part"),
+}
+NEEDED_OF_EVENTS = {"up": ("peer", "id"), "reference": ("reference", "loss", "curve")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +112,20 @@ class Story:
 def read_story(folder: Path) -> Story:
     """The story in `folder`; LocalError if it holds none."""
     path = folder / "metrics.jsonl"
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise LocalError(
-            f"{folder} holds no metrics.jsonl: give the folder that `shoal up` named ({error.strerror})"
-        ) from error
+    if not path.exists():
+        raise LocalError(f"{shown(folder)} holds no metrics.jsonl: give the folder that `shoal up` named")
+    lines = read_text(path).split("\n")
     story = Story(folder)
-    for line in _lines(text):
-        story.began = story.began or float(line["time"])
-        story.ended = float(line["time"])
-        _take(story, line)
+    for number, each in enumerate(lines, start=1):
+        if not each.strip():
+            continue
+        try:
+            _take(story, json.loads(each))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            if not any(rest.strip() for rest in lines[number:]):  # it was being written when everything ended
+                break
+            why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+            raise LocalError(f"line {number} of {shown(path)} is not what `shoal up` writes: {why}") from error
     return story
 
 
@@ -124,24 +133,14 @@ def _finite(curve: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], 
     return tuple((float(x), float(y)) for x, y in curve if math.isfinite(y))
 
 
-def _lines(text: str) -> Iterator[Line]:
-    lines = text.splitlines()
-    for number, each in enumerate(lines, start=1):
-        try:
-            line = json.loads(each)
-            line["time"], line["kind"]
-        except (ValueError, KeyError, TypeError) as error:
-            if number == len(lines):  # it was being written when everything ended
-                return
-            raise LocalError(f"line {number} of metrics.jsonl is not what `shoal up` writes") from error
-        yield line
-
-
 def _take(story: Story, line: Line) -> None:
-    match line["kind"]:
+    at, kind = float(line["time"]), str(line["kind"])
+    for needed in (*NEEDED.get(kind, ()), *(NEEDED_OF_EVENTS.get(str(line["event"]), ()) if kind == "event" else ())):
+        line[needed]
+    story.began, story.ended = story.began or at, at
+    match kind:
         case "event":
-            at = float(line["time"]) - story.began
-            story.events.append(Happening(at, line["event"], line["text"], line))
+            story.events.append(Happening(at - story.began, line["event"], line["text"], line))
         case "round":
             story.ledger.add(line["peer"], [line])
         case "result":

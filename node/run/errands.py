@@ -20,6 +20,7 @@ from shoal.node.run.runs import Runs
 from shoal.node.service import Answer
 from shoal.node.spec.manifest import load_manifest
 from shoal.node.spec.toml import with_config
+from shoal.node.textfile import read_text
 from shoal.protocol.errors import ShoalError
 
 RETRY_FIRST, RETRY_MOST = 0.5, 15.0  # seconds between two tries
@@ -42,7 +43,7 @@ class Errands:
         """Until all is done."""
         async with asyncio.TaskGroup() as group:
             if self._create is not None and (created := self._created) is not None:
-                text = with_config(self._create.read_text(encoding="utf-8"), self._create.parent)
+                text = with_config(read_text(self._create, "the manifest"), self._create.parent)
                 is_in = partial(self._runs.has_founded, created)
                 enter = partial(self._runs.create, text, self._train)
                 group.create_task(self._see_to(created.run_id.hex(), is_in, enter))

@@ -12,15 +12,14 @@ templates the file of its own is taken first, as transformers does.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from shoal.node.checkpoint.tokenizer import CONFIG, GENERATION, TOKENIZER_CONFIG
-from shoal.node.serve.text import MAX_FILE, Tokenized, read_tokenizer
-from shoal.protocol.errors import LocalError
+from shoal.node.serve.text import MAX_FILE, Tokenized
+from shoal.node.textfile import parse_table, read_text, shown
 
 SPECIAL_TOKENS, TEMPLATE = "special_tokens_map.json", "chat_template.jinja"
 MAX_TABLE = MAX_FILE  # bytes
@@ -59,7 +58,7 @@ class Settings:
     def template(self) -> str | None:
         """Of a conversation, in Jinja; None: the model has none."""
         if self._template_file.exists():
-            return read_tokenizer(self._template_file).decode("utf-8", "replace")
+            return read_text(self._template_file, limit=MAX_FILE)
         found = self.tokenizer.get("chat_template")
         if isinstance(found, list):  # several, by name
             found = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
@@ -97,16 +96,7 @@ class Settings:
 
 def read_table(path: Path) -> dict[str, Any]:
     """A file of settings; LocalError if it is none."""
-    try:
-        with path.open("rb") as file:
-            table = json.loads(file.read(MAX_TABLE))
-    except OSError as error:
-        raise LocalError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise LocalError(f"{path} is not JSON: {error}") from error
-    if not isinstance(table, dict):
-        raise LocalError(f"{path} is no table of settings")
-    return table
+    return parse_table(read_text(path, limit=MAX_TABLE), shown(path))
 
 
 def _optional(path: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from shoal.node.models import extra
 from shoal.node.serve.writers import ByteWriter, TokenWriter, Writer, byte_tokens
+from shoal.node.textfile import decoded
 from shoal.protocol.errors import LocalError
 
 BYTES = 256
@@ -66,7 +67,7 @@ class Tokenized:
     def __init__(self, content: bytes, ends: frozenset[int], *, special: bool, what: str) -> None:
         """`special`: whether prompts begin as the file says; `what` names the file. LocalError unless it is one."""
         try:
-            self.tokens: Any = extra.tokenizers().Tokenizer.from_str(content.decode())
+            self.tokens: Any = extra.tokenizers().Tokenizer.from_str(decoded(content, what))
         except LocalError:
             raise
         except Exception as error:  # the library's own, of no narrower type

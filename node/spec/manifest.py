@@ -19,14 +19,15 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from shoal.node.experts.routing import check_router
 from shoal.node.experts.spec import ExpertsSpec
-from shoal.node.explain import explain
+from shoal.node.explain import explain, key_of
 from shoal.node.spec.base import Count, Named, Spec
 from shoal.node.spec.data import DataSpec as DataSpec
 from shoal.node.spec.flow import DIGITS, PICTURES, PictureSpec
 from shoal.node.spec.method import MethodSpec
 from shoal.node.spec.model import FROM_SEED, AnyModel
 from shoal.node.spec.model import ModelSpec as ModelSpec
-from shoal.node.spec.toml import with_config
+from shoal.node.spec.toml import line_of, with_config
+from shoal.node.textfile import MARK, read_text, shown
 from shoal.protocol.errors import LocalError, RemoteError
 from shoal.protocol.ids import PeerId, RunId
 from shoal.protocol.signing import Signer
@@ -215,25 +216,24 @@ class Manifest(Spec):
 
 def load_manifest(path: Path) -> Manifest:
     """The manifest in a TOML file; LocalError says which key is wrong and what was meant."""
-    try:
-        with path.open("rb") as file:
-            text = file.read(MAX_MANIFEST + 1).decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise LocalError(f"cannot read the manifest {path}: {error}") from error
-    return parse_manifest(with_config(text, path.parent), str(path))
+    text = read_text(path, "the manifest", MAX_MANIFEST)
+    return parse_manifest(with_config(text, path.parent), shown(path))
 
 
 def parse_manifest(text: str, origin: str = "manifest") -> Manifest:
     """The manifest in a TOML text."""
     if len(text) > MAX_MANIFEST:
         raise LocalError(f"{origin} is larger than {MAX_MANIFEST >> 10} KiB")
+    text = text.removeprefix(MARK)
     try:
         table = _tuples(tomllib.loads(text))
         return Manifest.model_validate(table)
     except tomllib.TOMLDecodeError as error:
         raise LocalError(f"{origin} is not TOML: {error}") from error
     except ValidationError as error:
-        raise LocalError(f"{origin}: {explain(error, Manifest)}") from error
+        line = line_of(text, key_of(error, Manifest).split("."))
+        where = f"{origin}, line {line}" if line is not None else origin
+        raise LocalError(f"{where}: {explain(error, Manifest)}") from error
     except (ValueError, RecursionError) as error:
         raise LocalError(f"{origin}: nested too deeply, or a number too long") from error
 

@@ -7,14 +7,17 @@ a config.json, which is put in its place before the text goes anywhere.
 from __future__ import annotations
 
 import json
+import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from shoal.protocol.errors import LocalError
+from shoal.node.textfile import MARK, parse_table, read_text, shown
 
 MAX_FILE = 64 << 10
+HEADER = re.compile(r"\s*\[\[?([^\[\]]+)\]")
+ASSIGNMENT = re.compile(r"""\s*([\w."' -]+?)\s*=""")
 
 
 def dump(table: dict[str, Any]) -> str:
@@ -28,6 +31,7 @@ def dump(table: dict[str, Any]) -> str:
 
 def with_config(text: str, folder: Path) -> str:
     """The text, with the config that it names by a path (relative to `folder`) in place of the path."""
+    text = text.removeprefix(MARK)
     try:
         table = tomllib.loads(text)
         path = table["model"]["config"]
@@ -35,15 +39,43 @@ def with_config(text: str, folder: Path) -> str:
         return text  # whoever reads the manifest says what is wrong with it
     if not isinstance(path, str) or path.lstrip().startswith("{"):
         return text
+    config = parse_table(read_text(folder / path, "model.config", MAX_FILE), f"model.config {shown(folder / path)}")
+    table["model"]["config"] = json.dumps(config, separators=(",", ":"))
+    return _with_line(text, table) or dump(table)
+
+
+def _with_line(text: str, table: dict[str, Any]) -> str | None:
+    """The text with the config of `table` in its line: all others keep their numbers. None if it has several lines."""
+    lines, number = text.split("\n"), line_of(text, ("model", "config"))
+    if number is None:
+        return None
+    before = lines[number - 1].partition("=")[0]
+    lines[number - 1] = f"{before}= {_inline(table['model']['config'])}"
     try:
-        with (folder / path).open("rb") as file:
-            content = file.read(MAX_FILE + 1)
-        table["model"]["config"] = json.dumps(json.loads(content), separators=(",", ":"))
-    except OSError as error:
-        raise LocalError(f"cannot read model.config {folder / path}: {error.strerror}") from error
-    except ValueError as error:
-        raise LocalError(f"model.config {folder / path} is no config.json: {error}") from error
-    return dump(table)
+        made = "\n".join(lines)
+        return made if tomllib.loads(made) == table else None
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return None
+
+
+def line_of(text: str, key: Sequence[str]) -> int | None:
+    """The line at which a text that is TOML says what a key is, or else that of the table which it is missing from."""
+    found, most, table = None, 0, list[str]()
+    for number, line in enumerate(text.split("\n"), start=1):
+        if (header := HEADER.match(line)) is not None:
+            said = table = _parts(header[1])
+        elif (assignment := ASSIGNMENT.match(line)) is not None:
+            said = [*table, *_parts(assignment[1])]
+        else:
+            continue
+        shared = said[: len(key)]
+        if most < len(shared) and list(key[: len(shared)]) == shared:
+            found, most = number, len(shared)
+    return found
+
+
+def _parts(dotted: str) -> list[str]:
+    return [part.strip().strip("\"'") for part in dotted.split(".")]
 
 
 def _assignments(table: dict[str, Any]) -> Iterator[str]:
@@ -58,4 +90,6 @@ def _inline(value: Any) -> str:
     """JSON's scalars are TOML's, and its lists; its tables are written otherwise."""
     if isinstance(value, dict):
         return f"{{ {', '.join(_assignments(value))} }}"
-    return f"[{', '.join(map(_inline, value))}]" if isinstance(value, list | tuple) else json.dumps(value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_inline, value))}]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,9 +22,16 @@ from shoal.node.dataset.folders import find
 from shoal.node.dataset.left_out import NAMED, LeftOut
 from shoal.node.dataset.store import Store, measure
 from shoal.node.dataset.texts import read_texts
+from shoal.node.dataset.tokens import Tokenizer
+from shoal.node.report.read import read_story
+from shoal.node.serve.ensemble.loader import windows_of
+from shoal.node.serve.settings import read_table
+from shoal.node.serve.text import Bytes, Tokenized
 from shoal.node.spec.data import DataSpec
+from shoal.node.spec.manifest import load_manifest, parse_manifest
+from shoal.node.spec.toml import dump, with_config
 from shoal.protocol.errors import LocalError
-from tests.hf_kit import needs
+from tests.hf_kit import TABLE, needs
 
 TEXT = Columns("text")
 ROWS = ["first \u00e9", "second", 'third "quoted", with, commas; and\ttabs']
@@ -396,3 +404,104 @@ def test_what_may_not_be_read_is_an_error(tmp_path: Path, as_nobody: Callable[[s
     )
     assert f"data/{what}: Permission denied" in said
     assert "the right to read it" in said
+
+
+# -- the other files that a person may write ------------------------------------------------------------------
+
+WRITTEN_AS = ["utf-8", "utf-8-sig", "utf-16"]
+MANIFEST = '# caf\u00e9\nname = "a"\n[model]\ndim = 64\nheads = 4\n'
+
+
+@pytest.mark.parametrize("encoding", WRITTEN_AS)
+def test_a_manifest_is_read_as_windows_writes_it(tmp_path: Path, encoding: str) -> None:
+    path = put(tmp_path, "m.toml", MANIFEST.replace("\n", "\r\n").encode(encoding))
+    assert load_manifest(path) == parse_manifest(MANIFEST)
+    assert parse_manifest("\ufeff" + MANIFEST) == parse_manifest(MANIFEST), "as another program sends it"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (MANIFEST.encode("latin-1"), r"line 1 of the manifest \S*m\.toml is no UTF-8 text.*0xe9.*iconv"),
+        (MANIFEST.replace("64", '"64"'), r"m\.toml, line 4: 'model\.dim'"),
+        (MANIFEST.replace("dim", "dimm"), r"m\.toml, line 4: unknown key 'model\.dimm'"),
+        (MANIFEST + "[data]\nname = 'files'\nsize = 3\n", r"m\.toml, line 6: 'data': size comes with pieces"),
+        (MANIFEST + "rounds.last = -1\n", r"m\.toml, line 6: unknown key 'model\.rounds'"),
+        ("rounds.last = -1\n" + MANIFEST, r"m\.toml, line 1: 'rounds\.last'"),
+        (MANIFEST + "x = \n", r"m\.toml is not TOML: .*line 6"),
+        (
+            'name = "x"\n\n[model]\nname = "hf"\nconfig = "config.json"\n\n[method]\ninner_steps = 0\n',
+            r"line 8: 'method",
+        ),
+    ],
+)
+def test_a_manifests_mistake_is_named_by_line_and_key(tmp_path: Path, content: bytes | str, words: str) -> None:
+    put(tmp_path, "config.json", json.dumps({**TABLE, "note": "\U0001f600"}, indent=1))
+    with pytest.raises(LocalError, match=words):
+        load_manifest(put(tmp_path, "m.toml", content))
+
+
+@pytest.mark.parametrize("encoding", WRITTEN_AS)
+def test_a_config_is_read_as_windows_writes_it_and_keeps_the_manifests_lines(tmp_path: Path, encoding: str) -> None:
+    put(tmp_path, "config.json", json.dumps(TABLE, indent=1).encode(encoding))
+    text = '[model]\nname = "hf"\nconfig = "config.json"  # beside\n[method]\ninner_steps = 7\n'
+    text += '[data]\nonly = ["\U0001f600*"]\n'
+    made = with_config(text, tmp_path)
+    assert made.split("\n")[4] == "inner_steps = 7"
+    assert parse_manifest("name = 'a'\n" + made).data.only == ("\U0001f600*",)
+    assert tomllib.loads(dump(tomllib.loads(made))) == tomllib.loads(made)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b'{\n"a": "\xe9"}', r"line 2 of model\.config \S*config\.json is no UTF-8 text"),
+        ('{\n"a": 1,\n}', r"line 3 of model\.config \S*config\.json is not JSON"),
+        ("[1]", r"model\.config \S*config\.json is no table of settings"),
+    ],
+)
+def test_a_config_that_is_none_is_named_by_line(tmp_path: Path, content: bytes | str, words: str) -> None:
+    put(tmp_path, "config.json", content)
+    with pytest.raises(LocalError, match=words):
+        with_config('[model]\nname = "hf"\nconfig = "config.json"\n', tmp_path)
+    with pytest.raises(LocalError, match=words.replace(r"model\.config ", "")):
+        read_table(tmp_path / "config.json")
+
+
+@pytest.mark.parametrize("encoding", WRITTEN_AS)
+def test_a_tokenizer_and_a_text_for_the_prior_are_read_as_windows_writes_them(tmp_path: Path, encoding: str) -> None:
+    library = needs("tokenizers")
+    made = library.Tokenizer(library.models.WordLevel({"<unk>": 0, "caf\u00e9": 1}, unk_token="<unk>"))
+    content = made.to_str().encode(encoding)
+    codec = Tokenized(content, frozenset(), special=True, what="t.json")
+    assert codec.encode("caf\u00e9") == [1]
+    assert Tokenizer(DataSpec(name="files", tokenizer="t.json"), content).size == 2
+    text = put(tmp_path, "prior.txt", ("caf\u00e9 " * 9).encode(encoding))
+    assert windows_of(str(text), Bytes(), 64) == windows_of(str(put(tmp_path, "p.txt", "caf\u00e9 " * 9)), Bytes(), 64)
+    put(tmp_path, "p.txt", b"a\nb\xe9")
+    with pytest.raises(LocalError, match=r"line 2 of the text for the prior, \S*p\.txt is no UTF-8"):
+        windows_of(str(tmp_path / "p.txt"), Bytes(), 64)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('{"time": 1, "kind": "event"}\n{"time": 2, "kind": "x"}\n', r"line 1 of \S*metrics\.jsonl .* 'event'"),
+        ('{"time": 1, "kind": "x"}\n[]\n{"time": 2, "kind": "x"}\n', r"line 2 of \S*metrics\.jsonl"),
+        (
+            '{"time": 1, "kind": "round", "peer": "a"}\n{"time": 2, "kind": "x"}',
+            r"line 1 of \S*metrics\.jsonl .* 'round'",
+        ),
+        (b'{"time": 1, "kind": "x"}\n"\xe9"\n', r"line 2 of \S*metrics\.jsonl is no UTF-8 text"),
+    ],
+)
+def test_a_record_of_a_play_that_is_none_is_named_by_line(tmp_path: Path, content: bytes | str, words: str) -> None:
+    put(tmp_path, "metrics.jsonl", content)
+    with pytest.raises(LocalError, match=words):
+        read_story(tmp_path)
+
+
+def test_a_record_of_a_play_that_an_editor_saved_is_read(tmp_path: Path) -> None:
+    lines = '{"time": 1, "kind": "event", "event": "plan", "text": "a"}\r\n\r\n{"time": 2, "kind": "event", "ev'
+    put(tmp_path, "metrics.jsonl", lines.encode("utf-16"))
+    assert [each.text for each in read_story(tmp_path).events] == ["a"]

@@ -24,6 +24,7 @@ from shoal.node.serve.ensemble.weights import expert_of
 from shoal.node.serve.served import Choices
 from shoal.node.serve.text import Codec
 from shoal.node.spec.model import AnyModel
+from shoal.node.textfile import read_text
 from shoal.protocol.errors import LocalError
 
 
@@ -99,10 +100,7 @@ def _context(table: Table) -> int:
 
 def windows_of(path: str, codec: Codec, limit: int) -> tuple[Window, ...]:
     """Of the text on which a prior is estimated; LocalError if it cannot be read, or is too short."""
-    try:
-        text = Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise LocalError(f"cannot read the text for the prior, {path}: {error.strerror}") from error
+    text = read_text(Path(path), "the text for the prior,")
     windows = last_windows(codec.encode(text, special=False), limit)
     if not windows:
         raise LocalError(f"the text for the prior, {path}, has no two tokens: name a longer one with --prior")

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from shoal.node.explain import explain
 from shoal.node.spec.base import Named
 from shoal.node.spec.model import AnyModel
+from shoal.node.textfile import read_text
 from shoal.protocol.errors import LocalError
 
 ENSEMBLE = "ensemble.json"
@@ -70,10 +71,7 @@ def read_table(folder: Path) -> Table:
     """The folder's table; LocalError if there is none, or none that can be served."""
     path = folder / ENSEMBLE
     try:
-        with path.open("rb") as file:
-            table = Table.model_validate_json(file.read(MAX_TABLE))
-    except OSError as error:
-        raise LocalError(f"cannot read {path}: {error.strerror}") from error
+        table = Table.model_validate_json(read_text(path, limit=MAX_TABLE))
     except ValidationError as error:
         raise LocalError(f"{path} is no table of experts: {explain(error, Table)}") from error
     if not table.experts:

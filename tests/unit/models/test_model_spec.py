@@ -168,7 +168,7 @@ def test_a_path_is_read_before_the_text_goes_anywhere(tmp_path: Path) -> None:
     with pytest.raises(LocalError, match="cannot read model"):
         with_config(file.read_text(), tmp_path / "elsewhere")
     (tmp_path / "config.json").write_text("[")
-    with pytest.raises(LocalError, match="is no config"):
+    with pytest.raises(LocalError, match="is not JSON"):
         load_manifest(file)
     plain = 'name = "a" # as it is\n'
     assert with_config(plain, tmp_path) == plain
