@@ -29,6 +29,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from shoal.node.life import Life
+from shoal.node.refusals import reason
 from shoal.protocol.errors import LocalError
 
 MAX_LIFE = 256  # bytes
@@ -125,7 +126,7 @@ class Home:
             mode = stat.S_IMODE(path.stat().st_mode)
             content = path.read_bytes()
         except OSError as error:
-            raise LocalError(f"cannot read {path}: {error.strerror}") from error
+            raise LocalError(f"cannot read {path}: {reason(error)}") from error
         if mode & 0o077:
             raise LocalError(f"{path} can be read by others (mode {mode:o}): run `chmod 600 {path}`")
         if not content:
@@ -146,11 +147,12 @@ class Home:
             fresh.write_text(json.dumps(asdict(info)), encoding="utf-8")
             fresh.replace(self._daemon_file)
         except OSError as error:
-            raise LocalError(f"cannot write {self._daemon_file}: {error.strerror}") from error
+            raise LocalError(f"cannot write {self._daemon_file}: {reason(error)}") from error
 
     def forget_daemon(self) -> None:
         """The daemon ends: nobody listens any more."""
-        self._daemon_file.unlink(missing_ok=True)
+        with suppress(OSError):  # it would be taken for no more than what a crash has left behind
+            self._daemon_file.unlink(missing_ok=True)
 
     def read_daemon(self) -> DaemonInfo | None:
         """Where the running daemon listens; None if none runs or it is not ready yet."""
@@ -176,11 +178,13 @@ class Home:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise LocalError(f"cannot read {self.lock}: {error.strerror}") from error
+            raise LocalError(f"cannot read {self.lock}: {reason(error)}") from error
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return Life.parse(os.read(handle, MAX_LIFE).decode("ascii", "replace"))
+        except OSError as error:
+            raise _cannot_lock(self.lock, error) from error
         finally:
             os.close(handle)
         return None
@@ -193,13 +197,7 @@ class Home:
         except OSError as error:
             raise LocalError(f"cannot write {self.lock}: {error.strerror}; choose another SHOAL_HOME") from error
         try:
-            if not _lock_soon(handle):
-                raise LocalError(
-                    f"a node (pid {self.holder() or 'unknown'}) already runs in {self.root}: stop it with "
-                    "`shoal node stop`, or choose another folder with SHOAL_HOME"
-                )
-            self.forget_daemon()  # what a crash left behind says where somebody else may listen by now
-            _write(handle, str(Life.own()))
+            self._take(handle)
             try:
                 yield
             finally:
@@ -208,15 +206,39 @@ class Home:
         finally:
             os.close(handle)
 
+    def _take(self, handle: int) -> None:
+        """Lock the lock, and write into it who we are."""
+        try:
+            if not _lock_soon(handle):
+                raise LocalError(
+                    f"a node (pid {self.holder() or 'unknown'}) already runs in {self.root}: stop it with "
+                    "`shoal node stop`, or choose another folder with SHOAL_HOME"
+                )
+        except OSError as error:
+            raise _cannot_lock(self.lock, error) from error
+        self.forget_daemon()  # what a crash left behind says where somebody else may listen by now
+        try:
+            _write(handle, str(Life.own()))
+        except OSError as error:
+            raise LocalError(f"cannot write {self.lock}: {reason(error)}") from error
+
 
 def find_home() -> Home:
-    """SHOAL_HOME, or the platform's data folder for `shoal`."""
+    """SHOAL_HOME, or the platform's data folder for `shoal`; LocalError if neither says where."""
     chosen = os.environ.get("SHOAL_HOME")
-    if chosen:
-        return Home(Path(chosen).expanduser().absolute())
-    from platformdirs import user_data_path
+    try:
+        if chosen:
+            return Home(Path(chosen).expanduser().absolute())
+        from platformdirs import user_data_path
 
-    return Home(user_data_path("shoal", appauthor=False))
+        return Home(user_data_path("shoal", appauthor=False).absolute())
+    except RuntimeError as error:  # whose home ~ is, is not known
+        if chosen:
+            raise LocalError(f"SHOAL_HOME={chosen}: nobody here is called so; give the folder's whole path") from error
+        raise LocalError(
+            f"this user (number {os.getuid()}) has no home folder: the system does not know it, and HOME is not set. "
+            "Set SHOAL_HOME to a folder for the node's files"
+        ) from error
 
 
 def _make_folder(path: Path) -> Path:
@@ -225,6 +247,13 @@ def _make_folder(path: Path) -> Path:
     except OSError as error:
         raise LocalError(f"cannot make the folder {path}: {error.strerror}; choose another SHOAL_HOME") from error
     return path
+
+
+def _cannot_lock(path: Path, error: OSError) -> LocalError:
+    return LocalError(
+        f"cannot lock {path}, and without that two nodes could run in one folder: {error.strerror}. Choose a "
+        "SHOAL_HOME on a local disk"
+    )
 
 
 def _create_private(path: Path, content: bytes) -> None:

@@ -25,6 +25,7 @@ from shoal.node.home import Home
 from shoal.node.life import Life
 from shoal.node.logs import make_way
 from shoal.node.options import NodeSettings
+from shoal.node.refusals import reason
 from shoal.node.sentence import label
 from shoal.protocol.descriptors import raise_limit
 from shoal.protocol.errors import LocalError, ShoalError
@@ -39,6 +40,8 @@ def run_here(settings: NodeSettings) -> None:
     raise_limit()  # before anything is open
     home = Home(settings.home).create()
     with home.locked():
+        os.chdir(home.root)  # as in the background: the folder where it was started may go, and torch needs one
+        os.environ["SHOAL_HOME"] = str(home.root)
         import asyncio
 
         from shoal.node.daemon import run
@@ -71,7 +74,8 @@ def _wait_for_answer(child: subprocess.Popen[bytes], settings: NodeSettings, hom
     deadline = time.monotonic() + START_PATIENCE
     while time.monotonic() < deadline:
         if (code := child.poll()) is not None:
-            raise StartFailed(code, _last_words(home.daemon_log, start_of_log), home.daemon_log)
+            words = _last_words(home.daemon_log, start_of_log) or _why_silent(home.daemon_log)
+            raise StartFailed(code, words, home.daemon_log)
         with suppress(ShoalError):
             sentence = _introduce(Client(home), settings, home)
             child.returncode = 0  # it outlives us on purpose: no warning about that
@@ -204,6 +208,16 @@ def _introduce(client: Client, settings: NodeSettings, home: Home) -> str:
         f"node {status['peer']} (pid {client.pid}) listens on {', '.join(addresses) or 'no address'}, "
         f"its admin API on {client.url}, its log is {home.daemon_log}{taken}"
     )
+
+
+def _why_silent(log: Path) -> str:
+    """What keeps a process from writing its log, if that is why it has said nothing: a full disk, a limit."""
+    try:
+        with log.open("ab") as file:
+            file.write(b"\n")
+    except OSError as error:
+        return f"nothing can be written to its log: {reason(error)}"
+    return ""
 
 
 def _last_words(log: Path, start: int) -> str:

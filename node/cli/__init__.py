@@ -1,32 +1,79 @@
 """The `shoal` command: its entry point, and the only place that turns errors into sentences and exit codes.
 
 Rules: importing it imports neither torch, libp2p, pydantic nor aiohttp; commands import what they need when
-they run. An expected error is one sentence on stderr that says whose fault it is; a traceback is a bug.
+they run. An expected error is one sentence on stderr that says whose fault it is, and so is what the operating system
+refuses; a traceback is a bug.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from traceback import clear_frames
 
+from shoal.node import streams
 from shoal.node.exits import Exit
-from shoal.node.room import NoRoom, no_room
+from shoal.node.refusals import refusal
+from shoal.node.room import NoRoom
 from shoal.node.text import printable
-from shoal.protocol.errors import RemoteError, ShoalError, TransportError
+from shoal.protocol.errors import LocalError, RemoteError, ShoalError, TransportError
+
+NEED_NO_FOLDER = {  # they ask the node, which has its own
+    *("status", "peers", "netcheck", "doctor", "logs", "version", "node stop"),
+    *(f"run {each}" for each in ("ls", "show", "link", "leave", "discover")),
+}
 
 
 def main() -> None:
     """Run `shoal` with the process's arguments; always ends the process."""
-    from shoal.node.cli.app import app
-
     try:
-        app(prog_name="shoal")
+        streams.make_whole()
+        code = _run()
+    except KeyboardInterrupt:  # before a command heard it
+        code = Exit.INTERRUPTED
     except Exception as error:
         expected = _expected(error)
         if expected is None:
             raise
-        print(f"shoal: {printable(sentence(expected))}", file=sys.stderr)
-        sys.exit(exit_code(expected))
+        _say(sentence(expected))
+        code = exit_code(expected)
+    if unwritten := streams.flushed():
+        _say(unwritten)
+        code = code or Exit.FAILED
+    sys.exit(code)
+
+
+def _run() -> int:
+    """The command; its exit code."""
+    _keep_own_rights()
+    _look_where_we_are(sys.argv[1:])
+    from shoal.node.cli.app import app
+
+    try:
+        app(prog_name="shoal")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else Exit.FAILED if end.code else Exit.OK
+    return Exit.OK
+
+
+def _keep_own_rights() -> None:
+    """A umask that takes rights from ourselves would make folders that we could put nothing into."""
+    mask = os.umask(0o077)
+    os.umask(mask & ~0o700)
+
+
+def _look_where_we_are(arguments: list[str]) -> None:
+    """LocalError if the current folder is gone: torch cannot even be loaded there. Some commands need none."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        if NEED_NO_FOLDER.isdisjoint([*arguments[:1], " ".join(arguments[:2])]):
+            words = "the folder in which this command was started is gone, or cannot be entered"
+            raise LocalError(f"{words} ({error.strerror}): change to another one first, as by `cd`") from error
+
+
+def _say(words: str) -> None:
+    print(f"shoal: {printable(words)}", file=sys.stderr)
 
 
 def sentence(error: ShoalError) -> str:
@@ -51,12 +98,11 @@ def exit_code(error: ShoalError) -> Exit:
 
 
 def _expected(error: BaseException) -> ShoalError | None:
-    """The ShoalError that `error` is, or a want of memory or disk in words, or the first of a group of nothing else;
-    None for a bug."""
+    """The ShoalError that `error` is, or stands for, or the first of a group of nothing else; None for a bug."""
     if isinstance(error, BaseExceptionGroup):
         found = [_expected(each) for each in error.exceptions]
         return None if None in found else found[0]
     if isinstance(error, ShoalError):
         return error
     clear_frames(error.__traceback__)  # what they hold may be what is lacking
-    return no_room(error)
+    return refusal(error)

@@ -10,6 +10,7 @@ import typer
 
 from shoal.node import options
 from shoal.node.cli.flags import NoTrain
+from shoal.node.text import printable
 from shoal.node.trainer.options import TrainerOptions
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Start and stop this machine's node.")
@@ -180,7 +181,7 @@ def start(
     if foreground:
         launch.run_here(settings)
     else:
-        print(launch.start_in_background(settings))
+        print(printable(launch.start_in_background(settings)))
         print(f"page: {Client(find_home()).page(present.is_terminal())}")
 
 
