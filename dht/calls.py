@@ -91,6 +91,11 @@ class Calls:
         return self._number
 
     @property
+    def linked(self) -> list[PeerId]:
+        """Who is connected."""
+        return list(self._linked)
+
+    @property
     def is_busy(self) -> bool:
         """Whether too many calls wait for their turn to take on some for others' sake."""
         return len(self._queue) >= MOST_QUEUED

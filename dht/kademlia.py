@@ -74,13 +74,20 @@ class Kademlia:
         return self._calls.drain()
 
     def set_contact(self, now: float, addresses: tuple[str, ...], serves: bool) -> list[Effect]:
-        """Where we are reached, and whether others may ask us and store with us; those in our table are told."""
+        """Where we are reached, and whether others may ask us and store with us; those in our table are told.
+
+        That we serve now is told to all who are connected: there may be no other server that they know.
+        """
         changed = (addresses, serves) != (self._greeter.addresses, self._greeter.serves)
+        begins = serves and not self._greeter.serves
         self._greeter.addresses, self._greeter.serves = addresses, serves
         self._server.serving = serves
         if changed:
-            for known in self._table.known():
-                self._greeter.greet(now, known.contact, anew=True)
+            told = [known.contact for known in self._table.known()]
+            if begins:  # whoever is connected may have been told that we do not
+                told += [Contact(peer, ()) for peer in self._calls.linked if peer not in self._table]
+            for contact in told:
+                self._greeter.greet(now, contact, anew=True)
         return self._finish(now)
 
     def link(self, now: float, peer: PeerId, up: bool) -> list[Effect]:

@@ -35,7 +35,7 @@ from shoal.protocol.effects import Event, Tell, Timer, Wake
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import Digest, PeerId
-from shoal.protocol.messages.dht import Contact, FindNode, FindRecords, Greet, Store, TryMe
+from shoal.protocol.messages.dht import Contact, FindNode, FindRecords, Greet, Greeted, Store, TryMe
 from shoal.protocol.messages.node import Refused
 from shoal.protocol.network import Network
 from shoal.protocol.tasks import Tasks
@@ -56,6 +56,7 @@ class Discovery:
     """Gets and puts records; serves them to others. `needed` says whether a run wants the connection with a peer."""
 
     def __init__(self, identity: Identity, network: Network, needed: Callable[[PeerId], bool] = lambda peer: False):
+        self.on_news: Callable[[], None] = lambda: None  # we know better where we are, or who serves
         self._network = network
         self._needed = needed
         self._signer = identity.signer(RECORDS)
@@ -213,6 +214,8 @@ class Discovery:
             self._carry_out(self._core.failed(self.now(), ask.number))
             return
         self._carry_out(self._core.answered(self.now(), ask.number, answer))
+        if isinstance(answer, Greeted) and answer.serves:
+            self.on_news()
 
     def _heard(self, peer: PeerId, message: Message) -> Message:
         return heard(message, scope_between(self._network.remote_addresses(peer)))
@@ -250,6 +253,7 @@ class Discovery:
     def _settle(self, verdict: Verdict) -> None:
         """Others find us where we were found; until then, nobody is to count on us."""
         self._network.reachability = verdict.reachability
+        self.on_news()  # who is told below that we serve may ask us at once to be its relay
         addresses = verdict.addresses or self._network.own_addresses()
         self._carry_out(self._core.set_contact(self.now(), addresses, verdict.serves))
 

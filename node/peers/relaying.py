@@ -3,9 +3,11 @@
 Rules:
 - Who can be dialled from the internet is a relay for others, within limits (shoal.protocol.circuit.book).
 - Who cannot keeps reservations with those that it is connected with, or finds in the DHT: each server of the internet
-  is a relay. Peers of the local network are none, as those who need a relay are not there.
-- Each relay is asked where it sees the port that we listen on. If all see it at one place, others can meet us there
-  without a relay, when both dial at once (shoal.protocol.circuit.punch).
+  is a relay. Peers of the local network are none, as those who need a relay are not there. Who has no address of the
+  internet does not wait until others have tried in vain to dial it: that takes seconds.
+- Each relay is asked where it sees the port that we listen on, whether or not it connects others with us. If all see it
+  at one place, others can meet us there without a relay, when both dial at once (shoal.protocol.circuit.punch).
+- Whatever is learnt (where we are, who serves, which relay is gone) is acted on at once; the regular look is for time.
 - Where we can be dialled by a relay is among our addresses as long as it holds: in the directory of a run, in its
   membership, in links.
 """
@@ -27,6 +29,7 @@ from shoal.protocol.circuit.mapping import Mapping
 from shoal.protocol.dialing import host_of
 from shoal.protocol.errors import ShoalError, TransportError
 from shoal.protocol.ids import PeerId, short
+from shoal.protocol.multiaddrs import any_is_public
 from shoal.protocol.network import Network
 
 ADDRESSES = 2  # of one relay
@@ -45,6 +48,7 @@ class Relaying:
         self._mapping = Mapping()
         self._changed = asyncio.Event()
         self._lent: tuple[str, ...] = ()  # our addresses, as a relay for others
+        discovery.on_news = self._hear_news
 
     @property
     def relays(self) -> list[PeerId]:
@@ -89,7 +93,6 @@ class Relaying:
         async with asyncio.TaskGroup() as group:
             while True:
                 self._changed.clear()
-                self._lend()
                 wanted = self._whom_to_ask()
                 if self._network.relayed_addresses != self._holder.addresses:
                     self._announce()
@@ -100,6 +103,10 @@ class Relaying:
                     async with asyncio.timeout(LOOK):
                         await self._changed.wait()
 
+    def _hear_news(self) -> None:
+        self._lend()
+        self._changed.set()
+
     def _lend(self) -> None:
         """Be a relay where others have found us."""
         public = tuple(each for each in self._discovery.verdict.addresses if scope_of(each) is Scope.INTERNET)
@@ -109,7 +116,8 @@ class Relaying:
             self._network.meet_at(public)
 
     def _whom_to_ask(self) -> list[PeerId]:
-        if self._discovery.verdict.reachability == "nat":
+        reachability = self._discovery.verdict.reachability
+        if reachability == "nat" or (reachability == "unknown" and not any_is_public(self._network.own_addresses())):
             return self._holder.whom_to_ask(time.monotonic(), self._candidates())
         for relay in self._holder.clear():
             self._network.forget_relay(relay)
@@ -136,6 +144,8 @@ class Relaying:
             log.log(logging.ERROR if is_ours else logging.DEBUG, "no reservation with %s: %s", short(relay), error)
             self._holder.refused(time.monotonic(), relay)
             self._network.forget_relay(relay)
+            if not self._mapping.seen:
+                await self._look_from(relay)
             return
         if relay not in self._holder.relays:
             log.info("others can reach this node by the relay %s", short(relay))

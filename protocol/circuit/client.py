@@ -9,9 +9,11 @@ Rules:
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import chain
 from typing import cast
 
 import trio
@@ -46,7 +48,8 @@ LINGER, LONGEST_LINGER = 2.0, 30.0  # seconds that a circuit stays when it is ne
 SHORTEST, LONGEST = 60.0, 7200.0  # seconds for which a reservation is believed
 CALLS = (32, 1.0)  # handshakes that a relay may have us do, in a burst and per second
 MAX_RELAYS = 64
-PAUSES = (3.0, 10.0, 30.0, 120.0, 0.0)  # seconds between tries: who has just come may not know where it can be met
+PAUSES = (3.0, 10.0, 30.0, 120.0)  # seconds between tries that fail
+EARLY = (0.1, 0.2, 0.4, 0.8, 1.6)  # the same while one does not know yet where it can be met, as who has just come
 
 log = logging.getLogger(__name__)
 
@@ -112,28 +115,38 @@ class Client:
             await drop(stream)
 
     async def _improve(self, relayed: Muxer) -> None:
-        """Get a direct connection instead, now or later; what is on its way on this one arrives before it is closed."""
-        for pause in PAUSES:
-            for connection in self._swarm.get_connections(relayed.peer_id):
-                if connection.muxed_conn is relayed and await self._is_met(connection, pause):
-                    with trio.move_on_after(LONGEST_LINGER):
-                        await _idle(relayed)
-                    await connection.close()
-                    return
-            await trio.sleep(pause)
+        """Get a direct connection instead, now or later; what is on its way on this one arrives before it is closed.
 
-    async def _is_met(self, relayed: INetConn, pause: float) -> bool:
-        begin = time.time()
+        Whoever learns where it is does not wait for the next try.
+        """
+        early, later = iter(EARLY), iter(PAUSES)
+        while (connection := self._connection_on(relayed)) is not None:
+            moved, begin = self._puncher.moved, time.time()
+            failure = await self._failure_to_meet(connection)
+            if failure is None:
+                with trio.move_on_after(LONGEST_LINGER):
+                    await _idle(relayed)
+                await connection.close()
+                return
+            is_early = isinstance(failure, TransportError) and failure.code == "no-place-yet"
+            pause = next(chain(early, later) if is_early else later, math.inf)
+            if not isinstance(failure, Refused):
+                again = 0.0 if math.isinf(pause) else pause
+                self._puncher.note(relayed, Way.MEET, begin, failure, pause=again)
+            with trio.move_on_after(pause):
+                await moved.wait()
+
+    def _connection_on(self, relayed: Muxer) -> INetConn | None:
+        connections = self._swarm.get_connections(relayed.peer_id)
+        return next((each for each in connections if each.muxed_conn is relayed), None)
+
+    async def _failure_to_meet(self, relayed: INetConn) -> Exception | None:
         try:
             await self._puncher.begin(relayed)
-        except Refused as refusal:  # it was tried too often, with this one or in all
-            log.debug("no direct connection with %s is tried: %s", relayed.muxed_conn.peer_id, refusal)
-            return False
         except Exception as error:  # whatever it was, the connection by the relay is still there
             log.debug("no direct connection with %s yet: %s", relayed.muxed_conn.peer_id, error)
-            self._puncher.note(relayed.muxed_conn, Way.MEET, begin, error, pause=pause)
-            return False
-        return True
+            return error
+        return None
 
 
 class _Carried(ReadWriteCloser):

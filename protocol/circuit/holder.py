@@ -4,7 +4,8 @@ Rules:
 - WANTED reservations are held. One that ends, or whose relay is gone, is replaced at once, by the first candidate that
   was not asked in vain of late.
 - A reservation is renewed when half of its time is over. If that fails, it is another relay's turn.
-- A relay that refuses, or does not answer, is left alone for a while.
+- A relay that refuses, or does not answer, is left alone for a moment, and for twice as long each time: it may have
+  come into being just now, and not know yet that it is one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from shoal.protocol.ids import PeerId
 
 WANTED = 3
-LEFT_ALONE = 60.0  # seconds
+LEFT_ALONE = (1.0, 60.0)  # seconds: the first time, and the longest
 MOST_IN_VAIN = 256  # relays that are left alone
 
 
@@ -37,13 +38,21 @@ class Held:
     renew_at: float
 
 
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """For how long a relay is left alone, and until when."""
+
+    length: float
+    until: float
+
+
 class Holder:
     """What we hold, and whom to ask."""
 
     def __init__(self) -> None:
         self._held: dict[PeerId, Held] = {}
         self._asked: set[PeerId] = set()
-        self._in_vain: OrderedDict[PeerId, float] = OrderedDict()  # until when
+        self._in_vain: OrderedDict[PeerId, Pause] = OrderedDict()
 
     @property
     def relays(self) -> list[PeerId]:
@@ -70,14 +79,17 @@ class Holder:
     def granted(self, now: float, promise: Promise) -> None:
         """A relay that was asked gives us a reservation."""
         self._asked.discard(promise.relay)
+        self._in_vain.pop(promise.relay, None)
         self._held[promise.relay] = Held(promise, now + (promise.expires - now) / 2)
 
     def refused(self, now: float, relay: PeerId) -> None:
         """A relay that was asked gives us none, or is gone."""
         self._asked.discard(relay)
         self._held.pop(relay, None)
-        self._in_vain[relay] = now + LEFT_ALONE
-        self._in_vain.move_to_end(relay)
+        first, longest = LEFT_ALONE
+        known = self._in_vain.pop(relay, None)
+        length = first if known is None else min(longest, 2 * known.length)
+        self._in_vain[relay] = Pause(length, now + length)
         if len(self._in_vain) > MOST_IN_VAIN:
             self._in_vain.popitem(last=False)
 
@@ -92,4 +104,5 @@ class Holder:
         return relays
 
     def _is_fresh(self, now: float, relay: PeerId) -> bool:
-        return relay not in self._held and relay not in self._asked and self._in_vain.get(relay, 0.0) <= now
+        pause = self._in_vain.get(relay)
+        return relay not in self._held and relay not in self._asked and (pause is None or pause.until <= now)

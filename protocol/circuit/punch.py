@@ -7,7 +7,8 @@ while the other dials as soon as it hears "now". What leaves each router opens i
 Rules:
 - Who begins is the server of the connection that comes of it, whoever's packets were first.
 - Only public addresses are dialled, two, for a short time and a few times each, and for who is connected by a relay
-  alone. How often one peer, and all together, make us do so is bounded: it is they who say where.
+  alone. How often one peer, and all together, make us do so is bounded: it is they who say where. To ask somebody who
+  does not know yet where it is costs nothing.
 - Before that, whoever begins dials plainly, each place for a trip or two: the other may have called by a relay as we
   cannot be dialled ourselves.
 - A connection that the other one makes meanwhile will do as well.
@@ -51,26 +52,37 @@ OnStep = Callable[[PeerId, Step], None]
 
 
 class Puncher:
-    """`own` is where others may meet us."""
+    """Begins, and answers those who do."""
 
     def __init__(self, swarm: Keeper, open_stream: OpenStream) -> None:
-        self.own = Side()
+        self._own, self.moved = Side(), trio.Event()
         self.on_step: OnStep = lambda peer, step: None
         self._swarm, self._open_stream = swarm, open_stream
         self._for_one = Allowances[ID](*PER_PEER, MAX_PEERS)
         self._for_all = Allowance(*IN_ALL)
+
+    @property
+    def own(self) -> Side:
+        """Where others may meet us."""
+        return self._own
+
+    @own.setter
+    def own(self, side: Side) -> None:
+        """Elsewhere, from now on: who waits for `moved` knows; the next change has an event of its own."""
+        if side != self._own:
+            self._own, moved, self.moved = side, self.moved, trio.Event()
+            moved.set()
 
     async def begin(self, relayed: INetConn) -> INetConn:
         """A direct connection with the other end of one by a relay; TransportError if there is none to be had."""
         peer = relayed.muxed_conn.peer_id
         if (direct := direct_connection(self._swarm, peer)) is not None:  # the other was faster
             return direct
-        self._check(peer)
         failure = TransportError("nothing was tried")
         for number in range(TRIES):
             try:
                 return await self._try(relayed, peer, number == 0)
-            except NowhereToMeet:
+            except (NowhereToMeet, Refused):
                 raise
             except Exception as error:  # whatever libp2p raises: two that have met by half make sense of nothing
                 if (direct := direct_connection(self._swarm, peer)) is not None:
@@ -82,14 +94,17 @@ class Puncher:
         """Somebody else begins."""
         peer, other, begin = stream.muxed_conn.peer_id, None, time.time()
         try:
-            self._check(peer)
+            if direct_connection(self._swarm, peer) is not None:
+                raise Refused(Status.UNEXPECTED_MESSAGE)
             with trio.move_on_after(ASK_LIMIT) as limit:
                 other = heard(await hear(stream, HolePunch))
                 await say(stream, hello(self.own))
                 await hear(stream, HolePunch)
             if other is None or limit.cancelled_caught:
                 raise TransportError(f"no answer in {ASK_LIMIT:g} s", "silent")
-            await self._dial(peer, goals(self.own, other), as_client=True)
+            places = goals(self.own, other)
+            self._account_for(peer)
+            await self._dial(peer, places, as_client=True)
             self.note(stream.muxed_conn, Way.MEET, begin)
         except Refused:
             pass  # there is a direct connection, or we were asked too often
@@ -117,11 +132,9 @@ class Puncher:
         step = Step(now, way, where, code, words, now - begin, now + pause if pause else 0.0)
         self.on_step(PeerId(str(relayed.peer_id)), step)
 
-    def _check(self, peer: ID) -> None:
-        """Refused if somebody has us dial too often, or is connected with us as well as can be."""
+    def _account_for(self, peer: ID) -> None:
+        """We are about to dial where somebody says; Refused if it has us do so too often."""
         now = trio.current_time()
-        if direct_connection(self._swarm, peer) is not None:
-            raise Refused(Status.UNEXPECTED_MESSAGE)
         if not (self._for_one.of(peer).take(now) and self._for_all.take(now)):
             raise Refused(Status.RESOURCE_LIMIT_EXCEEDED)
 
@@ -133,6 +146,10 @@ class Puncher:
                 await say(stream, hello(self.own))
                 other = heard(await hear(stream, HolePunch))
                 trip = trio.current_time() - asked
+                if not other.places:
+                    goals(self.own, other)
+                if is_first:
+                    self._account_for(peer)
                 for place in other.places if is_first else ():
                     if (direct := await self._dial_plainly(relayed, place, trip)) is not None:
                         return direct

@@ -35,8 +35,23 @@ def test_who_refuses_is_replaced_and_left_alone_for_a_while() -> None:
     holder.refused(1.0, RELAYS[0])
     assert holder.whom_to_ask(1.0, RELAYS) == [RELAYS[WANTED]]
     holder.refused(1.0, RELAYS[WANTED])
-    assert holder.whom_to_ask(2.0, RELAYS[:1]) == []
-    assert holder.whom_to_ask(1.0 + LEFT_ALONE, RELAYS[:1]) == RELAYS[:1]
+    assert holder.whom_to_ask(1.9, RELAYS[:1]) == []
+    assert holder.whom_to_ask(1.0 + LEFT_ALONE[0], RELAYS[:1]) == RELAYS[:1]
+
+
+def test_who_refuses_again_is_left_alone_for_twice_as_long_and_never_for_good() -> None:
+    holder, now, pauses = Holder(), 0.0, list[float]()
+    for _ in range(10):
+        begin = now
+        while not holder.whom_to_ask(now, RELAYS[:1]):
+            now += 0.5
+        pauses.append(now - begin)
+        holder.refused(now, RELAYS[0])
+    assert pauses == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
+    assert holder.whom_to_ask(now + 60.0, RELAYS[:1]) == RELAYS[:1]
+    holder.granted(now + 60.0, promise(RELAYS[0], now + 1000.0))
+    holder.refused(now + 70.0, RELAYS[0])
+    assert holder.whom_to_ask(now + 71.0, RELAYS[:1]) == RELAYS[:1], "it had given one since"
 
 
 def test_a_lost_relay_is_replaced_at_once() -> None:

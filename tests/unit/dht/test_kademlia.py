@@ -66,6 +66,16 @@ class Village:
         return got
 
 
+def test_who_begins_to_serve_tells_all_who_are_connected() -> None:
+    """They may have been told that it does not, and know no other server."""
+    me, other, here = make_peer(random.Random(1)), contact(), ("/ip4/192.0.2.7/tcp/4101",)
+    core = Kademlia(me, FakeSigner(me), random.Random(1))
+    core.link(NOW, other.peer, True)
+    assert not [each for each in core.set_contact(NOW, here, False) if isinstance(each, Ask)]
+    [told] = [each for each in core.set_contact(NOW, here, True) if isinstance(each, Ask)]
+    assert (told.to.peer, told.message) == (other.peer, Greet(here, True))
+
+
 def test_a_node_alone_answers_for_itself() -> None:
     village = Village(1)
     [alone] = village.nodes
