@@ -31,7 +31,7 @@ HELP = {
     Exit.ALONE: "The node is SOLO and should not be: start it with `--bootstrap`.",
     Exit.VERSION: "The node runs another version than this command: restart it.",
     Exit.SPLIT: "The swarm is SPLIT: too few of its members are reachable.",
-    Exit.FAILED_RUN: "A run has failed on this node, or it is not in one where it should be: `shoal status` says why.",
+    Exit.FAILED_RUN: "A run or its worker has failed, or it is not in one where it should be: see `shoal status`.",
     Exit.HIDDEN: "Others can meet this node neither directly nor by a relay: `shoal netcheck` says what to do.",
     Exit.UNREACHABLE: "The peer cannot be reached: `shoal doctor` says whose side that is on.",
     Exit.NETWORK_TROUBLE: "Something between this node and the others is broken: `shoal netcheck` says what.",

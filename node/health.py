@@ -2,7 +2,8 @@
 
 Worst first; what is not listed is healthy, so also a bootstrap node that is in no run:
 
-    FAILED_RUN  a run has ended on this node, or it is not in one that it should be in, or not yet
+    FAILED_RUN  a run has ended on this node, or its worker has for good, or it is not in a run that it should be
+                in, or not yet
     SPLIT       too few of a run's members are reachable
     ALONE       a run that this node should be in has others, and none of them answers
 
@@ -26,7 +27,7 @@ def verdict(status: Answer) -> Exit:
     runs = status["runs"]
     if status.get("paused"):
         return Exit.OK
-    if any(run.get("failure") for run in runs):
+    if any(run.get("failure") or run.get("worker_failure") for run in runs):
         return Exit.FAILED_RUN
     if status["state"] == "SPLIT":
         return Exit.SPLIT

@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from shoal.node.client import Client, NoDaemon
+from shoal.node.devices import check_is_here
 from shoal.node.exits import Exit
 from shoal.node.home import Home
 from shoal.node.life import Life
-from shoal.node.logs import make_way
+from shoal.node.logs import last_line, make_way
 from shoal.node.options import NodeSettings
 from shoal.node.refusals import reason
 from shoal.node.sentence import label
@@ -38,6 +39,7 @@ POLL = 0.05
 def run_here(settings: NodeSettings) -> None:
     """Be the node, until it is asked to stop."""
     raise_limit()  # before anything is open
+    check_is_here([settings.device])
     home = Home(settings.home).create()
     with home.locked():
         os.chdir(home.root)  # as in the background: the folder where it was started may go, and torch needs one
@@ -55,6 +57,7 @@ def run_here(settings: NodeSettings) -> None:
 
 def start_in_background(settings: NodeSettings) -> str:
     """Start a node that outlives us; one sentence about it once it answers, LocalError if it died."""
+    check_is_here([settings.device])
     home = Home(settings.home).create()
     if (pid := home.holder()) is not None:
         raise LocalError(f"a node (pid {pid}) already runs in {home.root}: see `shoal status`")
@@ -74,7 +77,7 @@ def _wait_for_answer(child: subprocess.Popen[bytes], settings: NodeSettings, hom
     deadline = time.monotonic() + START_PATIENCE
     while time.monotonic() < deadline:
         if (code := child.poll()) is not None:
-            words = _last_words(home.daemon_log, start_of_log) or _why_silent(home.daemon_log)
+            words = last_line(home.daemon_log, start_of_log, "shoal: ") or _why_silent(home.daemon_log)
             raise StartFailed(code, words, home.daemon_log)
         with suppress(ShoalError):
             sentence = _introduce(Client(home), settings, home)
@@ -218,11 +221,3 @@ def _why_silent(log: Path) -> str:
     except OSError as error:
         return f"nothing can be written to its log: {reason(error)}"
     return ""
-
-
-def _last_words(log: Path, start: int) -> str:
-    """The sentence that the process ended with, or at least its last line."""
-    with log.open("rb") as file:
-        file.seek(start)
-        lines = [line.strip() for line in file.read(1 << 20).decode(errors="replace").splitlines() if line.strip()]
-    return next((line for line in reversed(lines) if line.startswith("shoal: ")), lines[-1] if lines else "")

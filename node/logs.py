@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import threading
 import time
@@ -23,6 +24,7 @@ from shoal.protocol.errors import RemoteError, TransportError
 from shoal.protocol.shortages import is_temporary
 
 MAX_LOG = 16 << 20  # bytes
+MAX_LINE = 500  # characters of one that is quoted
 REPEAT_AFTER = 60.0
 REMEMBERED = 1024
 NETWORK_FAULTS = (RemoteError, TransportError, ConnectionError, TimeoutError, EOFError)
@@ -139,6 +141,19 @@ def _stack(formatter: logging.Formatter, record: logging.LogRecord) -> str:
 def _passes(error: BaseException | None) -> bool:
     """Whether nobody has made a mistake."""
     return is_network_fault(error) or is_temporary(error)
+
+
+def last_line(log: Path, start: int, prefix: str = "") -> str:
+    """The last line that a process has written to its log from `start` on, of those with `prefix` if there are any."""
+    try:
+        with log.open("rb") as file:
+            has_made_way = os.fstat(file.fileno()).st_size < start
+            file.seek(0 if has_made_way else start)
+            lines = [line.strip() for line in file.read(1 << 20).decode(errors="replace").splitlines() if line.strip()]
+    except OSError:
+        return ""
+    found = next((line for line in reversed(lines) if line.startswith(prefix)), lines[-1] if lines else "")
+    return printable(found)[:MAX_LINE]
 
 
 def make_way(log: Path) -> None:

@@ -63,11 +63,6 @@ def room_here() -> Room:
     return Room(min([_machine(), *_control_groups()], key=lambda each: each.free), _process())
 
 
-def has_gpu(device: str) -> bool:
-    """Whether what trains on `device` has memory of its own there; on Apple's GPUs it is the machine's."""
-    return device.startswith("cuda") or (device == "auto" and os.path.exists("/dev/nvidiactl"))
-
-
 def check_memory(needed: int, what: str) -> None:
     """NoRoom if this process cannot have `needed` bytes more, for `what`."""
     room = room_here()

@@ -86,6 +86,8 @@ def _doing(run: Answer) -> str:
         return f"waiting for a part of {name}"
     if phase == "failed":
         return f"{name} has failed on this node"
+    if run.get("worker_failure"):
+        return f"the worker of {name} has failed"
     if phase == "restoring":
         return f"entering {name} again"
     if phase == "paused":

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from shoal.node.models import extra
 from shoal.node.spec.data import StreamSpec
-from shoal.protocol.errors import LocalError
+from shoal.protocol.errors import LocalError, TransportError
 
 LANES = 16  # that the rows of a single file are dealt to
 HELD_OUT = 0.05  # of all rows
@@ -115,4 +115,10 @@ def open_stream(spec: StreamSpec) -> Any:
     except LocalError:
         raise
     except Exception as error:  # of the network, the hub, its files
-        raise LocalError(f"cannot stream {spec.dataset}: {type(error).__name__}: {error}") from error
+        kind = TransportError if _may_pass(error) else LocalError
+        raise kind(f"cannot stream {spec.dataset}: {type(error).__name__}: {error}") from error
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether it is the network's, or the hub's for now; both libraries for HTTP have errors of their own."""
+    return isinstance(error, OSError) or type(error).__module__.partition(".")[0] in ("httpx", "httpcore", "requests")

@@ -47,7 +47,7 @@ export class Card {
     setText(this.waiting, isQuiet ? waiting : "");
     this.waiting.title = this.waiting.textContent;
     setText(this.notice, row.failure ? `It has failed on this node: ${row.failure}` : isQuiet ? "" : waiting);
-    setClass(this.notice, row.failure ? "notice bad" : "notice");
+    setClass(this.notice, row.failure || row.worker_failure ? "notice bad" : "notice");
     setText(this.warnings, (row.warnings ?? []).map((each) => each.words).join("; "));
   }
 

@@ -20,13 +20,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from shoal.node.dataset.supply import GIB, Supply
+from shoal.node.devices import has_gpu
 from shoal.node.experts.families import Families
 from shoal.node.faults import FaultTrigger
 from shoal.node.home import Home
 from shoal.node.logs import warn
 from shoal.node.malloc import sweep
 from shoal.node.options import NodeSettings
-from shoal.node.room import check_disk, has_gpu, or_no_room, room_here
+from shoal.node.room import check_disk, or_no_room, room_here
 from shoal.node.run import reloading
 from shoal.node.run.description import describe
 from shoal.node.run.ending import end_all

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from shoal.node.devices import check_is_here
 from shoal.node.exits import Exit
 from shoal.node.options import UpOptions
 from shoal.node.signals import on_ending
@@ -34,6 +35,7 @@ from shoal.protocol.errors import ShoalError
 
 def main(options: UpOptions) -> int:
     """Play what the options ask for; the exit code. ShoalError if it came to no verdict."""
+    check_is_here(options.devices)
     if options.resume is not None:  # what is wrong with what was named is said before a folder is made
         survey(options.resume)
     else:

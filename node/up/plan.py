@@ -14,9 +14,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from shoal.node.devices import has_gpu
 from shoal.node.home import Home
 from shoal.node.options import AUTO, UP_CHECKPOINT_EVERY, UpOptions, UsageError
-from shoal.node.room import has_gpu, room_here
+from shoal.node.room import room_here
 from shoal.node.spec.fitting import Load, check_fits
 from shoal.node.spec.manifest import DataSpec, Manifest, load_manifest, parse_manifest
 from shoal.node.spec.toml import dump

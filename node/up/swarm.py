@@ -1,7 +1,7 @@
 """The swarm while it runs: all local peers, watched; whatever happens to them is noted and shown.
 
 One task per peer asks for its status; others wait for a condition over all of them with `until`. A death that nobody
-planned ends the play, and so does a swarm in which nothing moves any more.
+planned ends the play, and so does a worker that has failed for good, and a swarm in which nothing moves any more.
 """
 
 from __future__ import annotations
@@ -95,13 +95,18 @@ class Swarm:
             await self._collect(peer)
 
     async def _observe(self, peer: LocalPeer) -> None:
-        """Look at a peer; one that cannot answer now (it is dying, or busy) is looked at again."""
+        """Look at a peer; one that cannot answer now (it is dying, or busy) is looked at again.
+
+        LocalError, with the worker's words, if it trains nothing any more.
+        """
         try:
             await peer.observe(self.run)
             if peer.round > peer.collected:
                 await self._collect(peer)
         except ShoalError:
             return
+        if why := peer.row.get("worker_failure"):
+            raise LocalError(f"{peer.name} cannot train: {why} (its log is {peer.log})")
 
     async def _collect(self, peer: LocalPeer) -> None:
         """Ask for the records that are new, and for those whose bytes may have grown."""

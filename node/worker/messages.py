@@ -6,7 +6,7 @@
     daemon  HandIn ->  the same, with the steps done so far
     daemon  Stop   ->  the worker ends; a closed socket means the same
     daemon  Finished ->  the run's last round is committed; `agreed` is what came of it (to a script, see below)
-    worker  Failed ->  this order cannot be carried out; the worker ends
+    worker  Failed ->  this order, or in round 0 any, cannot be carried out; the worker ends
 
 Rules:
 - `agreed` and `answer` (worker/vectors.py) are the daemon's to write and the worker's to read, when Train arrives. What
@@ -31,7 +31,7 @@ from shoal.node.trainer.options import TrainerOptions
 from shoal.node.worker.vectors import Sizes
 from shoal.protocol.wire import Message, message, value
 
-WORKER_PROTOCOL = 5
+WORKER_PROTOCOL = 6
 MAX_FRAME = 256 << 10  # a Welcome carries a manifest of at most 64 KiB
 
 
@@ -139,11 +139,12 @@ class Contribution(Message):
 
 @message(208)
 class Failed(Message):
-    """The worker cannot carry out `order`, and ends."""
+    """The worker cannot carry out `order`, or, before it is ready, any (0); it ends."""
 
     order: int
     round: int
     reason: str
+    is_final: bool = False  # another worker could do no better (ended.py)
 
 
 @message(209)

@@ -23,6 +23,7 @@ from shoal.node.methods.method import has_own_weights
 from shoal.node.state.committed import Snapshot
 from shoal.node.state.outer import Outcome, OuterState, numbers
 from shoal.node.worker.agenda import MOST_LANDINGS, Agenda, Stint
+from shoal.node.worker.ended import Ended
 from shoal.node.worker.messages import Contribution, Finished, Landing, Progress, Train
 from shoal.node.worker.process import WorkerSettings
 from shoal.node.worker.shm import FloatArray
@@ -59,6 +60,7 @@ class Training:
         self.utilisation: float | None = None  # the share of its time in which the worker trains
         self.last_loss: float | None = None  # mean over the steps of the last contribution
         self.trouble = "" if settings.program else NO_SCRIPT  # why nobody trains, until a worker makes a step
+        self.failure = ""  # why nobody will, until somebody mends it
         self._outer = outer
         self._agenda = Agenda(outer.timetable, last, has_own_weights(outer.method) and bool(settings.program))
         self._shown = asyncio.Event()  # the worker's own weights, of after the last round, are in its contribution
@@ -202,13 +204,16 @@ class Training:
             self._spawn(self._worker.unload())
         self._start(self._agenda.done())
 
-    def _on_lost(self, reason: str) -> None:
+    def _on_lost(self, ended: Ended) -> None:
         if self._is_script:
-            self.trouble = f"{reason}: run it again, and it goes on"
+            self.trouble = f"{ended}: run it again, and it goes on"
             log.info("%s", self.trouble)
-            return
-        self.trouble = f"{reason}; it is started again"
-        warn(log, "worker-lost", self.trouble)
+        elif ended.is_final:
+            self.trouble = self.failure = f"{ended}. No other is started: mend that, then restart the node"
+            log.error("%s", self.failure, extra={"code": "worker-failed"})
+        else:
+            self.trouble = f"{ended}; it is started again"
+            warn(log, "worker-lost", self.trouble)
 
     def _on_progress(self, progress: Progress) -> None:
         self.progress, self.trouble, self.utilisation = progress, "", progress.utilisation

@@ -36,6 +36,7 @@ from shoal.node.spec.manifest import decode_manifest
 from shoal.node.trainer.device import choose_device, device_bytes, device_name
 from shoal.node.trainer.inner import InnerRound, InnerStep, InnerTrainer
 from shoal.node.trainer.peak import peak_flops
+from shoal.node.worker.ended import reason_of
 from shoal.node.worker.link import WorkerLink
 from shoal.node.worker.messages import Failed, Progress, Ready, Stop, Train, Welcome
 from shoal.node.worker.orders import Orders
@@ -50,7 +51,6 @@ from shoal.protocol.wire import Message
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 OOM_SCORE = 500  # as if we held half of the memory more than we do: proc(5)
-MAX_REASON = 500
 
 
 class Trainer(Stored, Protocol):
@@ -96,9 +96,8 @@ class TrainingLoop(Stints):
             except TransportError:
                 return
             except Exception as error:
-                traceback.print_exc()
-                reason = f"{type(error).__name__}: {error}"[:MAX_REASON]
-                self._send(Failed(order.order, order.round, reason))
+                print_why(error)
+                self._send(Failed(order.order, order.round, *reason_of(error)))
                 return
             done = order.order
 
@@ -191,6 +190,17 @@ def main() -> None:
     link = WorkerLink.connect(parser.parse_args().socket)
     orders = Orders()
     threading.Thread(target=listen, args=(link, orders), name="listen", daemon=True).start()
+    try:
+        loop = made_ready(link, orders)
+    except Exception as error:
+        print_why(error)
+        link.send(Failed(0, 0, *reason_of(error)))
+        sys.exit(1)
+    loop.run()
+
+
+def made_ready(link: WorkerLink, orders: Orders) -> TrainingLoop:
+    """Build what the run trains; the daemon knows then."""
     torch.set_num_threads(link.welcome.threads)
     trainer = build_trainer(link.welcome)
     vectors = link.vectors
@@ -202,7 +212,7 @@ def main() -> None:
         method, trainer, vectors.agreed.array, moments, answer, lambda order: loaded[0] == mark_of(order.order)
     )
     link.send(Ready(device_name(trainer.device)))
-    TrainingLoop(
+    return TrainingLoop(
         trainer,
         replica,
         orders,
@@ -210,7 +220,15 @@ def main() -> None:
         moments,
         link.send,
         wants_gradients=method.wants_gradients,
-    ).run()
+    )
+
+
+def print_why(error: Exception) -> None:
+    """To the log: an error with words of its own in a line, any other with its stack."""
+    if isinstance(error, ShoalError):
+        print(f"worker: {error}", file=sys.stderr, flush=True)
+    else:
+        traceback.print_exception(error)
 
 
 if __name__ == "__main__":

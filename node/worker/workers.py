@@ -1,9 +1,9 @@
 """The daemon's side of a worker: one subprocess that trains, and is started again when it dies.
 
 The supervisor holds one order at a time, and the order outlives the worker: a worker that dies is replaced,
-after a back-off that doubles, and the new one gets the same order, with the committed parameters and the last
-moments that are still in shared memory. Answers to older orders are dropped here. A worker that hangs is killed, and
-replaced like one that died. No worker can take the daemon down.
+after a back-off that doubles, unless its end is final (ended.py), and the new one gets the same order, with the
+committed parameters and the last moments that are still in shared memory. Answers to older orders are dropped here. A
+worker that hangs is killed, and replaced like one that died. No worker can take the daemon down.
 
 A script of the user's is waited for, not started; it may be silent as long as it likes, and nobody ends it.
 """
@@ -18,7 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
+from shoal.node.logs import last_line
 from shoal.node.worker import watchdog
+from shoal.node.worker.ended import Ended
 from shoal.node.worker.link import frame
 from shoal.node.worker.listener import WorkerListener, receive
 from shoal.node.worker.messages import (
@@ -48,7 +50,7 @@ MAX_BACKOFF = 60.0
 class Worker:
     """Keeps a worker alive while `run` runs; passes it orders and hands over its answers.
 
-    `on_lost(reason)` is for showing and logging: the order is repeated without the daemon's help.
+    `on_lost(ended)` is for showing and logging: the order is repeated without the daemon's help, if at all.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class Worker:
         on_progress: Callable[[Progress], None],
         on_contribution: Callable[[Contribution], None],
         on_trained: Callable[[], None],
-        on_lost: Callable[[str], None],
+        on_lost: Callable[[Ended], None],
     ) -> None:
         self.settings = settings
         self.pid: int | None = None
@@ -76,6 +78,7 @@ class Worker:
         self._hand_in: int | None = None  # the round that was asked for early
         self._finished: Finished | None = None
         self._writer: asyncio.StreamWriter | None = None  # None: no worker to talk to
+        self._failed: Failed | None = None  # what a worker has said of its own end
         self._backoff = settings.first_backoff
         self._watchdog = Watchdog()
         self._stop = asyncio.Event()
@@ -110,10 +113,10 @@ class Worker:
         self.socket = listener.path
         try:
             while not self._stop.is_set():
-                reason = await (self._live(listener) if self.settings.program else self._host(listener))
+                ended = await (self._live(listener) if self.settings.program else self._host(listener))
                 if not self._stop.is_set():
-                    self._on_lost(reason)
-                    await self._pause()
+                    self._on_lost(ended)
+                    await (self._stop.wait() if ended.is_final else self._pause())
         finally:
             listener.close()
             self._vectors.close()
@@ -173,8 +176,10 @@ class Worker:
 
     # -- one life of a worker -------------------------------------------------------------------------------
 
-    async def _live(self, listener: WorkerListener) -> str:
+    async def _live(self, listener: WorkerListener) -> Ended:
         """Start a worker and talk to it until it is over; why it was."""
+        self._failed, log = None, self.settings.log
+        begin = log.stat().st_size if log.exists() else 0
         try:
             async with worker_process(self.settings, listener.path) as process:
                 self.pid = process.pid
@@ -185,13 +190,17 @@ class Worker:
                 finally:
                     self._hang_up()
         except StartError as error:
-            return f"the worker cannot be started: {error}"
-        return f"the worker {words or ending(process)}; its output is in {self.settings.log}"
+            return Ended(f"the worker cannot be started: {error}")
+        if self._failed is not None:  # it has said so itself, and ends
+            where = f" in round {self._failed.round}" if self._failed.round else ""
+            return Ended(f"the worker has failed{where}: {self._failed.reason}", self._failed.is_final)
+        said = "" if words else last_line(log, begin)
+        return Ended(f"the worker {words or ending(process)}{f': {said}' if said else ''}; its output is in {log}")
 
-    async def _host(self, listener: WorkerListener) -> str:
+    async def _host(self, listener: WorkerListener) -> Ended:
         """Wait for a script and talk to it until it is over; why it was."""
         try:
-            return await first_of(self._converse_with_a_script(listener), self._stop_is_wanted())
+            return Ended(await first_of(self._converse_with_a_script(listener), self._stop_is_wanted()))
         finally:
             self._hang_up()
 
@@ -219,6 +228,7 @@ class Worker:
             except (EOFError, OSError):
                 return ""
             if isinstance(message, Failed):
+                self._failed = message
                 return f"failed in round {message.round}: {message.reason}"
             if isinstance(message, Ready):
                 self.device = message.device

@@ -117,7 +117,7 @@ async def supervised(settings: WorkerSettings) -> AsyncIterator[tuple[Worker, Se
         on_progress=seen.progress.append,
         on_contribution=seen.contributions.append,
         on_trained=lambda: None,
-        on_lost=seen.lost.append,
+        on_lost=lambda ended: seen.lost.append(str(ended)),
     )
     async with asyncio.TaskGroup() as group:
         group.create_task(worker.run())
@@ -260,8 +260,23 @@ async def test_a_worker_that_cannot_even_start_leaves_its_words_in_the_log(tmp_p
     write(Path(settings.program[1]), "raise SystemExit('no torch here')")
     async with supervised(settings) as (_, seen):
         await seen.until(lambda: seen.lost)
-        assert "exit status 1" in seen.lost[0]
-        assert "no torch here" in read(settings.log)
+        assert "ended with exit status 1: no torch here; its output is in" in seen.lost[0]
+
+
+@pytest.mark.asyncio
+async def test_a_worker_that_has_failed_for_good_is_not_started_again(tmp_path: Path) -> None:
+    settings = dataclasses.replace(script_settings(tmp_path), manifest=Manifest(name="a").canonical(), program=BUILT_IN)
+    settings = dataclasses.replace(settings, device="cuda:63")  # of so many no machine has
+    async with supervised(settings) as (worker, seen):
+        await seen.until(lambda: seen.lost)
+        words = "the worker has failed: cuda:63 is not here: torch finds "
+        assert seen.lost[0].startswith(words)
+        assert "use --device cpu or auto" in seen.lost[0]
+        assert "Traceback" not in read(settings.log)
+        assert "worker: cuda:63 is not here" in read(settings.log)
+        await worker.train(train(1, 0), [vector(0)])  # an order changes nothing
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(seen.until(lambda: len(seen.lost) > 1 or worker.pid), 20 * settings.first_backoff)
 
 
 @pytest.mark.asyncio
@@ -292,7 +307,7 @@ async def test_an_error_in_the_daemons_own_callback_is_not_hidden_and_ends_the_w
         raise OSError("ours")
 
     worker = Worker(
-        script_settings(tmp_path), on_progress=print, on_contribution=broken, on_trained=print, on_lost=pytest.fail
+        script_settings(tmp_path), on_progress=print, on_contribution=broken, on_trained=print, on_lost=print
     )
 
     async def run() -> None:
@@ -364,7 +379,11 @@ async def test_a_worker_that_was_stopped_before_it_was_begun_holds_nothing(tmp_p
 
     before = held()
     worker = Worker(
-        script_settings(tmp_path), on_progress=print, on_contribution=print, on_trained=print, on_lost=pytest.fail
+        script_settings(tmp_path),
+        on_progress=print,
+        on_contribution=print,
+        on_trained=print,
+        on_lost=lambda ended: pytest.fail(str(ended)),
     )
     await worker.stop()
     await worker.run()

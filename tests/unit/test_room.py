@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.room import NoRoom, check_disk, check_memory, has_gpu, no_room, or_no_room, room_here
+from shoal.node.room import NoRoom, check_disk, check_memory, no_room, or_no_room, room_here
 from shoal.protocol.errors import LocalError
 from tests.limits import MIB, in_control_group
 
@@ -105,10 +105,3 @@ def test_nothing_else_is_one(error: Exception) -> None:
     with pytest.raises(type(error)) as raised, or_no_room("a thing is done"):
         raise error
     assert raised.value is error
-
-
-def test_only_some_devices_have_memory_of_their_own() -> None:
-    assert has_gpu("cuda:1")
-    assert not has_gpu("cpu")
-    assert not has_gpu("mps")
-    assert has_gpu("auto") == Path("/dev/nvidiactl").exists()

@@ -21,6 +21,7 @@ from shoal.node.state.layout import Layout
 from shoal.node.state.outer import Outcome
 from shoal.node.state.shape import StateShape
 from shoal.node.worker import training
+from shoal.node.worker.ended import Ended
 from shoal.node.worker.messages import Contribution, Landing, Progress, Train
 from shoal.node.worker.process import WorkerSettings
 from shoal.node.worker.shm import FloatArray
@@ -43,7 +44,7 @@ class FakeWorker:
         on_progress: Callable[[Progress], None],
         on_contribution: Callable[[Contribution], None],
         on_trained: Callable[[], None],
-        on_lost: Callable[[str], None],
+        on_lost: Callable[[Ended], None],
     ) -> None:
         self.on_progress, self.on_contribution, self.on_lost = on_progress, on_contribution, on_lost
         self.on_trained = on_trained
@@ -201,10 +202,21 @@ async def test_steps_from_a_state_that_we_left_are_no_progress(bench: Bench) -> 
 @pytest.mark.asyncio
 async def test_the_loss_of_a_worker_is_trouble_until_the_next_makes_a_step(bench: Bench) -> None:
     bench.training.begin(2, lane=2)
-    bench.worker.on_lost("the worker was ended by SIGKILL")
+    bench.worker.on_lost(Ended("the worker was ended by SIGKILL"))
     assert "SIGKILL" in bench.training.trouble
     bench.worker.on_progress(progress(3))
     assert bench.training.trouble == ""
+    await bench.settle()
+
+
+@pytest.mark.asyncio
+async def test_a_worker_that_failed_for_good_is_a_failure_that_stays(bench: Bench) -> None:
+    bench.training.begin(2, lane=2)
+    bench.worker.on_lost(Ended("the worker has failed: cuda is not here", is_final=True))
+    assert bench.training.failure.startswith("the worker has failed: cuda is not here. No other is started: mend that")
+    assert bench.training.trouble == bench.training.failure
+    bench.training.committed(3, lane=2)
+    assert bench.training.failure
     await bench.settle()
 
 

@@ -1,0 +1,84 @@
+"""A worker that fails for good: said by the first who can know, shown in its own words, and waited for by nobody."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shoal.node import devices
+from shoal.node.exits import Exit
+from shoal.node.up.processes import Children
+from tests.integration.nodes import PATIENCE, RealNode, until
+from tests.integration.test_node import MANIFEST
+
+
+@pytest.fixture
+def children() -> Iterator[Children]:
+    with Children() as started:
+        yield started
+
+
+def shoal(home: Path, *arguments: str) -> tuple[int, str]:
+    environ = {**os.environ, "SHOAL_HOME": str(home)}
+    argv = [sys.executable, "-P", "-m", "shoal.node", *arguments]
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=PATIENCE)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(devices.has_gpu("auto"), reason="DOES NOT RUN: this machine has a GPU, so cuda may be here")
+@pytest.mark.parametrize("command", ["node start", "node start --foreground", "up"])
+def test_a_device_that_cannot_be_here_is_refused_before_anything_starts(tmp_path: Path, command: str) -> None:
+    code, said = shoal(tmp_path / "home", *command.split(), "--device", "cuda")
+    assert code == Exit.USAGE
+    assert "--device cuda is not here: " in said
+    assert "use --device cpu or auto" in said
+    assert said.count("\n") == 1
+
+
+def spoilt(folder: Path) -> tuple[str, str]:
+    """A python on whose path torch has no device but finds that out only when asked; its variable and value."""
+    (folder / "sitecustomize.py").write_text(
+        "import sys\n"
+        "if 'shoal.node.worker.worker' in sys.orig_argv:\n"
+        "    import shoal.node.dataset.corpus as corpus\n"
+        "    from shoal.protocol.errors import LocalError\n"
+        "    def load_corpus(*_):\n"
+        "        raise LocalError('the text of this run cannot be read here')\n"
+        "    corpus.load_corpus = load_corpus\n"
+    )
+    return "PYTHONPATH", str(folder)
+
+
+@pytest.mark.slow
+def test_its_own_words_are_shown_and_no_other_is_started(
+    children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(*spoilt(tmp_path))
+    node = RealNode(tmp_path / "node").start(children)
+    node.client.create_run(MANIFEST, True)
+    until(lambda: node.row()["worker_failure"], "the failure", node.words)
+    words = "the worker has failed: the text of this run cannot be read here. No other is started: mend that, then"
+    assert words in node.row()["worker_failure"]
+    code, said = shoal(node.home.root, "status", "--exit-code")
+    assert code == Exit.FAILED_RUN
+    assert words in said
+    log = (node.home.run_folder(node.row()["run"]) / "worker.log").read_text()
+    assert log.count("worker: the text of this run cannot be read here") == 1
+    assert node.row()["phase"] != "failed", "the node keeps the state and its vote"
+
+
+@pytest.mark.slow
+def test_up_ends_with_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(*spoilt(tmp_path))
+    manifest = tmp_path / "run.toml"
+    manifest.write_text(MANIFEST)
+    out = str(tmp_path / "out")
+    code, said = shoal(tmp_path / "home", "up", "--peers", "2", "--manifest", str(manifest), "--out", out)
+    assert code == 1
+    assert "cannot train: the worker has failed: the text of this run cannot be read here" in said
+    assert "Traceback" not in said
