@@ -96,9 +96,9 @@ class TrioHost:
         """Have it not."""
         self._circuits.forget(relay)
 
-    async def seen_by(self, peer: PeerId) -> tuple[str, int]:
-        """Where a peer that we have dialled sees the port that we listen on, and that port."""
-        return await self._circuits.seen_by(peer)
+    async def seen_by(self, peer: PeerId, at: str) -> tuple[str, int]:
+        """Where a peer that is dialled at this address, or the one in use, sees the port that we listen on; and it."""
+        return await self._circuits.seen_by(peer, at)
 
     async def large_ones_pass(self, peer: PeerId) -> bool:
         """Whether large packets come to a peer that we have dialled."""

@@ -245,9 +245,12 @@ class Network:
         await self._neighbours.of(relay).dialing.reach()
         return await self._transport.reserve(relay)
 
-    async def seen_by(self, peer: PeerId) -> tuple[str, int]:
-        """Where a peer that we have dialled sees the port that we listen on, and that port; TransportError if not."""
-        return await self._transport.seen_by(peer)
+    async def seen_by(self, peer: PeerId, at: str = "") -> tuple[str, int]:
+        """Where a peer sees the port that we listen on, and that port; TransportError if it does not say.
+
+        It is dialled `at` an address of its, or where we have dialled it before.
+        """
+        return await self._transport.seen_by(peer, at)
 
     def meet_at(self, addresses: tuple[str, ...], is_symmetric: bool = False) -> None:
         """Others who dial us when we dial them can meet us there; without any: nowhere, or not known yet where."""

@@ -160,9 +160,12 @@ class Transport:
         """Have it not any more."""
         self._bridge.post(self._host.forget_relay, relay)
 
-    async def seen_by(self, peer: PeerId) -> tuple[str, int]:
-        """Where a peer that we have dialled sees the port that we listen on, and that port; TransportError if not."""
-        return await self._bridge.call(self._host.seen_by, peer)
+    async def seen_by(self, peer: PeerId, at: str = "") -> tuple[str, int]:
+        """Where a peer sees the port that we listen on, and that port; TransportError if it does not say.
+
+        It is dialled `at` an address of its, or where we have dialled it before.
+        """
+        return await self._bridge.call(self._host.seen_by, peer, at)
 
     async def large_ones_pass(self, peer: PeerId) -> bool:
         """Whether large packets come to a peer that we have dialled; TransportError if that cannot be told."""

@@ -16,6 +16,7 @@ from shoal.protocol.wire import Message
 
 DIAL_LIMIT = 4.0  # seconds for what we dial for others
 CALL_LIMIT = 6.0  # seconds for the answer to our question
+DOUBT = 0.7  # seconds for which somebody tries to dial us, as nobody needs whose packets get through
 LOOK = 5.0  # seconds between two looks whether somebody is to be asked
 FIRST_LIMIT = 5.0  # seconds until we count as not reachable, if the first whom we ask do not say
 MAX_NAMED = 8  # addresses in our question
@@ -26,6 +27,7 @@ class DialBack:
 
     def __init__(self, network: Network, tell: Callable[[Verdict], None]) -> None:
         self.verdict = Verdict()
+        self.is_doubtful = False  # somebody has tried for so long that it may be in vain
         self._network = network
         self._tell = tell
         self._reachability = Reachability()
@@ -87,10 +89,14 @@ class DialBack:
             return False
 
     async def _ask(self, peer: PeerId, realm: Realm) -> None:
+        answer: Message | None = None
+        doubt = asyncio.get_running_loop().call_later(DOUBT, self._doubt)
         try:
             answer = await self._network.call(peer, TryMe(self._named()), CALL_LIMIT)
         except (TransportError, RemoteError):
-            answer = None
+            pass
+        finally:
+            doubt.cancel()
         came_to = self._network.came_to(peer)
         if isinstance(answer, Reached) or came_to:
             tried = answer.addresses if isinstance(answer, Reached) else ()
@@ -100,13 +106,18 @@ class DialBack:
             self._reachability.failed(_now(), peer, realm)
         self._look_at_verdict()
 
+    def _doubt(self) -> None:
+        if not self.is_doubtful:
+            self.is_doubtful = True
+            self._tell(self.verdict)
+
     def _named(self) -> tuple[str, ...]:
         """Where we may be."""
         return (*self._network.mapped_addresses, *self._network.own_addresses())[:MAX_NAMED]
 
     def _look_at_verdict(self) -> None:
         if (verdict := self._reachability.verdict()) != self.verdict:
-            self.verdict = verdict
+            self.verdict, self.is_doubtful = verdict, False
             self._tell(verdict)
 
 

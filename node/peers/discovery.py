@@ -166,6 +166,11 @@ class Discovery:
         return self._dial_back.verdict
 
     @property
+    def is_doubtful(self) -> bool:
+        """Whether who tries to dial us takes so long that nobody may be able to."""
+        return self._dial_back.is_doubtful
+
+    @property
     def is_settled(self) -> bool:
         """Whether nobody is about to say something new of that."""
         return self._dial_back.is_settled

@@ -4,7 +4,7 @@ Rules:
 - Who can be dialled from the internet is a relay for others, within limits (shoal.protocol.circuit.book).
 - Who cannot keeps reservations with those that it is connected with, or finds in the DHT: each server of the internet
   is a relay. Peers of the local network are none, as those who need a relay are not there. Who has no address of the
-  internet does not wait until others have tried in vain to dial it: that takes seconds.
+  internet, or is not found at once by who tries to dial it, does not wait until they have given up: that takes seconds.
 - Each relay is asked where it sees the port that we listen on, whether or not it connects others with us. If all see it
   at one place, others can meet us there without a relay, when both dial at once (shoal.protocol.circuit.punch).
 - Whatever is learnt (where we are, who serves, which relay is gone) is acted on at once; the regular look is for time.
@@ -29,7 +29,7 @@ from shoal.protocol.circuit.mapping import Mapping
 from shoal.protocol.dialing import host_of
 from shoal.protocol.errors import ShoalError, TransportError
 from shoal.protocol.ids import PeerId, short
-from shoal.protocol.multiaddrs import any_is_public
+from shoal.protocol.multiaddrs import any_is_public, is_relayed
 from shoal.protocol.network import Network
 
 ADDRESSES = 2  # of one relay
@@ -116,12 +116,17 @@ class Relaying:
             self._network.meet_at(public)
 
     def _whom_to_ask(self) -> list[PeerId]:
-        reachability = self._discovery.verdict.reachability
-        if reachability == "nat" or (reachability == "unknown" and not any_is_public(self._network.own_addresses())):
+        if self._seems_hidden():
             return self._holder.whom_to_ask(time.monotonic(), self._candidates())
         for relay in self._holder.clear():
             self._network.forget_relay(relay)
         return []
+
+    def _seems_hidden(self) -> bool:
+        reachability = self._discovery.verdict.reachability
+        if reachability != "unknown":
+            return reachability == "nat"
+        return self._discovery.is_doubtful or not any_is_public(self._network.own_addresses())
 
     def _candidates(self) -> list[PeerId]:
         """Servers of the internet, those first that we are connected with, of them the nearest."""
@@ -156,14 +161,19 @@ class Relaying:
             self._holder.granted(time.monotonic(), promise)
 
     async def _look_from(self, relay: PeerId) -> None:
-        """Ask a relay where it sees us."""
-        addresses = self._network.remote_addresses(relay)
+        """Ask a relay where it sees us, by each version of IP: who is met by the other one alone is met, too."""
+        known = [*self._network.remote_addresses(relay), *self._addresses_of(relay)]
+        public = [each for each in known if scope_of(each) is Scope.INTERNET and not is_relayed(each)]
+        doors = {each.split("/")[1]: each for each in reversed(public)}
+        await asyncio.gather(*(self._look_from_door(relay, door) for door in doors.values()))
+
+    async def _look_from_door(self, relay: PeerId, door: str) -> None:
         try:
-            seen, _ = await self._network.seen_by(relay)
+            seen, _ = await self._network.seen_by(relay, door)
         except ShoalError as error:
-            log.debug("the relay %s does not say where it sees us: %s", short(relay), error)
+            log.debug("the relay %s at %s does not say where it sees us: %s", short(relay), door, error)
         else:
-            self._mapping.note(relay, host_of(addresses[0]) if addresses else relay, seen)
+            self._mapping.note(relay, host_of(door), seen)
             self._network.meet_at(self._mapping.places, self.nat == "symmetric")
 
     def _announce(self) -> None:

@@ -43,9 +43,10 @@ class Circuits:
         """Nobody is to reach us by this relay any more."""
         self._client.forget(relay)
 
-    async def seen_by(self, relay: PeerId) -> tuple[str, int]:
-        """Where a peer that we have dialled sees the port that we listen on, and that port."""
-        return await seen_by(self._swarm, self._open_stream, self._direct(relay))
+    async def seen_by(self, relay: PeerId, at: str = "") -> tuple[str, int]:
+        """Where a peer that is dialled at this address sees the port that we listen on, and that port."""
+        at = at or str(self._direct(relay).muxed_conn.get_transport_addresses()[0])
+        return await seen_by(self._swarm, self._open_stream, ID.from_string(relay), at)
 
     async def large_ones_pass(self, peer: PeerId) -> bool:
         """Whether large packets come to a peer that we have dialled; TransportError if that cannot be told."""

@@ -5,7 +5,8 @@ keeping     behind a router, which gives us the same place for all whom we dial:
 symmetric   it gives us another place for each
 unknown     fewer than two have said
 
-Of two versions of IP it is IPv4 that decides, as it is there that addresses are translated.
+Of two versions of IP it is IPv4 that decides, as it is there that addresses are translated. Each peer has a word of
+each.
 """
 
 from __future__ import annotations
@@ -16,28 +17,30 @@ from shoal.protocol.ids import PeerId
 from shoal.protocol.multiaddrs import host_and_port, is_public
 
 ENOUGH = 2  # that agree
-MOST = 8  # whose word is remembered
+MOST = 8  # words that are remembered
 
 
 class Mapping:
     """What was said so far."""
 
     def __init__(self) -> None:
-        self._seen: OrderedDict[PeerId, tuple[str, str]] = OrderedDict()  # by whom: its host, and where it sees us
+        self._seen: OrderedDict[tuple[PeerId, int], tuple[str, str]] = OrderedDict()  # its host, and where it sees us
 
     def note(self, observer: PeerId, host: str, seen: str) -> None:
         """A peer, dialled at `host` from the port that we listen on, sees us there."""
         place = host_and_port(seen)
         if place is None or not is_public(place[0]):
             return
-        self._seen[observer] = host, seen
-        self._seen.move_to_end(observer)
+        by = observer, place[0].version
+        self._seen[by] = host, seen
+        self._seen.move_to_end(by)
         if len(self._seen) > MOST:
             self._seen.popitem(last=False)
 
     def forget(self, observer: PeerId) -> None:
         """The connection with a peer is gone: we may be elsewhere now."""
-        self._seen.pop(observer, None)
+        for version in (4, 6):
+            self._seen.pop((observer, version), None)
 
     def kind(self, own: tuple[str, ...]) -> str:
         """What follows; `own` are our own addresses."""

@@ -13,6 +13,7 @@ from libp2p.abc import INetConn
 from libp2p.identity.identify.identify import parse_identify_response
 from libp2p.network.stream.exceptions import StreamEOF
 from libp2p.network.swarm import Swarm
+from libp2p.peer.id import ID
 from multiaddr import Multiaddr
 
 from shoal.protocol.circuit.relay import OpenStream
@@ -28,9 +29,9 @@ LIMIT = 5.0  # seconds
 LONGEST = 64 << 10  # bytes of what a peer says of itself
 
 
-async def seen_by(swarm: Swarm, open_stream: OpenStream, connection: INetConn) -> tuple[str, int]:
-    """Our place as the one sees it at the other end of a connection that we dialled, and the port we came from."""
-    place = host_and_port(str(connection.muxed_conn.get_transport_addresses()[0]))
+async def seen_by(swarm: Swarm, open_stream: OpenStream, peer: ID, address: str) -> tuple[str, int]:
+    """Our place as a peer sees it whom we dial there, and the port we came from."""
+    place = host_and_port(address)
     if place is None:
         raise TransportError("this is no connection of TCP")
     goal = (str(place[0]), place[1])
@@ -42,7 +43,7 @@ async def seen_by(swarm: Swarm, open_stream: OpenStream, connection: INetConn) -
             line = await dial_from(source, family_of(goal[0]), goal)
         except OSError as error:
             raise TransportError(str(error)) from error
-        fresh = await swarm.upgrade_outbound_raw_conn(Raw(line, True), connection.muxed_conn.peer_id)
+        fresh = await swarm.upgrade_outbound_raw_conn(Raw(line, True), peer)
         try:
             return await _ask(open_stream, fresh), source[1]
         finally:

@@ -77,6 +77,13 @@ class Internet:
         """What is sent to this address goes to that machine, too, whether it has the address or leads to it."""
         self._tell({"do": "also", "address": machine.address, "other": address})
 
+    def second_address(self, machine: Outside) -> str:
+        """Another address of IPv4 for a machine, which it has beside its first."""
+        address = next(self._free)
+        machine.ip(f"address add {address} dev wan")
+        self.also(machine, address)
+        return address
+
     def lay(self, machine: Outside, link: Link) -> None:
         """Change a machine's link; its counts begin anew."""
         self._tell({"do": "lay", "address": machine.address, "link": asdict(link)})
