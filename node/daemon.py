@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from shoal.node.api import serve_api
@@ -30,6 +31,7 @@ from shoal.node.peers.port_mapping import PortMapping
 from shoal.node.peers.reaching import Reaching
 from shoal.node.peers.relaying import Relaying
 from shoal.node.peers.sight import Sight
+from shoal.node.pools import NOTES
 from shoal.node.run import view as run_view
 from shoal.node.run.errands import Errands
 from shoal.node.run.introduction import introduce
@@ -53,6 +55,7 @@ from shoal.protocol.version import shoal_version
 from shoal.protocol.wire import Message
 
 STDERR = 2
+LAST_NOTE = 5.0  # seconds for which the end waits for the disk to take who was there
 LOOK_AT_HOME = 2.0  # seconds between two looks whether our home is still there
 
 log = logging.getLogger("shoal.daemon")
@@ -139,7 +142,9 @@ class Daemon:
                     task.cancel()
         finally:
             self._stopping.set()
-            await asyncio.to_thread(self._cache.update, self._sight.to_note())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LAST_NOTE):
+                    await NOTES.run(self._cache.update, self._sight.to_note())
             await asyncio.gather(self._netcheck.close(), self._directory.close())
             await self._manager.bears_with(self._runs.close())
 
@@ -153,7 +158,7 @@ class Daemon:
 
     async def _look_at_home(self) -> None:
         """LocalError once the home is gone: nobody could find, ask or stop us there any more."""
-        while self._is_ours():
+        while await NOTES.run(self._is_ours):
             await asyncio.sleep(LOOK_AT_HOME)
         raise LocalError(f"the node's folder {self._home.root} is gone, or is another's now; this node ends")
 

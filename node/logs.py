@@ -1,6 +1,7 @@
 """Logging for people and for machines: a line in a terminal, JSON lines otherwise, always to stderr.
 
 Every warning has a stable code (kebab-case, never renamed) to search and alert on; `warn` asks for it.
+Lines are written by a thread (lines.py), so a terminal or a disk that takes none holds nobody up.
 Identical lines are said once a minute with their count. A network fault is part of normal life: it never
 prints a stack, and neither does a shortage of this machine.
 """
@@ -19,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
+from shoal.node.lines import LineWriter, descriptor_of
 from shoal.node.text import printable
 from shoal.protocol.errors import RemoteError, TransportError
 from shoal.protocol.shortages import is_temporary
@@ -44,7 +46,8 @@ def warn(logger: logging.Logger, code: str, message: str, **fields: Any) -> None
 def setup_logging(level: int = logging.INFO, stream: TextIO | None = None) -> None:
     """Make this process log by the rules above. Call it after libp2p is imported, which sets its own."""
     target = stream if stream is not None else sys.stderr
-    handler = logging.StreamHandler(target)
+    descriptor = descriptor_of(target)
+    handler = logging.StreamHandler(target) if descriptor is None else Background(descriptor)
     handler.setFormatter(HumanLine() if target.isatty() else JsonLine())
     handler.addFilter(Quieter(time.monotonic))
     root = logging.getLogger()
@@ -90,6 +93,31 @@ class Quieter(logging.Filter):
             self._seen.popitem(last=False)
         record.held = held
         return True
+
+
+class Background(logging.Handler):
+    """Hands lines to a thread that writes them to a descriptor."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__()
+        self._writer = LineWriter(descriptor, self._lost_line)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Never waits."""
+        try:
+            self._writer.write(self.format(record))
+        except Exception:  # as all handlers do
+            self.handleError(record)
+
+    def flush(self) -> None:
+        """Wait a moment for what is not written; at the end of the process."""
+        self._writer.flush()
+
+    def _lost_line(self, count: int, reason: str) -> str:
+        words = f"{count} lines of this log were lost: {reason}"
+        record = logging.makeLogRecord({"name": "shoal.log", "levelno": logging.WARNING, "msg": words})
+        record.levelname, record.code = "WARNING", "log-lost"
+        return self.format(record)
 
 
 class HumanLine(logging.Formatter):

@@ -13,10 +13,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 from shoal.node.logs import warn
 from shoal.node.options import NodeSettings
+from shoal.node.pools import NOTES
 from shoal.node.quantities import as_volume
 from shoal.node.run.runs import Runs
 from shoal.node.service import Answer
@@ -58,14 +60,14 @@ class Pausing:
             warn(log, "volume-nearly-used-up", self._nearly())
         if self._volume.is_used_up and not self._throttle.is_shut:
             self._shut()
-            await self._save()
+            await NOTES.run(self._volume.write, self._volume.record())
             await self._runs.pause()
         elif not self._volume.is_used_up and self._throttle.is_shut:
             log.info("a new day, and a new volume of %s: this node goes on", as_volume(self._volume.limit or 0))
             self._say_paused("")
             self._tasks.spawn(self._runs.restore(list(self._seeds())))
         if self._volume.is_worth_saving():
-            await self._save()
+            NOTES.begin(partial(self._volume.write, self._volume.record()))  # which counting does not wait for
 
     def _shut(self) -> None:
         """At once, before anything is waited for."""
@@ -75,9 +77,6 @@ class Pausing:
     def _say_paused(self, why: str) -> None:
         self._throttle.is_shut = self._runs.data.is_paused = bool(why)
         self._runs.paused = why
-
-    async def _save(self) -> None:
-        await asyncio.to_thread(self._volume.write, self._volume.record())
 
     # -- in words -------------------------------------------------------------------------------------------
 

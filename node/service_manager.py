@@ -9,6 +9,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Awaitable, Mapping
+from contextlib import suppress
 
 DEFAULT_PAUSE = 10.0  # seconds between two words to one who set no watchdog
 LONGEST_END = 1800.0  # seconds for which it is asked to bear with us
@@ -64,9 +65,7 @@ class ServiceManager:
     def _say(self, words: str) -> None:
         if not self._address:
             return
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
-            try:
-                channel.connect(self._address)
-                channel.send(words.encode())
-            except OSError:
-                pass
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
+            channel.setblocking(False)  # one that hangs is not waited for
+            channel.connect(self._address)
+            channel.send(words.encode())

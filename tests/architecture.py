@@ -6,6 +6,7 @@ The rules:
 - libp2p and trio stay behind protocol/host.py and what it is made of.
 - torch stays in the codecs, the reducers and the training side.
 - Nothing that a peer or a file says is ever executed: no pickle, torch.load, eval, exec or import by name.
+- No work is handed to asyncio's own threads, which all share: each purpose has its pool.
 - `shoal --help` imports neither torch nor libp2p, and the daemon imports no torch before it joins a run.
 
 A module directly in protocol/ is a core unless it is listed as a value or a shell, so that a new file is held
@@ -132,6 +133,7 @@ def violations(path: str, source: str) -> list[str]:
     found = [
         *(pair for line, name in imports(ast.walk(tree)) for pair in check_import(path, line, name)),
         *check_execution(tree),
+        *check_threads(tree),
         *(check_randomness(tree) if is_pure(path) else ()),
     ]
     return [f"{path}:{line}: {sentence}" for line, sentence in found]
@@ -163,6 +165,15 @@ def check_execution(tree: ast.AST) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.keyword) and node.arg in EXECUTING_ARGUMENTS:
             yield node.lineno, f"passes {node.arg}: data is never executed"
+
+
+def check_threads(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    for line, name in uses(tree):
+        if name == "asyncio.to_thread":
+            yield line, f"uses {name}: its threads are shared with all else; take the pool of your purpose"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node).partition("(None,")[0].endswith(".run_in_executor"):
+            yield node.lineno, "uses the loop's own threads, shared with all else: take the pool of your purpose"
 
 
 def check_randomness(tree: ast.AST) -> Iterator[tuple[int, str]]:

@@ -84,6 +84,8 @@ PLANTED = [
     ("protocol/network.py", "import trio", "behind protocol/host.py"),
     ("node/daemon.py", "from libp2p import new_host", "behind protocol/host.py"),
     (CORE, "import torch", "torch stays"),
+    ("node/daemon.py", "import asyncio\nasyncio.to_thread(print)", "the pool of your purpose"),
+    ("node/daemon.py", "loop.run_in_executor(None, print)", "the pool of your purpose"),
     ("node/daemon.py", "def f():\n    from torch import Tensor", "torch stays"),
     ("node/daemon.py", "from safetensors.torch import load_file", "torch stays"),
     ("node/daemon.py", "import pickle", "never executed"),

@@ -18,6 +18,8 @@ from shoal.node.asking.booth import Booth
 from shoal.node.asking.line import Line
 from shoal.node.asking.messages import Offer
 from shoal.node.asking.sources import File, Node, Part, Sources, path_of
+from shoal.node.lines import say
+from shoal.node.pools import LONG
 from shoal.node.serve.expert import Expert
 from shoal.node.serve.served import Choices
 from shoal.protocol.errors import LocalError, RemoteError, ShoalError
@@ -57,7 +59,7 @@ class Answering:
     async def run(self) -> None:
         """Answer, until this is cancelled; LocalError if there is nothing to answer for at the start."""
         try:
-            sources = await asyncio.to_thread(self._node.sources)
+            sources = await LONG.run(self._node.sources)
             self._check(sources)
             await self._take_in(sources)
             if not self._held:
@@ -96,7 +98,7 @@ class Answering:
                 await self._line.gone.wait()
                 self._offered = ()
                 return
-        await self._take_in(await asyncio.to_thread(self._node.sources))
+        await self._take_in(await LONG.run(self._node.sources))
 
     async def _take_in(self, sources: Sources) -> None:
         for part in sources.parts:
@@ -104,7 +106,7 @@ class Answering:
             if file is None or file.digest in self._held or (self._parts and part.part not in self._parts):
                 continue
             try:
-                expert = await asyncio.to_thread(self._load, part, file)
+                expert = await LONG.run(self._load, part, file)
             except Exception as error:  # also out of memory: what answers already goes on
                 if file.digest not in self._refused:
                     words = str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
@@ -114,7 +116,7 @@ class Answering:
             self._refused.discard(file.digest)
             booth = Booth(expert, self._each)
             self._held[file.digest] = Held(part.part, file.round, booth, self._tasks.spawn(booth.run()))
-            print(f"answering for {part.part}, round {file.round} ({file.file[:8]})", flush=True)
+            say(f"answering for {part.part}, round {file.round} ({file.file[:8]})")
         self._drop_old()
 
     def _drop_old(self) -> None:

@@ -27,6 +27,7 @@ from shoal.node.asking.messages import (
     receive,
     send,
 )
+from shoal.node.pools import LONG
 from shoal.protocol.errors import RemoteError, ShoalError, TransportError
 from shoal.protocol.ids import PeerId
 from shoal.protocol.tasks import Tasks
@@ -101,7 +102,7 @@ class Line:
         async with self._connecting:
             if self._writer is not None and not self._writer.is_closing():
                 return
-            path = await asyncio.to_thread(self._where)
+            path = await LONG.run(self._where)
             try:
                 reader, self._writer = await asyncio.open_unix_connection(path)
             except OSError as error:

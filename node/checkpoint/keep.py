@@ -18,6 +18,7 @@ from shoal.node.checkpoint.write import remove, sweep, write_checkpoint
 from shoal.node.logs import warn
 from shoal.node.malloc import trim
 from shoal.node.options import CHECKPOINT_EVERY, CHECKPOINT_KEEP
+from shoal.node.pools import DISK
 from shoal.node.state.committed import Lease
 from shoal.node.worker.shm import FloatArray
 from shoal.protocol.errors import LocalError
@@ -57,14 +58,14 @@ class Keeper:
         """Write one, remove what is too old, and let go of `lease`; what goes wrong is said and costs no more."""
         async with self._writing:
             try:
-                path = await asyncio.to_thread(self._write, lease, about, moments)
+                path = await DISK.run(self._write, lease, about, moments)
             except LocalError as error:
                 warn(log, "checkpoint-failed", f"{error}; the run goes on without it")
             else:
                 self.newest = about.round
                 log.info("checkpoint of round %d: %s", about.round, path)
             del moments
-            await asyncio.to_thread(trim)  # rarely enough, and just when much was freed
+            await DISK.run(trim)  # rarely enough, and just when much was freed
 
     def _write(self, lease: Lease, about: About, moments: FloatArray | None) -> Path:
         with lease as snapshot:

@@ -13,6 +13,7 @@ from traceback import clear_frames
 
 from shoal.node import streams
 from shoal.node.exits import Exit
+from shoal.node.lines import has_room
 from shoal.node.refusals import refusal
 from shoal.node.room import NoRoom
 from shoal.node.text import printable
@@ -73,7 +74,8 @@ def _look_where_we_are(arguments: list[str]) -> None:
 
 
 def _say(words: str) -> None:
-    print(f"shoal: {printable(words)}", file=sys.stderr)
+    if has_room(sys.stderr):  # else a node would never end that has nobody to tell why
+        print(f"shoal: {printable(words)}", file=sys.stderr)
 
 
 def sentence(error: ShoalError) -> str:

@@ -18,6 +18,7 @@ from shoal.node.dataset.pieces import PAGES, PIECE, PIECES, THE_TOP, Blob, Tree
 from shoal.node.dataset.plan import Ask, Plan
 from shoal.node.dataset.store import Dataset, Download, Store
 from shoal.node.logs import warn
+from shoal.node.pools import DISK
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.ids import Digest, PeerId
 from shoal.protocol.messages.data import GetPiece, Later, PieceIs
@@ -88,12 +89,12 @@ class Fetch:
         await self._get([Blob(PAGES, number) for number in range(self._tree.shape.pages)])
         index = self._tree.index()
         assert index is not None  # all pages have come and were good
-        self._download = await asyncio.to_thread(self._store.begin, self.wanted.digest, index)
+        self._download = await DISK.run(self._store.begin, self.wanted.digest, index)
         missing = self._download.missing
         self._missing = len(missing) * PIECE
         await self._get([Blob(PIECES, number) for number in missing])
         self._missing = 0
-        return await asyncio.to_thread(self._download.finish)
+        return await DISK.run(self._download.finish)
 
     async def _get(self, blobs: Sequence[Blob]) -> None:
         """These blobs, from whoever sends them."""
@@ -163,5 +164,5 @@ class Fetch:
     async def _keep(self, blob: Blob, content: bytes) -> None:
         if blob.level == PIECES:
             assert self._download is not None
-            await asyncio.to_thread(self._download.put, blob.number, content)
+            await DISK.run(self._download.put, blob.number, content)
             self._missing -= PIECE

@@ -15,6 +15,7 @@ import logging
 from shoal.node.dataset.pieces import Blob
 from shoal.node.dataset.store import Dataset
 from shoal.node.logs import warn
+from shoal.node.pools import DISK
 from shoal.protocol.allowance import Allowance, Allowances
 from shoal.protocol.ids import Digest, PeerId
 from shoal.protocol.messages.data import GetPiece, Later, PieceIs
@@ -59,7 +60,7 @@ class Serving:
         await asyncio.sleep(wait)
         async with self._reading:
             try:
-                content = await asyncio.to_thread(dataset.read, blob)
+                content = await DISK.run(dataset.read, blob)
             except OSError as error:
                 log.debug("a piece cannot be read now: %s", error)
                 return Later(round(AGAIN * 1000))

@@ -24,6 +24,7 @@ from shoal.node.dataset.pieces import THE_TOP, root_of
 from shoal.node.dataset.serve import Serving
 from shoal.node.dataset.store import Dataset, Store, measure
 from shoal.node.logs import warn
+from shoal.node.pools import DISK, LONG
 from shoal.node.spec.manifest import DataSpec, Manifest
 from shoal.protocol.errors import LocalError, ShoalError
 from shoal.protocol.ids import Digest, PeerId
@@ -125,7 +126,7 @@ class Supply:
             self.serving.withdraw(digest)
             self._open.pop(digest, None)
             self._own.clear()  # it may have changed
-            await asyncio.to_thread(self._store.forget, digest)
+            await DISK.run(self._store.forget, digest)
 
     # -- what others see ------------------------------------------------------------------------------------
 
@@ -150,7 +151,7 @@ class Supply:
         if found := self._open.get(digest):
             return found
         async with self._locks.setdefault(digest, asyncio.Lock()):
-            if found := await asyncio.to_thread(self._store.open, digest, root):
+            if found := await DISK.run(self._store.open, digest, root):
                 return self._keep(found)
             own = await self._own_if_readable(spec) if self._paths else None
             if own is None or own.digest != digest:
@@ -173,18 +174,18 @@ class Supply:
             if columns not in self._own:
                 if not self._paths:
                     raise LocalError(f"the run is about text of your own; {REMEDY}")
-                own = self._own[columns] = await asyncio.to_thread(measure, self._paths, columns)
+                own = self._own[columns] = await LONG.run(measure, self._paths, columns)
                 for words in own.left_out.words() if own.left_out else ():
                     warn(log, "data-left-out", f"of the text at --data {words}")
             return self._own[columns]
 
     async def _packed(self, columns: Columns, own: Dataset) -> Dataset:
         """A copy of it in the home; LocalError if it has changed since, or there is no room."""
-        await asyncio.to_thread(self._store.tidy)
-        made = await asyncio.to_thread(self._store.add, self._paths, columns)
+        await DISK.run(self._store.tidy)
+        made = await DISK.run(self._store.add, self._paths, columns)
         if made.digest != own.digest:
             self._own.pop(columns, None)
-            await asyncio.to_thread(self._store.forget, made.digest)
+            await DISK.run(self._store.forget, made.digest)
             raise LocalError("the text at --data has changed while it was read: try again")
         return made
 

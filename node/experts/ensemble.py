@@ -13,7 +13,6 @@ of a domain finds a better one (posterior.py).
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from shoal.node.disk import replace_file
 from shoal.node.experts.card import check_card, hash_file
 from shoal.node.experts.common import PARTITION
+from shoal.node.pools import LONG
 from shoal.node.service import Answer
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import content_hash
@@ -45,7 +45,7 @@ async def fetch_all(family: Family, folder: Path) -> Answer:
     if not cards:
         raise LocalError(f"no expert of {family.manifest.name} has been published yet, or nobody gives its file")
     described = [_describe(family, card, len(cards)) for card in cards]
-    tokens, tokenizer = await asyncio.to_thread(_tokens, family)
+    tokens, tokenizer = await LONG.run(_tokens, family)
     table = {
         "format": FORMAT,
         "family": family.id.hex(),
@@ -64,7 +64,7 @@ async def fetch_all(family: Family, folder: Path) -> Answer:
         if cut is None:
             raise LocalError("nobody that can be reached gives the partition of the data: try again")
         sources["partition.safetensors"] = (family.library.path(cut.file), cut)
-    await asyncio.to_thread(_write, folder, table, sources, tokenizer)
+    await LONG.run(_write, folder, table, sources, tokenizer)
     return {"folder": str(folder), "experts": described, "missing": missing, "tokens": tokens}
 
 

@@ -24,6 +24,7 @@ from shoal.node.dataset.store import Dataset, Store
 from shoal.node.dataset.supply import GIB, Supply
 from shoal.node.experts.card import Write, hash_file, wanted
 from shoal.node.experts.common import words
+from shoal.node.pools import DISK
 from shoal.protocol.errors import LocalError, ShoalError, TransportError
 from shoal.protocol.ids import Digest, PeerId
 from shoal.protocol.messages.directory import ExpertCard
@@ -70,11 +71,11 @@ class Library:
 
     async def make(self, write: Write) -> Dataset:
         """A file of our own; LocalError if it cannot be written."""
-        return self._keep(await asyncio.to_thread(self._store.take, write))
+        return self._keep(await DISK.run(self._store.take, write))
 
     async def open(self, card: ExpertCard) -> bool:
         """Whether a file of our last life is here and whole; it is read to the last byte."""
-        if not self.has(card.file) and (found := await asyncio.to_thread(self._store.open, card.file, card.root)):
+        if not self.has(card.file) and (found := await DISK.run(self._store.open, card.file, card.root)):
             self._keep(found)
         return self.has(card.file)
 
@@ -103,7 +104,7 @@ class Library:
         """The file is of no use any more."""
         if self._held.pop(file, None) is not None:
             self._supply.serving.withdraw(file)
-            await asyncio.to_thread(self._store.forget, file)
+            await DISK.run(self._store.forget, file)
 
     async def tidy(self, known: Callable[[], Iterable[Digest]]) -> None:
         """Remove what no family of this node knows of, as a crash may have left it; once, before anything is here."""
@@ -117,7 +118,7 @@ class Library:
         async with self._tidying:
             if not self._is_tidy:
                 self._is_tidy = True
-                await asyncio.to_thread(remove)
+                await DISK.run(remove)
 
     def _keep(self, dataset: Dataset) -> Dataset:
         self._held[dataset.digest] = dataset

@@ -30,6 +30,7 @@ from shoal.node.experts.spec import PartSpec
 from shoal.node.experts.view import View
 from shoal.node.home import Home
 from shoal.node.logs import warn
+from shoal.node.pools import LONG
 from shoal.node.run.records import CommitRecord
 from shoal.node.spec.manifest import Manifest
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
@@ -125,7 +126,7 @@ class Pursuit:
         manifest = part_manifest(self._family, part)
         await self._partition()
         start = await self._furthest(part) or await self._seed(part)
-        founded = await asyncio.to_thread(self._prepare, manifest, start, before)
+        founded = await LONG.run(self._prepare, manifest, start, before)
         self.run, self.part = founded[0].run_id.hex(), part.name
         self._remember()  # before we are in it: whoever crashes, or leaves the family, leaves the run as well
         await self._runs.found(founded[0], True, founded[1])
@@ -195,7 +196,7 @@ class Pursuit:
             self._view.gone(card)
             return False
         try:
-            await asyncio.to_thread(self._check, card)
+            await LONG.run(self._check, card)
         except LocalError as error:
             blame = RemoteError(f"published a file that is no expert of {self._family.name}: {error}", card.author)
             warn(log, "expert-refused", f"{blame}; it is not used")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from shoal.node.handout.messages import HANDOUT_PROTOCOL, AskWeights, HasWeights, NoWeights
 from shoal.node.home import Home
 from shoal.node.logs import warn
+from shoal.node.pools import LONG
 from shoal.node.run.machines import base_of
 from shoal.node.run.runs import Runs
 from shoal.node.worker.link import frame
@@ -86,7 +87,7 @@ class Handout:
         if not asked.wants:
             return HasWeights(current.round, current.root, run.samples), None
         async with self._copying:
-            return await asyncio.to_thread(_copied, run)
+            return await LONG.run(_copied, run)
 
     def _why_not(self, run: RunId) -> NoWeights:
         """Why a run is not open."""

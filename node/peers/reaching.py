@@ -24,9 +24,11 @@ import random
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from shoal.node.peers.doors import Doors, Kind
+from shoal.node.pools import NOTES
 from shoal.node.run.remembered import PeerCache
 from shoal.protocol.addresses import resolve
 from shoal.protocol.errors import ShoalError, TransportError
@@ -217,7 +219,7 @@ class Reaching:
                 await asyncio.wait([knocks[peer]], timeout=STAGGER)
         silent = [peer for peer, knock in knocks.items() if not knock.result()]
         if silent and len(silent) < len(knocks):
-            await asyncio.to_thread(self._cache.missed, silent)
+            NOTES.begin(partial(self._cache.missed, silent))
 
     async def _greet(self, peer: PeerId) -> None:
         await self._knock(peer)
@@ -251,7 +253,7 @@ class Reaching:
 
     async def _met(self, peer: PeerId, *addresses: str) -> None:
         self.on_met(peer, addresses)
-        await asyncio.to_thread(self._cache.reached, peer, addresses[0])
+        NOTES.begin(partial(self._cache.reached, peer, addresses[0]))
 
     async def _until_somebody_is_missed(self) -> None:
         while not self._misses_somebody():

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from shoal.node.pools import NOTES
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.dht import Contact
 from shoal.protocol.network import Network
@@ -59,4 +60,4 @@ class Sight:
             await asyncio.sleep(NOTE_EVERY)
             if (seen := self.to_note()) != noted:
                 noted = seen
-                await asyncio.to_thread(update, seen)
+                await NOTES.run(update, seen)

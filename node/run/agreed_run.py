@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 from pathlib import Path
@@ -14,6 +13,7 @@ from shoal.node.disk import Disk
 from shoal.node.logs import warn
 from shoal.node.methods.method import has_own_weights
 from shoal.node.peers.reach import own_standing
+from shoal.node.pools import DISK, ROUNDS
 from shoal.node.run.facts import last_vote, run_facts, samples_before
 from shoal.node.run.outgrown import unless_outgrown
 from shoal.node.run.run import Run
@@ -107,7 +107,7 @@ class AgreedRun(Run):
     async def _apply(self, event: Committed) -> None:
         """The outer step on what was committed; only when it is read back do we say so."""
         async with self._busy:
-            snapshot: Snapshot = await asyncio.to_thread(self.outer.apply, event.decision.payloads)
+            snapshot: Snapshot = await ROUNDS.run(self.outer.apply, event.decision.payloads)
             proposal = event.decision.certificate.proposal
             self.samples += proposal.samples
             self._members = proposal.members
@@ -125,7 +125,7 @@ class AgreedRun(Run):
     async def _install(self, event: StateReceived) -> None:
         """A state that others have sent us, and that is certified: if it does not fit, this run is not for us."""
         async with self._busy:
-            await asyncio.to_thread(self.outer.install, event.base, event.payloads)
+            await ROUNDS.run(self.outer.install, event.base, event.payloads)
         log.info("caught up with round %d: state %s", event.base.round, short(event.base.root))
         self.samples = samples_before(self.manifest) + self.member.history.samples(event.base.round)
         self._open_round = 0  # what was trained from another state is of no use, even in the same round
@@ -147,7 +147,7 @@ class AgreedRun(Run):
         if not self.is_finished:
             raise LocalError("a worker shows its own weights when the run's last round is over; it is not")
         weights, state = await self.training.weights(), self.outer.committed.current
-        return await asyncio.to_thread(save_weights, state.shape, weights, state.round, path)
+        return await DISK.run(save_weights, state.shape, weights, state.round, path)
 
     async def _end(self, for_good: bool) -> None:
         await self.saving.end(self.member, self.training, for_good)

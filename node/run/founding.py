@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 from shoal.node.checkpoint.lineage import going_on
 from shoal.node.dataset.supply import Supply
 from shoal.node.home import Home
+from shoal.node.pools import LONG
 from shoal.node.room import or_no_room
 from shoal.node.spec.manifest import Manifest
 from shoal.protocol.errors import LocalError
@@ -59,7 +59,7 @@ async def begun(
 
         check_parts(whole, paths, file)
 
-    await asyncio.to_thread(check)
+    await LONG.run(check)
     return whole, seed
 
 
@@ -72,7 +72,7 @@ async def _seeded(
     from shoal.node.experts.seeds import allot, seeded, with_own, write_seed
 
     seed, own = allot(manifest, checkpoints)
-    whole = await asyncio.to_thread(seeded, manifest, seed) if seed is not None else manifest
+    whole = await LONG.run(seeded, manifest, seed) if seed is not None else manifest
     for each in own:
         made = await families.keep(partial(write_seed, seed=each))
         whole = with_own(whole, each, made.digest)
@@ -119,7 +119,7 @@ async def found(
         return found(manifest, weights, home, me, lambda whole: _check_tokens(whole, paths), check_room)
 
     with or_no_room(f"the model of the run '{manifest.name}' cannot be made"):
-        return await asyncio.to_thread(build)
+        return await LONG.run(build)
 
 
 def forget_founded(home: Home, manifest: Manifest) -> None:
@@ -129,7 +129,7 @@ def forget_founded(home: Home, manifest: Manifest) -> None:
 
 async def check_tokens(manifest: Manifest, data: Supply) -> None:
     """LocalError if the model lacks tokens of the run's tokenizer; `data` has the run's text."""
-    await asyncio.to_thread(_check_tokens, manifest, await _tokenized(manifest, data))
+    await LONG.run(_check_tokens, manifest, await _tokenized(manifest, data))
 
 
 async def _tokenized(manifest: Manifest, data: Supply) -> list[Path]:

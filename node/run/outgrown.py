@@ -6,9 +6,9 @@ would only fill the disk.
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
+from shoal.node.pools import DISK
 from shoal.node.state.resting import forget_rest
 from shoal.protocol.rest import Rest
 
@@ -17,5 +17,5 @@ async def unless_outgrown(rest: Rest | None, round: int, run_folder: Path) -> Re
     """`rest` as long as no later round than its own is committed; then it is forgotten on disk, too."""
     if rest is None or round <= rest.newest:
         return rest
-    await asyncio.to_thread(forget_rest, run_folder)
+    await DISK.run(forget_rest, run_folder)
     return None

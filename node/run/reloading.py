@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from shoal.node.home import Home
 from shoal.node.logs import warn
+from shoal.node.pools import LONG
 from shoal.node.run.introduction import Introduction
 from shoal.node.run.remembered import Joined, recall_run, remembered_runs
 from shoal.node.spec.manifest import Manifest, check_manifest
@@ -58,7 +58,7 @@ async def load_checkpoint(folder: str) -> Checkpoint | None:
 
         return load(Path(folder))
 
-    return await asyncio.to_thread(load)
+    return await LONG.run(load)
 
 
 async def load_checkpoint_again(folder: str) -> Checkpoint | None:
@@ -84,7 +84,7 @@ async def load_kept(run_folder: Path, manifest: Manifest) -> Kept:
 
         return load_rest(run_folder)
 
-    return await asyncio.to_thread(load)
+    return await LONG.run(load)
 
 
 async def forget_rest(run_folder: Path) -> None:
@@ -95,4 +95,4 @@ async def forget_rest(run_folder: Path) -> None:
 
         forget_rest(run_folder)
 
-    await asyncio.to_thread(forget)
+    await LONG.run(forget)

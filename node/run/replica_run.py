@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 
@@ -11,6 +10,7 @@ from shoal.node.checkpoint.read import Checkpoint
 from shoal.node.dataset.lanes import newcomer_lane
 from shoal.node.disk import Disk
 from shoal.node.logs import warn
+from shoal.node.pools import ROUNDS
 from shoal.node.run.facts import first_history, policy_of, samples_before
 from shoal.node.run.records import OwnOutcome
 from shoal.node.run.replica_words import why_lapsed
@@ -118,7 +118,7 @@ class ReplicaRun(Run):
         (round, own), place = self._submitted, int(self._me > event.partner)
         assert round == event.round
         async with self._busy:
-            snapshot = await asyncio.to_thread(self.outer.exchanged, round, own, event.payloads, place)
+            snapshot = await ROUNDS.run(self.outer.exchanged, round, own, event.payloads, place)
             self._submitted = None
             if self.training is not None:
                 self.training.note(round, Outcome(PAIR, ()))
@@ -155,7 +155,7 @@ class ReplicaRun(Run):
         """A copy of another's replica, which it has signed; if it does not fit, this run is not for us."""
         async with self._busy:
             install = self.outer.committed.install
-            await asyncio.to_thread(install, event.round, event.payloads, event.root)
+            await ROUNDS.run(install, event.round, event.payloads, event.root)
         log.info("copied the replica of %s after round %d: %s", short(event.donor), event.round, short(event.root))
         self.samples = self._samples_of(event.donor)
         self._open_round, self._submitted = 0, None  # what was trained from another replica is of no use

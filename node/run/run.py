@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from shoal.node.disk import Disk
 from shoal.node.logs import warn
 from shoal.node.peers.reach import worth_remembering
+from shoal.node.pools import DISK
 from shoal.node.room import no_room
 from shoal.node.run.detours import Detours
 from shoal.node.run.driver import Driver
@@ -275,7 +276,7 @@ class Run(ABC):
             lease = self.outer.committed.lease()
         await self.saving.written()
         with lease as snapshot:
-            await asyncio.to_thread(save_state, snapshot, path)
+            await DISK.run(save_state, snapshot, path)
         return snapshot
 
     # -- inside ---------------------------------------------------------------------------------------------

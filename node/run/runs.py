@@ -27,6 +27,7 @@ from shoal.node.home import Home
 from shoal.node.logs import warn
 from shoal.node.malloc import sweep
 from shoal.node.options import NodeSettings
+from shoal.node.pools import DISK, LONG, NOTES, RECORDS
 from shoal.node.room import check_disk, or_no_room, room_here
 from shoal.node.run import reloading
 from shoal.node.run.description import describe
@@ -156,7 +157,7 @@ class Runs:
                         self.lacking[key] = run.failure
 
     async def _restore(self, run: str, seeds: Sequence[PeerId]) -> None:
-        found, joined = reloading.recall(self._home, self._identity, run, seeds)
+        found, joined = await RECORDS.run(reloading.recall, self._home, self._identity, run, seeds)
         check_fits(found.manifest, room_here(), self._load(joined.trains))
         kept = await reloading.load_kept(self._home.run_folder(run), found.manifest)
         came_with = await reloading.load_checkpoint_again(joined.checkpoint)
@@ -197,7 +198,7 @@ class Runs:
         try:
             return await self.found(manifest, train, loaded)
         except BaseException:
-            forget_founded(self._home, manifest)
+            await DISK.run(forget_founded, self._home, manifest)
             raise
 
     async def found(self, manifest: Manifest, train: bool, loaded: Checkpoint | None) -> Answer:
@@ -214,7 +215,7 @@ class Runs:
         found = await self._find(link)
         data = await self.data.standing(found.manifest.data, self._donors(found))
         lack = problem(found.manifest, room_here(), self._load(train=True))
-        return await asyncio.to_thread(describe, found, data, lack)
+        return await LONG.run(describe, found, data, lack)
 
     async def join(self, link: str, train: bool, checkpoint: str = "") -> Answer:
         """Become a member of a run, from its link or id; with the checkpoint that it goes on from, at once."""
@@ -240,13 +241,13 @@ class Runs:
     async def leave(self, wanted: str) -> Answer:
         """Say good-bye to a run, or a family, and forget it."""
         if (family := self.families.named(wanted)) is not None:
-            forget_run(self._home, family.id.hex())
+            await RECORDS.run(forget_run, self._home, family.id.hex())
             return await self.families.leave(family)
         async with self._entering:
             names = {key: each.manifest.name for key, each in self.open.items()}
             names |= {key: key[:8] for key in [*self.restoring, *self.broken]}
             key = find_run(wanted, names)
-            forget_run(self._home, key)
+            await RECORDS.run(forget_run, self._home, key)
             self.broken.pop(key, None)
             self.restoring = [run for run in self.restoring if run != key]
             self.lacking.pop(key, None)
@@ -311,11 +312,12 @@ class Runs:
         run = None
         if manifest.experts is None:
             with or_no_room(f"the run '{manifest.name}' is not entered"):
-                run = await asyncio.to_thread(self._build, found, data, train, checkpoint, kept)
+                run = await LONG.run(self._build, found, data, train, checkpoint, kept)
             self._check_goes_on()
-        await asyncio.to_thread(self._cache.update, found.members)  # who is killed now must find them again
+        await NOTES.run(self._cache.update, found.members)  # who is killed now must find them again
         path = str(checkpoint.path) if checkpoint is not None and run is not None else ""
-        remember_run(self._home, key, Joined(manifest.canonical(), found.author, found.signature, train, path))
+        joined = Joined(manifest.canonical(), found.author, found.signature, train, path)
+        await RECORDS.run(remember_run, self._home, key, joined)
         if run is None:
             self.families.enter(found, train, checkpoint)
         else:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from shoal.node.lines import say
+from shoal.node.pools import LONG
 from shoal.node.serve.answering import STALL
 from shoal.node.serve.engine import WAITING, Engine
 from shoal.node.serve.guard import Guard, errors_as_json
@@ -91,7 +93,7 @@ async def until_told(sentence: str, where: Listening, port: int, *, changes: boo
     over = asyncio.Event()
     on_ending(lambda _: over.set(), but=(CHANGED,) if changes and CHANGED else ())
     address = f"[{where.host}]" if ":" in where.host else where.host
-    print(f"{sentence}; at http://{address}:{port}/v1", flush=True)
+    say(f"{sentence}; at http://{address}:{port}/v1")
     await over.wait()
 
 
@@ -109,7 +111,7 @@ async def looking_again(name: str, look_again: Callable[[], str] | None) -> Asyn
             await changed.wait()
             changed.clear()
             try:
-                print(f"{name}: {await asyncio.to_thread(look_again)}", flush=True)
+                say(f"{name}: {await LONG.run(look_again)}")
             except ShoalError as error:
                 log.warning("%s stays as it was: %s", name, error)
             except Exception:  # of a library, out of memory: what is served is whole
@@ -137,7 +139,7 @@ async def following(served: Served) -> AsyncIterator[None]:
         yield
     finally:
         over.set()
-        await asyncio.to_thread(thread.join, LAST_ANSWERS)
+        await LONG.run(thread.join, LAST_ANSWERS)
 
 
 def listen(where: Listening) -> socket.socket:

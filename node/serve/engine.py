@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from shoal.node.pools import LONG
 from shoal.node.serve.batch import CHUNK, Batch, Told
 from shoal.node.serve.faults import Stopping
 from shoal.node.serve.scorer import Scorer
@@ -104,7 +105,7 @@ class Engine:
         with self._changed:
             self._stopping = True
         self.look_again()
-        await asyncio.to_thread(self._thread.join, LAST_STEP)
+        await LONG.run(self._thread.join, LAST_STEP)
         if self._thread.is_alive():
             log.warning("the model is still at its last step after %.0f s: it is left alone", LAST_STEP)
 

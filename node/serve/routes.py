@@ -11,6 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
+from shoal.node.pools import ANSWERS
 from shoal.node.serve.answering import answer, stream
 from shoal.node.serve.body import read_asked
 from shoal.node.serve.engine import Engine
@@ -63,7 +64,7 @@ class Routes:
         if (request.content_length or QUICK) < QUICK:
             plan = planner(asked, self._served, seed)
         else:
-            plan = await asyncio.to_thread(planner, asked, self._served, seed)
+            plan = await ANSWERS.run(planner, asked, self._served, seed)
         if len(plan.jobs) > self._engine.most:
             raise BadRequest(f"{len(plan.jobs)} texts at once: at most {self._engine.most} are written here", "n")
         shape = self._shape(asked, is_chat=kind is ChatAsked, tells_logprobs=plan.jobs[0].alternatives is not None)

@@ -5,7 +5,6 @@ Nobody else has our replica, so it is kept at every stop, and we go on from it i
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from shoal.node.checkpoint.read import Checkpoint, load
 from shoal.node.checkpoint.scan import CHECKPOINTS, folder_name, newest_first
 from shoal.node.checkpoint.write import sweep, write_checkpoint
 from shoal.node.logs import warn
+from shoal.node.pools import DISK
 from shoal.node.run.facts import first_history
 from shoal.node.state.resting import FOLDER, forget_rest
 from shoal.node.state.saving import Saving
@@ -42,10 +42,10 @@ class ReplicaSaving(Saving):
     async def end_own(self, samples: int, training: Training | None, for_good: bool) -> None:
         """We have parted: keep our replica, or forget it if we leave for good; LocalError if it cannot be kept."""
         if for_good:
-            await asyncio.to_thread(forget_rest, self._folder)
+            await DISK.run(forget_rest, self._folder)
         elif self._folder.exists() and self._state.current.round:
             moments = await training.moments() if training is not None else None
-            await asyncio.to_thread(self._keep_own, samples, moments)
+            await DISK.run(self._keep_own, samples, moments)
 
     def _keep_own(self, samples: int, moments: FloatArray | None) -> None:
         folder = self._folder / FOLDER

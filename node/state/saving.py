@@ -11,6 +11,7 @@ from typing import Any
 from shoal.node.checkpoint.about import About
 from shoal.node.checkpoint.keep import Keeper
 from shoal.node.checkpoint.scan import CHECKPOINTS
+from shoal.node.pools import DISK
 from shoal.node.run.facts import samples_before
 from shoal.node.run.settings import RunSettings
 from shoal.node.spec.manifest import Manifest
@@ -68,7 +69,7 @@ class Saving:
         if rest is not None:
             await self._keep(rest, member, training)
         elif for_good or member.rounds.departure.has_signed_off:
-            await asyncio.to_thread(forget_rest, self._folder)
+            await DISK.run(forget_rest, self._folder)
 
     async def _keep(self, rest: Rest, member: Member, training: Training | None) -> None:
         if not self._folder.exists():
@@ -82,7 +83,7 @@ class Saving:
         about = self._about(base, members, samples, moments) if rest.round or self._manifest.origin else None
         try:
             with self._state.lease(rest.root) as snapshot:
-                await asyncio.to_thread(save_rest, self._folder, rest, about, snapshot, moments)
+                await DISK.run(save_rest, self._folder, rest, about, snapshot, moments)
         except LocalError as error:
             raise LocalError(f"{error}; if all members of {name} stop, it cannot go on") from error
         log.info("the run %s is kept here until we are back, after round %d", name, rest.newest)

@@ -18,6 +18,7 @@ from shoal.node.faults import FAULT_VARIABLE, MARK, Fault
 from shoal.node.home import Home
 from shoal.node.launch import foreground_argv
 from shoal.node.options import NodeSettings, default_threads
+from shoal.node.pools import LONG
 from shoal.node.trainer.options import TrainerOptions
 from shoal.node.up.plan import Plan
 from shoal.node.up.processes import Child, Children
@@ -100,7 +101,7 @@ class LocalPeer:
         """What the daemon answers, without holding up the others; an error names this peer."""
         assert self._client is not None
         try:
-            return await asyncio.to_thread(call, self._client)
+            return await LONG.run(call, self._client)
         except ShoalError as error:
             kind = TransportError if isinstance(error, TransportError) else LocalError
             raise kind(f"{self.name}: {error} (its log is {self.log})") from error

@@ -16,9 +16,10 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from shoal.node.logs import make_way
+from shoal.node.pools import DISK
 from shoal.node.trainer.options import TrainerOptions
 from shoal.node.worker.vectors import Sizes
 
@@ -90,8 +91,7 @@ async def first_of(*coroutines: Coroutine[Any, Any, str]) -> str:
 
 
 async def _start(settings: WorkerSettings, socket: Path) -> Process:
-    make_way(settings.log)
-    with settings.log.open("ab") as log:
+    with await DISK.run(_opened, settings.log) as log:
         return await asyncio.create_subprocess_exec(
             *settings.program,
             "--socket",
@@ -101,6 +101,11 @@ async def _start(settings: WorkerSettings, socket: Path) -> Process:
             stderr=STDOUT,
             env=_environment(settings.threads),
         )
+
+
+def _opened(log: Path) -> BinaryIO:
+    make_way(log)
+    return log.open("ab")
 
 
 def _environment(threads: int) -> dict[str, str]:

@@ -20,6 +20,7 @@ import numpy as np
 
 from shoal.node.logs import warn
 from shoal.node.methods.method import has_own_weights
+from shoal.node.pools import ROUNDS
 from shoal.node.state.committed import Snapshot
 from shoal.node.state.outer import Outcome, OuterState, numbers
 from shoal.node.worker.agenda import MOST_LANDINGS, Agenda, Stint
@@ -142,7 +143,7 @@ class Training:
 
     async def moments(self) -> FloatArray | None:
         """A copy of the inner optimizer's state as of the last hand-in; None if there is none."""
-        return None if self._worker.is_over else await asyncio.to_thread(self._worker.copied_moments)
+        return None if self._worker.is_over else await ROUNDS.run(self._worker.copied_moments)
 
     async def weights(self) -> FloatArray:
         """A copy of the worker's own weights (d,), as it would go on from the last round; LocalError without any."""
@@ -153,7 +154,7 @@ class Training:
             raise LocalError(f"the worker has not shown its weights within {SHOWN_WITHIN:.0f} s; see its log") from None
         if self._worker.is_over:
             raise LocalError("the worker has ended, and its weights with it")
-        return await asyncio.to_thread(self._worker.contribution.copy)
+        return await ROUNDS.run(self._worker.contribution.copy)
 
     def _start(self, stint: Stint | None) -> None:
         if stint is None:
@@ -230,7 +231,7 @@ class Training:
 
     async def _contribute(self, contribution: Contribution, begun: int) -> None:
         vector, weight = self._worker.contribution, contribution.tokens
-        if weight and not await asyncio.to_thread(_is_finite, vector):
+        if weight and not await ROUNDS.run(_is_finite, vector):
             warn(log, "diverged", f"training diverged in round {contribution.round}; we contribute nothing to it")
             weight = 0
         if begun == self._begun:

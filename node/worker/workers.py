@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from shoal.node.logs import last_line
+from shoal.node.pools import ROUNDS
 from shoal.node.worker import watchdog
 from shoal.node.worker.ended import Ended
 from shoal.node.worker.link import frame
@@ -139,7 +140,7 @@ class Worker:
             self._vectors.loaded.array[0] = 0  # until the rest is written (worker/vectors.py)
             if order.version != self._version or order.is_fresh:  # a state from elsewhere may be of the same round
                 self._version = None
-                await asyncio.to_thread(self._load, agreed, answer)
+                await ROUNDS.run(self._load, agreed, answer)
                 self._version = order.version
             self._vectors.loaded.array[0] = mark_of(order.order)
         if order.order == self._orders:  # else another order came while we were loading
@@ -152,7 +153,7 @@ class Worker:
         self.forget()
         async with self._loading:
             self._vectors.loaded.array[0], self._version = 0, None  # they are for no order (worker/vectors.py)
-            await asyncio.to_thread(self._load, agreed, None)
+            await ROUNDS.run(self._load, agreed, None)
         self._finished = finished
         self._send_order()
 
@@ -162,7 +163,7 @@ class Worker:
             if self._order is None and self._finished is None:
                 self._version = None
                 self._vectors.loaded.clear()
-                await asyncio.to_thread(self._vectors.agreed.clear)
+                await ROUNDS.run(self._vectors.agreed.clear)
 
     def forget(self) -> None:
         """Nobody wants the answer to the order that the worker has, whenever it comes."""

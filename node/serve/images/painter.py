@@ -21,6 +21,7 @@ from itertools import compress
 
 from torch import Tensor
 
+from shoal.node.pools import ANSWERS
 from shoal.node.serve.engine import LONGEST_RETRY, STOPPED, Busy
 from shoal.node.serve.images.canvas import Canvas, Order
 from shoal.node.serve.images.panel import PicturePanel
@@ -122,7 +123,7 @@ class Painter:
         self._calls += 1
         panel = self._gallery.panel
         try:
-            painted = await asyncio.to_thread(self._paint, panel, batch)
+            painted = await ANSWERS.run(self._paint, panel, batch)
         except Exception as error:  # of the experts' own code, out of memory: these are lost, the server is not
             _fail(batch, in_words(error))
             return

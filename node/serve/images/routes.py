@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import secrets
 import time
@@ -11,6 +10,7 @@ from typing import Any
 from aiohttp import web
 from torch import Tensor
 
+from shoal.node.pools import ANSWERS
 from shoal.node.serve.body import read_asked
 from shoal.node.serve.faults import CALLER, BadRequest, Fault
 from shoal.node.serve.images.canvas import Order
@@ -57,7 +57,7 @@ class ImageRoutes:
         scale = asked.scale(spec.side)
         seed = secrets.randbits(63) if asked.seed is None else asked.seed
         painted = await self._painter.paint(Order(wanted, asked.n, seed, asked.steps, asked.guidance))
-        data = await asyncio.to_thread(_encoded, painted.pictures, scale)
+        data = await ANSWERS.run(_encoded, painted.pictures, scale)
         size = f"{spec.side * scale}x{spec.side * scale}"
         about = {"seed": seed, "class": wanted, "mix": self._gallery.mix, "version": painted.version}
         answer = {"created": int(time.time()), "data": data, "size": size, "output_format": "png", "shoal": about}
