@@ -29,9 +29,15 @@ def is_first_back(status: Answer) -> bool:
     return bool(waits) and status.get("state") == "SOLO" and bool(runs) and all(run.get("is_resting") for run in runs)
 
 
+def is_over(status: Answer) -> bool:
+    """Whether all runs of the node are finished: then it misses nobody, and keeps their results for who asks."""
+    runs = status.get("runs", [])
+    return bool(runs) and all(run.get("phase") == "finished" for run in runs)
+
+
 def advice(status: Answer) -> str | None:
     """What to do about a node's state; None if nothing is wrong with it, or the headline says it."""
-    if status.get("paused") or status.get("obstacle") or is_first_back(status):
+    if status.get("paused") or status.get("obstacle") or is_first_back(status) or is_over(status):
         return None
     return ADVICE.get(status.get("state", ""))
 
@@ -41,6 +47,9 @@ def headline(status: Answer) -> str:
     if paused := status.get("paused"):
         return f"{str(paused)[:1].upper()}{str(paused)[1:]}."
     obstacle, state, runs = status.get("obstacle"), str(status.get("state")), status.get("runs", [])
+    if is_over(status) and not obstacle:
+        done = " and ".join(f"{label(run)} after round {run['round']}" for run in runs)
+        return f"Finished {done}, and keeps the result."
     if is_first_back(status):
         kept = " and ".join(f"{label(run)} after round {run['round']}" for run in runs)
         return f"Keeps {kept} until others are back{f' ({obstacle})' if obstacle else ''}."

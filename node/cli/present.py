@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shoal.node import quantities
-from shoal.node.sentence import advice, headline, is_first_back, label
+from shoal.node.sentence import advice, headline, is_first_back, is_over, label
 from shoal.node.text import printable
 
 Answer = dict[str, Any]
@@ -49,7 +49,8 @@ def show_status(status: Answer, page: str) -> None:
     for warning in status.get("warnings") or ():
         print(f"\n{clean(warning['words'])} ({clean(warning['code'])})")
     remedy = advice(status) or ""
-    if remedy or status.get("paused") or status.get("obstacle") or is_first_back(status):
+    says_more = is_first_back(status) or is_over(status)
+    if remedy or status.get("paused") or status.get("obstacle") or says_more:
         print(f"\n{clean(headline(status))} {remedy}".rstrip())
     if runs := status.get("runs"):
         print()

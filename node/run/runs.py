@@ -108,9 +108,9 @@ class Runs:
         return [*self.open.values(), *self.families.open.values()]
 
     def are_at_rest(self) -> bool:
-        """Whether all that we are in is what we kept when all its nodes had stopped, and nobody else is back."""
+        """Whether all that we are in is over, or what we kept when all nodes had stopped, and nobody else is back."""
         is_all_open = self.open and not self.restoring and not self.broken
-        return bool(is_all_open) and all(is_resting(run) for run in self.open.values())
+        return bool(is_all_open) and all(is_resting(run) or run.is_finished for run in self.open.values())
 
     # -- entering and leaving -------------------------------------------------------------------------------
 

@@ -155,7 +155,7 @@ def peer_rows(run: Run, reached: Callable[[PeerId], Answer]) -> list[Answer]:
                 "run": run.id.hex(),
                 "round": status.round if status is not None else None,
                 **reached(peer),
-                "phase": status.phase if status is not None else None,
+                "phase": _phase(status, run.manifest.rounds.last) if status is not None else None,
                 "loss": status.loss if status is not None else None,
             }
         )
@@ -176,9 +176,10 @@ def all_peer_rows(runs: Sequence[Run], network: Network) -> list[Answer]:
 
 def details(run: Run) -> Answer:
     """The run in `shoal run show`."""
-    own = _standing(run.member.me, run.member.status)
+    last = run.manifest.rounds.last
+    own = _standing(run.member.me, run.member.status, last)
     others = [
-        _standing(peer, status)
+        _standing(peer, status, last)
         for peer in run.member.membership.alive()
         if (status := run.member.membership.status(peer)) is not None
     ]
@@ -273,18 +274,24 @@ def why_split(run: Run, evidence: Evidence) -> str:
 
 
 def all_splits(runs: Iterable[tuple[Run, Evidence]]) -> str | None:
-    """The evidence of each run that has come apart, in one sentence; None if none has."""
-    found = [f"{run.manifest.name}: {why}" for run, evidence in runs if (why := why_split(run, evidence))]
+    """The evidence of each run that has come apart, in one sentence; None if none has, or only one that is over."""
+    going = [(run, evidence) for run, evidence in runs if not run.is_finished]
+    found = [f"{run.manifest.name}: {why}" for run, evidence in going if (why := why_split(run, evidence))]
     return ". ".join(found) or None
 
 
-def _standing(peer: PeerId, status: RunStatus) -> Answer:
+def _phase(status: RunStatus, last: int | None) -> str:
+    """A member's; after the last round nothing goes on, whatever it would do next."""
+    return "finished" if last is not None and status.round >= last else status.phase
+
+
+def _standing(peer: PeerId, status: RunStatus, last: int | None) -> Answer:
     return {
         "peer": peer,
         "round": status.round,
         "digest": status.history.hex(),
         "root": status.root.hex(),
-        "phase": status.phase,
+        "phase": _phase(status, last),
         "step": status.step,
         "loss": status.loss,
         "trains": status.trains,

@@ -6,6 +6,7 @@ Rules:
   a moment, nothing is not.
 - What was trained from a state that we have left is never submitted, even if the round has the same number again.
 - Any program may be the worker, so what it hands in is looked at here.
+- After the run's last round nobody trains, and no worker of ours lives.
 """
 
 from __future__ import annotations
@@ -183,8 +184,17 @@ class Training:
             await self._worker.train(order, self._agreed(snapshot), self._outer.answers.get(snapshot.round))
 
     def _finish_after(self, base: int) -> None:
-        if self._is_script and self._last is not None and base >= self._last:
+        """Once the last round is over a script is told; a worker of ours ends, after it has shown its weights."""
+        if self._last is None or base < self._last:
+            return
+        if self._is_script:
             self._spawn(self._finish())
+        elif self._agenda.running is None:
+            self._retire()
+
+    def _retire(self, keeps_contribution: bool = False) -> None:
+        self.progress, self.utilisation, self.trouble, self.failure = None, None, "", ""
+        self._spawn(self._worker.retire(keeps_contribution))
 
     async def _finish(self) -> None:
         with self._outer.lease() as snapshot:
@@ -202,7 +212,7 @@ class Training:
     def _on_trained(self) -> None:
         if self._agenda.running is not None and self._agenda.running.shows:
             self._shown.set()
-            self._spawn(self._worker.unload())
+            self._retire(keeps_contribution=True)
         self._start(self._agenda.done())
 
     def _on_lost(self, ended: Ended) -> None:

@@ -73,6 +73,12 @@ class SharedVectors:
         """To pass over a Unix socket."""
         return [each.fd for each in self._all()]
 
+    def clear(self, keeps_contribution: bool) -> None:
+        """Give the memory of all back, or of all but the contribution."""
+        for each in self._all():
+            if not (keeps_contribution and each is self.contribution):
+                each.clear()
+
     def close(self) -> None:
         """Let go of all."""
         for each in self._all():

@@ -83,6 +83,8 @@ class Worker:
         self._backoff = settings.first_backoff
         self._watchdog = Watchdog()
         self._stop = asyncio.Event()
+        self._idle = asyncio.Event()  # nothing is left to do, or we are stopped: no worker is wanted
+        self._rests = asyncio.Event()  # no worker lives, and none will
         self._ended = asyncio.Event()
         self._ended.set()
 
@@ -113,21 +115,38 @@ class Worker:
         listener = await WorkerListener.listening(self.settings.folder)
         self.socket = listener.path
         try:
-            while not self._stop.is_set():
+            while not self._idle.is_set():
                 ended = await (self._live(listener) if self.settings.program else self._host(listener))
-                if not self._stop.is_set():
+                if not self._idle.is_set():
                     self._on_lost(ended)
-                    await (self._stop.wait() if ended.is_final else self._pause())
+                    await (self._idle.wait() if ended.is_final else self._pause())
+            self._rests.set()
+            await self._stop.wait()
         finally:
             listener.close()
             self._vectors.close()
+            self._rests.set()
             self._ended.set()
 
     async def stop(self) -> None:
         """End the worker and `run`."""
+        self._idle.set()
         self._stop.set()
         await self._ended.wait()
         self._vectors.close()  # where `run` was never begun
+
+    async def retire(self, keeps_contribution: bool = False) -> None:
+        """Nothing is left to train: end the worker, and give the memory of what it shared back, but its contribution.
+
+        That goes, too, unless it is kept: the worker's weights may be shown there.
+        """
+        self._idle.set()
+        await self._rests.wait()
+        async with self._loading:
+            if not self._stop.is_set():
+                self.forget()
+                self._version = None
+                await ROUNDS.run(self._vectors.clear, keeps_contribution)
 
     async def train(self, order: Train, agreed: Sequence[FloatArray], answer: FloatArray | None = None) -> None:
         """Let the worker carry out `order`, which gets its number here, with these vectors; replaces the one before."""
@@ -298,9 +317,9 @@ class Worker:
         if not self.settings.program:
             return  # whoever comes, and when, is the user's affair
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._stop.wait(), self._backoff)
+            await asyncio.wait_for(self._idle.wait(), self._backoff)
         self._backoff = min(MAX_BACKOFF, 2 * self._backoff)
 
     async def _stop_is_wanted(self) -> str:
-        await self._stop.wait()
+        await self._idle.wait()
         return ""

@@ -280,6 +280,45 @@ async def test_a_worker_that_has_failed_for_good_is_not_started_again(tmp_path: 
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("keeps", [False, True])
+async def test_a_worker_that_retires_ends_and_gives_its_memory_back(tmp_path: Path, keeps: bool) -> None:
+    async with supervised(script_settings(tmp_path)) as (worker, seen):
+        await worker.train(train(1, 0), [vector(0)])
+        await seen.until(lambda: seen.contributions)
+        pid = worker.pid
+        assert pid is not None
+        await worker.retire(keeps)
+        assert not is_alive(pid)
+        assert worker.contribution.any() == keeps
+        assert worker.copied_moments() is None
+        assert (worker.pid, worker.device) == (None, None)
+        assert not seen.lost
+    assert worker.is_over
+
+
+@pytest.mark.asyncio
+async def test_a_worker_that_retires_before_it_was_begun_is_never_started(tmp_path: Path) -> None:
+    worker, lost = (
+        Worker(
+            script_settings(tmp_path),
+            on_progress=print,
+            on_contribution=print,
+            on_trained=print,
+            on_lost=lambda ended: lost.append(str(ended)),
+        ),
+        list[str](),
+    )
+    async with asyncio.TaskGroup() as group:
+        retiring = group.create_task(worker.retire())
+        await asyncio.sleep(0)
+        group.create_task(worker.run())
+        await asyncio.wait_for(retiring, PATIENCE)
+        assert not (tmp_path / "worker.log").exists()
+        await worker.stop()
+    assert lost == []
+
+
+@pytest.mark.asyncio
 async def test_a_worker_that_breaks_the_protocol_is_replaced(tmp_path: Path) -> None:
     settings = script_settings(tmp_path)
     script = Path(settings.program[1])

@@ -181,7 +181,7 @@ class Ending(SimpleNamespace):
     """As much of a run as its end takes; one that fails does so before the others have ended."""
 
     def __init__(self, name: str, error: Exception | None = None, go_on: asyncio.Event | None = None) -> None:
-        super().__init__(manifest=SimpleNamespace(name=name, data=DataSpec()), has_ended=False)
+        super().__init__(manifest=SimpleNamespace(name=name, data=DataSpec()), has_ended=False, is_finished=False)
         self._error, self._go_on = error, go_on
 
     async def close(self, for_good: bool = False) -> None:

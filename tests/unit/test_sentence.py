@@ -19,6 +19,7 @@ FAMILY = RUN | {"name": "family", "experts": {"parts": 2, "finished": 0, "trains
     [
         ("SOLO", 0, [RUN], "This node is alone: no other peer is reachable."),
         ("SPLIT", 3, [RUN], "The swarm is split."),
+        ("CONNECTED", 1, [RUN | {"phase": "finished"}], "Finished stdlib after round 3, and keeps the result."),
         ("CONNECTED", 1, [], "Connected with 1 peer, and in no run."),
         ("CONNECTED", 3, [RUN], "Connected with 3 peers: training stdlib."),
         ("CONNECTED", 3, [RUN | {"trains": False}], "Connected with 3 peers: keeping the state of stdlib."),
@@ -88,3 +89,10 @@ def test_the_first_to_be_back_is_told_to_wait_and_not_to_look_for_others(
     status = {"state": "SOLO", "peers": 0, "runs": runs, "obstacle": obstacle}
     assert headline(status) == said
     assert (advice(status) is None) == (RUN not in runs)
+
+
+def test_who_has_finished_all_misses_nobody() -> None:
+    status = {"state": "SOLO", "peers": 0, "runs": [RUN | {"phase": "finished"}]}
+    assert headline(status) == "Finished stdlib after round 3, and keeps the result."
+    assert advice(status) is None
+    assert advice(status | {"runs": [RUN, RUN | {"phase": "finished"}]}) is not None

@@ -53,6 +53,7 @@ class FakeWorker:
         self.handed_in: list[int] = []
         self.forgotten = 0
         self.unloaded = 0
+        self.retired: list[bool] = []  # whether its contribution was kept
         self.is_over = False
 
     def forget(self) -> None:
@@ -63,6 +64,9 @@ class FakeWorker:
 
     async def unload(self) -> None:
         self.unloaded += 1
+
+    async def retire(self, keeps_contribution: bool = False) -> None:
+        self.retired.append(keeps_contribution)
 
     def hand_in(self, round: int) -> None:
         self.handed_in.append(round)
@@ -207,6 +211,30 @@ async def test_the_loss_of_a_worker_is_trouble_until_the_next_makes_a_step(bench
     bench.worker.on_progress(progress(3))
     assert bench.training.trouble == ""
     await bench.settle()
+
+
+@pytest.mark.asyncio
+async def test_after_the_last_round_nobody_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = bench_of(DiLoCo(5, 0.7, 0.9), tmp_path, monkeypatch, last=3)
+    bench.training.begin(2, lane=2)
+    bench.worker.on_progress(progress(3))
+    bench.worker.on_contribution(contribution(3))
+    await bench.settle()
+    assert bench.worker.retired == [], "others may not have it yet"
+    bench.worker.on_lost(Ended("the worker was ended by SIGKILL"))
+    bench.training.committed(3, lane=0)
+    await bench.settle()
+    assert bench.worker.retired == [False]
+    assert (bench.training.progress, bench.training.utilisation, bench.training.trouble) == (None, None, "")
+    assert bench.training.loss == 1.5
+
+
+@pytest.mark.asyncio
+async def test_who_is_back_after_the_last_round_trains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = bench_of(DiLoCo(5, 0.7, 0.9), tmp_path, monkeypatch, last=2)
+    bench.training.begin(2, lane=2)
+    await bench.settle()
+    assert (bench.worker.orders, bench.worker.retired) == ([], [False])
 
 
 @pytest.mark.asyncio
