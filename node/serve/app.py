@@ -20,6 +20,7 @@ from shoal.node.serve.answering import STALL
 from shoal.node.serve.engine import WAITING, Engine
 from shoal.node.serve.guard import Guard, errors_as_json
 from shoal.node.serve.metrics import Metrics, of_texts
+from shoal.node.serve.paths import spellings
 from shoal.node.serve.routes import Routes
 from shoal.node.serve.served import Served
 from shoal.node.signals import on_ending
@@ -64,10 +65,11 @@ async def answering(
     stop: Callable[[], Awaitable[None]],
 ) -> AsyncIterator[int]:
     """Answer at the routes while the context is open; gives the port. `stop` ends what makes the answers."""
-    guards = [metrics.count, errors_as_json, Guard(where.key, where.host).check]
-    app = web.Application(middlewares=guards, client_max_size=MAX_BODY)
-    app.add_routes([*table, *metrics.table()])
+    guard = Guard(where.key, where.host)
+    app = web.Application(middlewares=[metrics.count, errors_as_json, guard.check], client_max_size=MAX_BODY)
+    app.add_routes(spellings([*table, *metrics.table()]))
     app.on_response_prepare.append(_sign)
+    app.on_response_prepare.append(guard.share)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=LAST_ANSWERS)
     await runner.setup()
     try:

@@ -1,56 +1,106 @@
-"""From a JSON body to the request that it is, by one rule for all kinds of requests.
+"""From a JSON body to the request that it is, by one rule for all kinds of requests, and for whatever is in them.
 
-What is null is absent. What means nothing here is ignored, or refused if it would change the answer: better an error
-than an answer to another question. So is every key that nobody knows.
+What is null is absent, at any depth. What means nothing here is ignored, and the log says so; it is refused if it would
+change the answer: better an error than an answer to another question. So is every key that nobody knows. An error
+names the key as one would write it in a program: messages[1].refusal.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from shoal.node.serve.faults import UNSUPPORTED, BadRequest
 
+MAX_NAME = 100  # characters of a key that are given back
+MISFIT = "misfit"  # the type of our own errors
 
-class Body(BaseModel):
-    """A request. What is OpenAI's, and no field of it, is named in `ignored` or in `neutral`."""
+
+class Fields(BaseModel):
+    """A request, or a table in one. What is OpenAI's, and no field of it, is named in `ignored` or in `neutral`."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
     ignored: ClassVar[tuple[str, ...]] = ()  # keys that may have any value
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {}  # keys that are refused unless they have these values
     shapes: ClassVar[dict[str, str]] = {}  # what a field must be, where the library's words help nobody
+    lists: ClassVar[dict[str, type[Fields]]] = {}  # what its lists of tables hold
 
     @model_validator(mode="before")
     @classmethod
     def _without_what_means_nothing(cls, table: Any) -> Any:
         if not isinstance(table, dict):
             return table
-        kept = {key: each for key, each in table.items() if each is not None and key not in cls.ignored}
+        kept = {key: each for key, each in table.items() if key not in cls.ignored}
         for key, allowed in cls.neutral.items():
             if key in kept and kept.pop(key) not in allowed:
-                values = " or ".join(map(json.dumps, allowed))
-                message = f"'{key}' must be {values} here: another value would change the answer, and is not supported"
-                raise BadRequest(message, key, UNSUPPORTED)
+                values = " or ".join(map(json.dumps, allowed)) or "null"
+                words = f"must be {values} here: another value would change the answer, and is not supported"
+                raise misfit(words, key, code=UNSUPPORTED)
         return kept
+
+
+class Body(Fields):
+    """A request."""
 
 
 AnyBody = TypeVar("AnyBody", bound=Body)
 
 
+def misfit(words: str, *at: str | int, code: str | None = None) -> PydanticCustomError:
+    """For validators: what is wrong, as a predicate, and where below that which is validated."""
+    return PydanticCustomError(MISFIT, "{words}", {"words": words, "at": at, "code": code})
+
+
 def read_asked(kind: type[AnyBody], body: Any) -> AnyBody:
     """The request that a JSON body is; BadRequest, which names the parameter, if it is none."""
     try:
-        return kind.model_validate(body)
+        return kind.model_validate(without_nulls(body))
     except ValidationError as error:
         first = min(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
-        where = str(first["loc"][0])[:100] if first["loc"] else None
-        if first["type"] == "extra_forbidden":
-            raise BadRequest(f"unknown or unsupported parameter '{where}'", where, UNSUPPORTED) from error
-        if first["type"] == "missing":
-            raise BadRequest(f"you must provide '{where}'", where) from error
-        if where is None:
-            raise BadRequest("the body must be a JSON object") from error
-        raise BadRequest(f"'{where}': {kind.shapes.get(where, first['msg'])}", where) from error
+        raise _refusal(first, kind) from error
+    except RecursionError as error:
+        raise BadRequest("the body is nested too deeply") from error
+
+
+def without_nulls(value: Any) -> Any:
+    """Without keys whose value is null: clients send what they have no value for."""
+    if isinstance(value, dict):
+        return {key: without_nulls(each) for key, each in value.items() if each is not None}
+    return [without_nulls(each) for each in value] if isinstance(value, list) else value
+
+
+def ignored_keys(kind: type[Fields], body: Any) -> Iterator[str]:
+    """The keys of a body, and of the tables in its lists, that are ignored; some more than once."""
+    if not isinstance(body, dict):
+        return
+    yield from (key for key in kind.ignored if body.get(key) is not None)
+    for name, inner in kind.lists.items():
+        several = body.get(name)
+        for each in several if isinstance(several, list) else ():
+            yield from (f"{name}[].{key}" for key in ignored_keys(inner, each))
+
+
+def path_of(parts: Iterable[str | int]) -> str:
+    """A key as one would write it in a program."""
+    written = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
+    return written.removeprefix(".")[:MAX_NAME]
+
+
+def _refusal(first: ErrorDetails, kind: type[Body]) -> BadRequest:
+    """An error of the library's as an answer."""
+    context = first.get("ctx", {}) if first["type"] == MISFIT else {}
+    parts = [*first["loc"], *context.get("at", ())]
+    where = path_of(parts) or None
+    if first["type"] == "extra_forbidden":
+        return BadRequest(f"unknown or unsupported parameter '{where}'", where, UNSUPPORTED)
+    if first["type"] == "missing":
+        return BadRequest(f"you must provide '{where}'", where)
+    if where is None:
+        return BadRequest("the body must be a JSON object")
+    words = kind.shapes.get(str(parts[-1]), first["msg"])
+    return BadRequest(f"'{where}' {words}" if context else f"'{where}': {words}", where, context.get("code"))

@@ -2,7 +2,8 @@
 
 Rules: with a key, who shows it is in, and nobody else. Without one, the Host header must be an address or our own
 name: a web page could point its own name at us (DNS rebinding). Bodies must say that they are JSON, which a page of
-another origin cannot send without asking first, and no CORS header is ever sent.
+another origin cannot send without asking first. Whether it may (CORS) is answered by the key: with one, all pages may
+ask that have it; without one, none.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from aiohttp import web
 
 from shoal.node.serve.engine import Busy
 from shoal.node.serve.faults import CALLER, SERVER, Fault, fault_of
+from shoal.node.serve.paths import usual
+from shoal.node.serve.shapes import LOST
 from shoal.node.web.answers import Handler
 from shoal.node.web.session import host_allowed
 from shoal.protocol.errors import ShoalError
@@ -31,13 +34,49 @@ class Guard:
     async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """The middleware in front of all routes."""
         if self._key:
-            shown = request.headers.get("Authorization", "").encode("utf-8", "surrogatepass")
-            if not hmac.compare_digest(shown, f"Bearer {self._key}".encode()):
+            if request.method == "OPTIONS":  # a browser asks before its page may show the key
+                return await self._options(request, handler)
+            if not any(hmac.compare_digest(each, self._key.encode()) for each in _shown(request)):
                 message = "show the server's key: `Authorization: Bearer <key>`"
                 raise Fault(401, message, code="invalid_api_key")
         elif not host_allowed(request.headers.get("Host", ""), self._host):
             raise Fault(403, "the Host header is a foreign name; call the server by its address")
-        return await handler(request)
+        return await (self._options(request, handler) if request.method == "OPTIONS" else handler(request))
+
+    async def share(self, request: web.Request, response: web.StreamResponse) -> None:
+        """For `on_response_prepare`: pages of other origins may read the answers of a server that has a key."""
+        if self._key and "Origin" in request.headers:
+            response.headers["Access-Control-Allow-Origin"] = "*"
+            response.headers["Access-Control-Expose-Headers"] = f"{LOST}, Retry-After"
+
+    async def _options(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """What may be asked for at a path; and whether a page of another origin may."""
+        found = request.match_info.http_exception
+        if not isinstance(found, web.HTTPMethodNotAllowed):
+            return await handler(request)  # there is nothing at this path
+        methods = ", ".join(sorted({*found.allowed_methods, "OPTIONS"}))
+        if (wanted := request.headers.get("Access-Control-Request-Method")) is None:
+            return web.Response(status=204, headers={"Allow": methods})
+        if not self._key:
+            message = "pages of other origins may ask only a server that has a key, which they show: see --api-key"
+            raise Fault(403, f"{wanted[:20]} {request.path[:100]}: {message}")
+        allowed = {
+            "Access-Control-Allow-Methods": methods,
+            "Access-Control-Allow-Headers": request.headers.get(
+                "Access-Control-Request-Headers", "authorization, content-type"
+            ),
+            "Access-Control-Allow-Private-Network": "true",
+            "Access-Control-Max-Age": "600",
+        }
+        return web.Response(status=204, headers=allowed)
+
+
+def _shown(request: web.Request) -> list[bytes]:
+    """The keys that a request shows, as different clients do."""
+    scheme, _, key = request.headers.get("Authorization", "").partition(" ")
+    found = [key.strip()] if scheme.lower() == "bearer" else []
+    found += [request.headers[name] for name in ("api-key", "x-api-key") if name in request.headers]
+    return [each.encode("utf-8", "surrogatepass") for each in found]
 
 
 @web.middleware
@@ -53,6 +92,17 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         return response
     except web.HTTPRequestEntityTooLarge as error:
         return _answer(Fault(413, f"the body is too large: {error.text}"))
+    except web.HTTPNotFound:
+        return _answer(
+            Fault(404, f"there is no {request.path[:100]} here, but {', '.join(_paths(request.app))}", CALLER)
+        )
+    except web.HTTPMethodNotAllowed as error:
+        allowed = " or ".join(sorted(error.allowed_methods))
+        response = _answer(
+            Fault(405, f"{request.path[:100]} is asked by {allowed}, not by {request.method[:20]}", CALLER)
+        )
+        response.headers["Allow"] = error.headers["Allow"]
+        return response
     except web.HTTPException as error:
         return _answer(Fault(error.status, f"{request.method} {request.path[:100]}: {error.reason}", CALLER))
     except ShoalError as error:
@@ -60,6 +110,11 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     except Exception:  # our own mistake: one answer is lost, the server is not
         log.exception("the server failed on %s %s", request.method, request.path)
         return _answer(Fault(500, "the server made a mistake; its log has the details", SERVER))
+
+
+def _paths(app: web.Application) -> list[str]:
+    """All that there are, as we write them."""
+    return sorted({usual(resource.canonical) for resource in app.router.resources()})
 
 
 def _answer(fault: Fault) -> web.Response:

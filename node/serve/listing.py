@@ -31,7 +31,7 @@ class Listing:
         return web.json_response({"object": "list", "data": [self._listed()]})
 
     async def _one(self, request: web.Request) -> web.Response:
-        self.check(request.match_info["model"])
+        self.check(request.match_info["model"].rstrip("/"))
         return web.json_response(self._listed())
 
     def _listed(self) -> dict[str, Any]:

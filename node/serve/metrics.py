@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from shoal.node.serve.engine import Load
+from shoal.node.serve.paths import usual
 from shoal.node.web.answers import Handler
 
 Family = GaugeMetricFamily | CounterMetricFamily
@@ -51,7 +52,7 @@ class Metrics:
     async def count(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """The middleware in front of all others. There are as many routes as we have, whatever is asked for."""
         resource = request.match_info.route.resource
-        route = NO_ROUTE if resource is None else resource.canonical
+        route = NO_ROUTE if resource is None else usual(resource.canonical)
         began, status = time.monotonic(), "500"
         try:
             response = await handler(request)

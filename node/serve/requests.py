@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
 
-from shoal.node.serve.body import Body
+from shoal.node.serve.body import Body, Fields, misfit
 
 MAX_CHOICES = 16  # of a request, all its prompts together
 MAX_STOPS = 4
 MAX_ALTERNATIVES = 20
 MAX_MESSAGES = 4096
-IGNORED = (  # they are about accounts and caches
-    *("user", "metadata", "store", "service_tier", "prompt_cache_key", "safety_identifier", "parallel_tool_calls"),
+IGNORED = (  # they are about accounts, caches and speed, or about tools, of which there are none
+    *("user", "metadata", "store", "service_tier", "safety_identifier", "parallel_tool_calls", "prediction"),
+    *(
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "cache_prompt",
+        "request_id",
+        "session_id",
+        "chat_id",
+        "conversation_id",
+    ),
+    *("litellm_metadata", "litellm_call_id", "litellm_trace_id"),
 )
 NEUTRAL: dict[str, tuple[Any, ...]] = {  # keys that are refused unless they have these values
     "presence_penalty": (0,),
@@ -25,10 +35,19 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {  # keys that are refused unless they hav
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "functions": ([],),
+    "function_call": ("none", "auto"),
     "response_format": ({"type": "text"},),
     "modalities": (["text"],),
+    "audio": (),
+    "reasoning_effort": ("none",),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+    "repetition_penalty": (1,),  # this and those below are other servers'
+    "top_k": (-1, 0),
+    "min_p": (0,),
+    "min_tokens": (0,),
 }
-SHAPES = {"prompt": "must be a text, a list of texts, a list of tokens, or a list of such lists"}  # of unions
+PROMPT = "must be a text, a list of texts, a list of tokens, or a list of such lists"
 
 
 def _listed(value: Any) -> Any:
@@ -36,8 +55,37 @@ def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
+def _parted(value: Any) -> Any:
+    """One text as the list of parts that it is."""
+    if not isinstance(value, str | list):
+        raise misfit("must be a text, or a list of parts of type text")
+    return [{"type": "text", "text": value}] if isinstance(value, str) else value
+
+
+def _prompts(value: Any) -> Any:
+    """One or several, each as text or tokens; in which all are alike."""
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list):
+        raise misfit(PROMPT)
+    if not value:
+        return value
+    kind = type(value[0])
+    if kind not in (str, int, list):
+        raise misfit(f"is no text, token or list of tokens: the prompt {PROMPT}", 0)
+    for number, each in enumerate(value):
+        if type(each) is not kind:
+            raise misfit(f"is of another kind than those before: the prompt {PROMPT}", number)
+    for number, each in enumerate([value] if kind is int else value if kind is list else []):
+        for place, token in enumerate(each):
+            if type(token) is not int or token < 0:
+                raise misfit(
+                    "is no token, which is a whole number from 0 on", *([number] if kind is list else []), place
+                )
+    return [value] if kind is int else value
+
+
 Stop = Annotated[str, Field(min_length=1, max_length=256)]
-Token = Annotated[int, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -52,7 +100,7 @@ class StreamOptions(BaseModel):
 class Asked(Body):
     """What both kinds of requests have."""
 
-    ignored, neutral, shapes = IGNORED, NEUTRAL, SHAPES
+    ignored, neutral = IGNORED, NEUTRAL
 
     model: str
     max_tokens: Count | None = None
@@ -74,17 +122,10 @@ class Asked(Body):
 class CompletionAsked(Asked):
     """A body for /v1/completions."""
 
-    prompt: str | list[str] | list[Token] | list[list[Token]]
-    logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
-
-    @property
-    def prompts(self) -> list[str] | list[list[int]]:
-        """One or several, each as text or tokens."""
-        if isinstance(self.prompt, str):
-            return [self.prompt]
-        if self.prompt and isinstance(self.prompt[0], int):
-            return [[each for each in self.prompt if isinstance(each, int)]]
-        return self.prompt  # type: ignore[return-value]
+    prompts: Annotated[list[str] | list[list[int]], PlainValidator(_prompts), Field(alias="prompt")]
+    logprobs: Annotated[
+        int | None, BeforeValidator(lambda value: None if value is False else value), Field(ge=0, le=MAX_ALTERNATIVES)
+    ] = None
 
     @property
     def alternatives(self) -> int | None:
@@ -93,7 +134,7 @@ class CompletionAsked(Asked):
 
 
 class Part(BaseModel):
-    """Of a message's content."""
+    """Of a message's content. Whatever else a part of text has is about caches, or where it comes from."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -101,24 +142,45 @@ class Part(BaseModel):
     text: str
 
 
-class ChatMessage(BaseModel):
-    """One message."""
+class ChatMessage(Fields):
+    """One message. An answer of ours may be sent back as it is."""
 
-    model_config = ConfigDict(strict=True, extra="forbid")
+    ignored = (
+        "name",
+        "id",
+        "annotations",
+        "reasoning_content",
+        "reasoning",
+        "provider_specific_fields",
+        "cache_control",
+    )
+    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "refusal": ("",),
+        "tool_calls": ([],),
+        "function_call": (),
+        "audio": (),
+    }
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[Part]
-    name: str | None = None
+    content: Annotated[list[Part], BeforeValidator(_parted)] | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> ChatMessage:
+        if self.content is None and self.role != "assistant":
+            raise misfit("is missing: only a message of the assistant may have none", "content")
+        return self
 
     @property
     def plain(self) -> dict[str, str]:
         """As templates know it."""
-        text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+        text = "".join(part.text for part in self.content or ())
         return {"role": "system" if self.role == "developer" else self.role, "content": text}
 
 
 class ChatAsked(Asked):
     """A body for /v1/chat/completions."""
+
+    lists: ClassVar[dict[str, type[Fields]]] = {"messages": ChatMessage}
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
     max_completion_tokens: Count | None = None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import json
+import logging
 import secrets
 import time
 from collections.abc import Callable
@@ -13,7 +15,7 @@ from aiohttp import web
 
 from shoal.node.pools import ANSWERS
 from shoal.node.serve.answering import answer, stream
-from shoal.node.serve.body import read_asked
+from shoal.node.serve.body import AnyBody, ignored_keys, read_asked
 from shoal.node.serve.engine import Engine
 from shoal.node.serve.faults import BadRequest, Fault
 from shoal.node.serve.listing import Listing
@@ -25,6 +27,9 @@ from shoal.node.serve.shapes import Shape
 
 QUICK = 16 << 10  # bytes of a body whose tokens are made at once; those of a longer one in a thread
 PATIENCE = 30.0  # seconds for a body to come
+FORM = "application/x-www-form-urlencoded"  # as curl and others say of any body, unless they are told otherwise
+
+log = logging.getLogger("shoal.serve")
 
 Planner = Callable[[AskedKind, Served, int], Plan]
 
@@ -34,6 +39,7 @@ class Routes:
 
     def __init__(self, served: Served, engine: Engine, stall: float) -> None:
         self._served, self._engine, self._stall = served, engine, stall
+        self._bodies = Bodies()
         self._listing = Listing(served.name, served.created, self._about)
 
     def table(self) -> list[web.RouteDef]:
@@ -57,8 +63,7 @@ class Routes:
     async def _write(
         self, request: web.Request, kind: type[AskedKind], planner: Planner[AskedKind]
     ) -> web.StreamResponse:
-        body = await read_json(request)
-        asked = read_asked(kind, body)
+        asked = await self._bodies.read(request, kind)
         self._listing.check(asked.model)
         seed = secrets.randbits(63)
         if (request.content_length or QUICK) < QUICK:
@@ -84,16 +89,50 @@ class Routes:
         return about | {"slots": load.slots, "busy": load.busy, "waiting": load.waiting}
 
 
+class Bodies:
+    """Reads what is asked, and says in the log of each key that is ignored that it is: once."""
+
+    def __init__(self) -> None:
+        self._noted: set[str] = set()
+
+    async def read(self, request: web.Request, kind: type[AnyBody]) -> AnyBody:
+        """The request that the body is; BadRequest if it is none."""
+        body = await read_json(request)
+        asked = read_asked(kind, body)
+        if fresh := dict.fromkeys(key for key in ignored_keys(kind, body) if key not in self._noted):
+            self._noted.update(fresh)
+            log.info("what clients send as %s is ignored, as it would change no answer", ", ".join(fresh))
+        return asked
+
+
 async def read_json(request: web.Request) -> Any:
     """The body; BadRequest if it is not JSON, or does not say that it is."""
-    if request.content_type != "application/json":
-        raise BadRequest("the body must be JSON, and the header Content-Type say so: application/json")
+    _check_kind(request)
     try:
         async with asyncio.timeout(PATIENCE):
-            return json.loads(await request.read())
+            content = await request.read()
+        if not content.strip():
+            raise BadRequest("the body is empty: it must be a JSON object")
+        charset = request.charset or "utf-8"
+        return json.loads(content if codecs.lookup(charset).name == "utf-8" else content.decode(charset))
     except TimeoutError as error:
         raise Fault(408, f"the body has not come within {PATIENCE:g} s") from error
+    except LookupError as error:
+        raise BadRequest(f"the header Content-Type names an encoding that nobody knows: {error}") from error
     except ValueError as error:
         raise BadRequest(f"the body is not JSON: {error}") from error
     except RecursionError as error:
         raise BadRequest("the body is nested too deeply") from error
+
+
+def _check_kind(request: web.Request) -> None:
+    """BadRequest unless the body says that it is JSON; who is no browser's page need not say so.
+
+    A page of another origin could send a body of no kind, or a form's, without having asked whether it may.
+    """
+    said = request.headers.get("Content-Type", "")
+    if request.content_type == "application/json" or request.content_type.endswith("+json"):
+        return
+    is_from_page = "Origin" in request.headers or "Sec-Fetch-Site" in request.headers
+    if is_from_page or (said and request.content_type != FORM):
+        raise BadRequest("the body must be JSON, and the header Content-Type say so: application/json")

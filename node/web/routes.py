@@ -11,6 +11,9 @@ from aiohttp import web
 from shoal.node.service import Answer, NodeService
 from shoal.protocol.errors import LocalError
 
+KINDS: dict[type, str] = {str: "a text", bool: "true or false", list: "a list", dict: "an object", int: "a number"}
+MAX_KEY = 100  # characters of a wrong key that are given back
+
 
 class Routes:
     """The routes over `service`."""
@@ -87,8 +90,10 @@ class Routes:
     async def _create_run(self, request: web.Request) -> web.Response:
         body = await read_body(request, {"manifest": str, "train": bool}, {"checkpoints": list})
         checkpoints = body.get("checkpoints", [])
-        if not all(isinstance(each, str) for each in checkpoints):
-            raise LocalError("the body's 'checkpoints' must be a list of folders")
+        if strange := [number for number, each in enumerate(checkpoints) if not isinstance(each, str)]:
+            raise LocalError(
+                f"the body's 'checkpoints[{strange[0]}]' must be a text, the path of a checkpoint's folder"
+            )
         created = await self._service.create_run(body["manifest"], body["train"], checkpoints)
         return web.json_response(created)
 
@@ -141,7 +146,10 @@ def _line(answer: Answer) -> bytes:
 async def read_body(
     request: web.Request, fields: dict[str, type], optional: dict[str, type] | None = None
 ) -> dict[str, Any]:
-    """The request's JSON object: these fields of these types, perhaps the optional ones; LocalError for all else."""
+    """The request's JSON object: these fields of these types, perhaps the optional ones; LocalError for all else.
+
+    What is null is absent.
+    """
     try:
         body = await request.json()
     except ValueError as error:
@@ -151,11 +159,15 @@ async def read_body(
     if not isinstance(body, dict):
         raise LocalError("the body must be a JSON object")
     allowed = {**fields, **(optional or {})}
-    for key, kind in allowed.items():
-        if (key in fields or key in body) and type(body.get(key)) is not kind:
-            raise LocalError(f"the body's '{key}' must be a {kind.__name__}")
+    body = {key: value for key, value in body.items() if value is not None}
     if unknown := body.keys() - allowed.keys():
-        raise LocalError(f"unknown key '{min(unknown)}' in the body")
+        known = f"it may have {', '.join(sorted(allowed))}" if allowed else "it has none here"
+        raise LocalError(f"unknown key '{min(unknown)[:MAX_KEY]}' in the body: {known}")
+    for key, kind in allowed.items():
+        if key in fields and key not in body:
+            raise LocalError(f"the body lacks '{key}': it must be {KINDS[kind]}")
+        if key in body and type(body[key]) is not kind:
+            raise LocalError(f"the body's '{key}' must be {KINDS[kind]}, not {KINDS.get(type(body[key]), 'a number')}")
     return body
 
 

@@ -206,6 +206,30 @@ async def test_a_bad_body_changes_nothing(call: Caller, body: object) -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        (f"/v1/runs/{RUN}/join", {}, "the body lacks 'train': it must be true or false"),
+        (f"/v1/runs/{RUN}/join", {"train": None}, "the body lacks 'train': it must be true or false"),
+        (f"/v1/runs/{RUN}/join", {"train": 1}, "the body's 'train' must be true or false, not a number"),
+        (f"/v1/runs/{RUN}/join", {"train": True, "x": 1}, "unknown key 'x' in the body: it may have checkpoint, train"),
+        ("/v1/runs", {"manifest": "", "train": True, "checkpoints": ["/a", 1]}, "'checkpoints[1]' must be a text"),
+        ("/v1/stop", {"x": 1}, "unknown key 'x' in the body: it has none here"),
+    ],
+)
+async def test_a_bad_body_is_named_by_its_key(call: Caller, path: str, body: object, words: str) -> None:
+    status, answer = await call("POST", path, body)
+    assert status == 400
+    assert words in answer["error"]
+
+
+@pytest.mark.asyncio
+async def test_what_is_null_is_absent(call: Caller) -> None:
+    status, _ = await call("POST", f"/v1/runs/{RUN}/join", {"train": True, "checkpoint": None})
+    assert status == 200
+
+
+@pytest.mark.asyncio
 async def test_a_refused_manifest_is_the_callers_fault(call: Caller) -> None:
     status, answer = await call("POST", "/v1/runs", {"manifest": "typo = 1", "train": True})
     assert (status, answer["error"]) == (400, "manifest: unknown key 'typo'; the nearest known key is 'model'")

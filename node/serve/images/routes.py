@@ -11,7 +11,6 @@ from aiohttp import web
 from torch import Tensor
 
 from shoal.node.pools import ANSWERS
-from shoal.node.serve.body import read_asked
 from shoal.node.serve.faults import CALLER, BadRequest, Fault
 from shoal.node.serve.images.canvas import Order
 from shoal.node.serve.images.painter import Painter
@@ -20,7 +19,7 @@ from shoal.node.serve.images.prompt import class_of
 from shoal.node.serve.images.requests import ImagesAsked
 from shoal.node.serve.images.source import Gallery
 from shoal.node.serve.listing import Listing
-from shoal.node.serve.routes import read_json
+from shoal.node.serve.routes import Bodies
 
 TEXT = ("/v1/completions", "/v1/chat/completions")
 
@@ -30,6 +29,7 @@ class ImageRoutes:
 
     def __init__(self, gallery: Gallery, painter: Painter) -> None:
         self._gallery, self._painter = gallery, painter
+        self._bodies = Bodies()
         self._listing = Listing(gallery.name, gallery.created, self._about)
 
     def table(self) -> list[web.RouteDef]:
@@ -44,7 +44,7 @@ class ImageRoutes:
         raise Fault(400, f"'{self._gallery.name}' paints pictures: ask it at /v1/images/generations", CALLER, "model")
 
     async def _paint(self, request: web.Request) -> web.Response:
-        asked = read_asked(ImagesAsked, await read_json(request))
+        asked = await self._bodies.read(request, ImagesAsked)
         if asked.model:
             self._listing.check(asked.model)
         if asked.n > self._painter.most:
