@@ -1,7 +1,6 @@
 """A checkpoint as a folder that Hugging Face's transformers opens: the tensors, and files of settings.
 
-The tensors have the names that they have there, so they are copied as they are; the settings are those of the model's
-kind (node/models/), and its tokenizer goes with it.
+The files of the model are those that its kind writes (node/models/), and its tokenizer goes with it.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from shoal.node.checkpoint.about import MODEL
 from shoal.node.checkpoint.read import load
 from shoal.node.checkpoint.tokenizer import write_tokenizer
 from shoal.node.disk import force
+from shoal.node.methods.method import PARAMETERS
 from shoal.node.models.registry import kind_of
 from shoal.node.room import check_disk
 from shoal.protocol.errors import LocalError
@@ -24,16 +24,15 @@ def export(checkpoint: Path, out: Path, tokenizer: bytes | None = None) -> None:
 
     `tokenizer` is the run's tokenizer.json, if its tokens are not bytes and it is to be had.
     """
-    manifest = load(checkpoint).manifest
-    spec = manifest.model
+    held = load(checkpoint)
+    manifest, spec = held.manifest, held.manifest.model
     if out.exists():
         raise LocalError(f"{out} exists: name a new folder")
     check_disk(out, sum(each.stat().st_size for each in checkpoint.glob(MODEL)), f"the model in {out}")
     fresh = out.with_name(f".{out.name}.{os.getpid()}.new")
     try:
         fresh.mkdir(parents=True)
-        shutil.copyfile(checkpoint / MODEL, fresh / MODEL)
-        kind_of(spec).write_config(spec, fresh)
+        kind_of(spec).write(spec, held.vectors[PARAMETERS], fresh)
         write_tokenizer(manifest, tokenizer, fresh)
         for path in (*fresh.iterdir(), fresh):
             force(path)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from torch import Tensor
+
 from shoal.node.spec.custom import CustomSpec
 from shoal.node.spec.tensors import Shapes, expand
 from shoal.protocol.errors import LocalError
@@ -26,6 +28,6 @@ class CustomKind:
         """Nobody knows."""
         return 0
 
-    def write_config(self, spec: CustomSpec, folder: Path) -> None:
+    def write(self, spec: CustomSpec, parameters: Tensor, folder: Path) -> None:
         """LocalError, as `build`."""
         self.build(spec, 0)

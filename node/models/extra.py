@@ -84,5 +84,6 @@ def missing(package: str, what: str) -> LocalError:
 
 
 def _quiet() -> None:
-    """Before huggingface_hub is imported, which reads these once: no telemetry."""
+    """Before these libraries are imported, which read them once: no telemetry, and no code from the hub."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    os.environ["USE_HUB_KERNELS"] = "NO"

@@ -4,15 +4,19 @@ Rules:
 - Configs only, never code from anywhere: `trust_remote_code` is never passed, and what a config could name is refused
   in spec/model.py.
 - All is fp32; which weights there are is the manifest's word, and a library that makes others of the config is told of.
-- A tied weight is one weight, under its first name. Buffers are the config's, and nobody exchanges them.
+- A tied weight is one weight, under its first name. What is not trained is the config's, and nobody exchanges it:
+  frozen parameters and buffers are made from one seed on every machine, and the manifest names their hash (still.py).
+- What is exported is what transformers itself saves of the model: its files, and its names for them.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,15 +26,19 @@ from torch import Tensor, nn
 
 from shoal.node.models import extra
 from shoal.node.models.kind import TrainedModel
+from shoal.node.models.still import digest_of, saved_buffers, still
 from shoal.node.room import no_room
-from shoal.node.spec.model import HfSpec
+from shoal.node.spec.model import HfSpec, with_floats
 from shoal.node.spec.tensors import Shapes, expand, first_difference
 from shoal.node.state.layout import Layout
 from shoal.node.trainer.options import TrainerOptions
 from shoal.protocol.errors import LocalError
 
+CONFIG_SEED = 0  # of what a config gives beside the trained weights, should any of it be random
+log = logging.getLogger("shoal.models")
 MAX_BUFFERS = 1 << 30  # bytes: no manifest names them, and a config may ask for any
 BYTES = 256  # without a tokenizer, tokens are bytes
+FETCHES_CODE = ("rwkv",)  # types that do it whatever the environment says (extra.py)
 PROBE = 8  # tokens, which every context holds, to see what a model looks at
 SEEN = 1e-4  # of the largest logit: what is more than roundings
 
@@ -56,7 +64,7 @@ class HfModel(TrainedModel):
         loss = F.cross_entropy(out.logits.flatten(0, 1), tokens[:, 1:].flatten())
         balance = getattr(out, "aux_loss", None)
         if self.training and isinstance(balance, Tensor):
-            loss = loss + self._config.router_aux_loss_coef * balance
+            loss = loss + getattr(self._config.get_text_config(), "router_aux_loss_coef", 0.0) * balance
         return loss
 
     def arrange(self, options: TrainerOptions) -> None:
@@ -92,11 +100,27 @@ class HfKind:
         """As the manifest has them: for this, nothing is built and nothing needs to be installed."""
         return dict(expand(spec.tensors))
 
-    def build(self, spec: HfSpec, seed: int, weights: Sequence[Path] = ()) -> TrainedModel:
-        """LocalError if the transformers that is installed makes other tensors of the config."""
+    def build(self, spec: HfSpec, seed: int, weights: Sequence[Path] = ()) -> HfModel:
+        """All but the trained weights is as the run has it; of these only adapters are the seed's.
+
+        LocalError if the transformers that is installed makes other tensors of the config."""
+        if spec.lora is None:
+            return HfModel(_in_training(self._whole(spec)))
         if spec.is_complete:
             self._check(spec, without_numbers(spec))
         return fresh(spec, seed, weights)
+
+    def _whole(self, spec: HfSpec) -> nn.Module:
+        """transformers' model as it makes it, all of it the run's but for the weights that are trained."""
+        if spec.is_complete:
+            self._check(spec, without_numbers(spec))
+        network = _seeded(spec, CONFIG_SEED)
+        if spec.base and digest_of(still(network)) != spec.base:
+            raise LocalError(
+                "this machine's torch or transformers makes other frozen numbers of the run's config than its "
+                "founder's: install the founder's versions"
+            )
+        return network
 
     def _check(self, spec: HfSpec, model: HfModel) -> None:
         """LocalError unless the model is the manifest's, and no larger: before memory is asked for."""
@@ -123,17 +147,17 @@ class HfKind:
         """
         return 6 * spec.parameters + 4 * spec.frozen
 
-    def write_config(self, spec: HfSpec, folder: Path) -> None:
-        """The config with the name of its class, which transformers looks for."""
+    def write(self, spec: HfSpec, parameters: Tensor, folder: Path) -> None:
+        """What `save_pretrained` makes of the model with these parameters; of adapters, what peft's makes."""
         if spec.lora is not None:
-            from shoal.node.models.lora import write_adapter_config
+            from shoal.node.models.lora import write_adapters
 
-            write_adapter_config(spec, folder)
+            write_adapters(spec, Layout(self.shapes(spec)).views(parameters), folder)
             return
-        config = _config(spec)  # as its author has it: of the network's, training has no use for a cache
-        config.architectures = [type(skeleton(spec)).__name__]
-        table = config.to_dict() | {"dtype": "float32"}
-        (folder / "config.json").write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
+        model = HfModel(self._whole(spec))
+        Layout.of(model).load(parameters, model)
+        with quietly(), _named("cannot save the run's model"):
+            model.network.save_pretrained(folder)
 
 
 def fresh(spec: HfSpec, seed: int, weights: Sequence[Path] = ()) -> HfModel:
@@ -158,7 +182,7 @@ def check_sizes(spec: HfSpec, network: Any) -> int:
     """How many tokens the model knows; LocalError if these are too few, not the run's, or it sees fewer at once."""
     config = network.config.get_text_config()
     longest = getattr(config, "max_position_embeddings", None)
-    if isinstance(longest, int) and spec.context > longest:
+    if isinstance(longest, int) and 0 < longest < spec.context:
         raise LocalError(f"model.context is {spec.context}, and the config's model sees {longest} tokens at most")
     vocab: int = config.vocab_size
     if vocab < BYTES:
@@ -170,36 +194,53 @@ def check_sizes(spec: HfSpec, network: Any) -> int:
 
 def network_of(spec: HfSpec, seed: int) -> nn.Module:
     """transformers' model on the CPU, in fp32."""
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(seed)
-        return _from_config(spec)
+    return _in_training(_seeded(spec, seed))
 
 
 def skeleton(spec: HfSpec) -> nn.Module:
     """transformers' model without numbers."""
     with torch.device("meta"):
+        return _in_training(_from_config(spec))
+
+
+def _seeded(spec: HfSpec, seed: int) -> nn.Module:
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(seed)
         return _from_config(spec)
 
 
 def network_from(spec: HfSpec, folder: Path) -> nn.Module:
     """transformers' model on the CPU, in fp32, with the weights of a local folder; LocalError unless all are there."""
-    automatic = extra.transformers().AutoModelForCausalLM
+    network = opened(folder, config_of(spec.table))
+    network.train()
+    return _in_training(network)
+
+
+def opened(folder: Path, config: Any) -> Any:
+    """The model of a folder as transformers opens it, on the CPU, in fp32; LocalError unless it has all weights.
+
+    Buffers that it lacks are those that the config gives, as for the library.
+    """
     if not any(folder.glob("*.safetensors")):
-        raise LocalError(f"{folder} has no safetensors")
-    with quietly(), _named(f"cannot load {folder} by the run's config"):
-        network, about = automatic.from_pretrained(
+        raise LocalError(f"{folder} has no safetensors, and other files of weights are not read: they may hold code")
+    with quietly(), _named(f"cannot open {folder}"):
+        network, about = extra.transformers().AutoModelForCausalLM.from_pretrained(
             folder,
-            config=_config(spec),
+            config=config,
             dtype=torch.float32,
             local_files_only=True,
             use_safetensors=True,
             output_loading_info=True,
         )
-    lacking = [*about["missing_keys"], *(str(each[0]) for each in about["mismatched_keys"])]
+    buffers = {name for name, _ in network.named_buffers()}
+    missing = sorted(map(str, about["missing_keys"]))
+    lacking = [name for name in missing if name not in buffers]
+    lacking += sorted(str(each[0]) for each in about["mismatched_keys"])
     if lacking:
-        raise LocalError(f"{folder} does not hold the run's {sorted(lacking)[0]}")
-    network.train()
-    return _in_training(network)
+        raise LocalError(f"{folder} lacks the model's {lacking[0]}: it has another head, or is damaged")
+    for name in missing:
+        log.warning("%s has no %s: it is what the config gives", folder, name)
+    return network
 
 
 def check_is_causal(model: HfModel) -> None:
@@ -207,9 +248,9 @@ def check_is_causal(model: HfModel) -> None:
 
     Many such models have a class for causal use, which is causal only if the config says so (`is_decoder`).
     """
-    device, was_training = next(model.parameters()).device, model.training
-    tokens = torch.arange(PROBE, 2 * PROBE, device=device)[None].repeat(2, 1)
+    tokens = _probe(model)
     tokens[1, -1] += PROBE
+    was_training = model.training
     model.eval()
     with torch.inference_mode(), quietly(), _named("cannot compute with the run's model"):
         one, other = model(tokens)[:, :-1].float()
@@ -222,27 +263,81 @@ def check_is_causal(model: HfModel) -> None:
         )
 
 
-def _from_config(spec: HfSpec) -> nn.Module:
-    library, config = extra.transformers(), _config(spec)
-    if type(config) not in library.MODEL_FOR_CAUSAL_LM_MAPPING:
+def check_can_be_trained(model: HfModel) -> None:
+    """LocalError if no gradient comes of a batch, or if it changes what stands still, which members cannot agree on."""
+    before = {name: each.clone() for name, each in saved_buffers(model.network).items()}
+    reached: list[bool] = []
+
+    def seen(weight: Tensor) -> None:
+        reached.append(True)
+        weight.grad = None  # all of them together would be as large as the model
+
+    weights: list[Any] = [weight for _, weight in model.trained()]
+    hooks = [weight.register_post_accumulate_grad_hook(seen) for weight in weights]
+    with torch.random.fork_rng(devices=()), quietly(), _named("cannot train the run's model"):
+        loss: Any = model.train().loss(_probe(model))
+        loss.backward()
+    for hook in hooks:
+        hook.remove()
+    kind = model.network.config.model_type
+    if not reached or not loss.isfinite():
+        raise LocalError(f"the config's model, of type {kind}, cannot be trained: its loss is {loss.item():g}")
+    for name, each in saved_buffers(model.network).items():
+        if not torch.equal(each, before[name]):
+            raise LocalError(
+                f"the config's model, of type {kind}, changes {name} as it trains, which is no weight: members of a "
+                "run could not agree on it"
+            )
+
+
+def check_can_be_opened(folder: Path) -> None:
+    """LocalError unless what transformers has saved in `folder` is a causal model for it, which not all types are."""
+    try:
+        config_of(with_floats(json.loads((folder / "config.json").read_bytes())))
+    except LocalError as error:
+        raise LocalError(f"what transformers saves of the run's model it cannot open again: {error}") from error
+
+
+def _probe(model: HfModel) -> Tensor:
+    """Two rows of the same few tokens, on the model's device."""
+    device = next(model.parameters()).device
+    return torch.arange(PROBE, 2 * PROBE, device=device)[None].repeat(2, 1)
+
+
+def config_of(table: Mapping[str, Any]) -> Any:
+    """The library's config of a causal model, from a config.json's content; LocalError, with the reason, if it is none.
+
+    No code that it names is looked at.
+    """
+    library, kind = extra.transformers(), table.get("model_type")
+    settings = {key: each for key, each in table.items() if key not in ("model_type", "auto_map")}
+    if not isinstance(kind, str):
+        raise LocalError("the config names no model_type")
+    if kind in FETCHES_CODE and find_spec("kernels"):
         raise LocalError(
-            f"transformers {library.__version__} has no causal language model of type {config.model_type}: runs train "
-            "models that predict each token from those before it, such as llama or gpt2"
+            f"models of type {kind} fetch code from the hub where the package kernels is installed: uninstall that"
         )
+    with quietly(), _named("does not understand the config"):
+        found = library.AutoConfig.for_model(kind, **settings)
+    if type(found) not in library.MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise LocalError(
+            f"transformers {library.__version__} has no causal language model of type {kind}, but models without a "
+            "language head at best: what is trained and served here predicts each token from those before it, as llama "
+            "or gpt2 do"
+        )
+    return found
+
+
+def _from_config(spec: HfSpec) -> nn.Module:
+    config = config_of(spec.table)
     with quietly(), _named("cannot build a causal model of the run's config"):
-        network: nn.Module = library.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    return _in_training(network)
+        network: nn.Module = extra.transformers().AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    return network
 
 
 def _in_training(network: Any) -> nn.Module:
     network.config.use_cache = False
     return cast(nn.Module, network)
-
-
-def _config(spec: HfSpec) -> Any:
-    table = spec.table
-    with quietly(), _named("does not understand the run's config"):
-        return extra.transformers().AutoConfig.for_model(table.pop("model_type"), **table)
 
 
 def _layers(network: nn.Module) -> Iterator[nn.Module]:

@@ -53,6 +53,6 @@ class Kind(Protocol):
         """Floating-point operations of training on one token, by arithmetic."""
         ...
 
-    def write_config(self, spec: Any, folder: Path) -> None:
-        """Write to `folder` what transformers, or peft, needs beside the weights to open them."""
+    def write(self, spec: Any, parameters: Tensor, folder: Path) -> None:
+        """Write to `folder` the model with these parameters (d,) as transformers, or peft, opens it."""
         ...

@@ -7,6 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
+from shoal.node.checkpoint.about import MODEL
+from shoal.node.checkpoint.write import write_tensors
 from shoal.node.spec.model import ModelSpec
 from shoal.node.spec.tensors import Shapes
 from shoal.node.state.layout import Layout
@@ -31,8 +35,11 @@ class LlamaKind:
         """See kind.py."""
         return flops_per_token(spec)
 
-    def write_config(self, spec: ModelSpec, folder: Path) -> None:
-        """There is no tokenizer to write: token 0, which ends a text, is all that generating needs to know."""
+    def write(self, spec: ModelSpec, parameters: Tensor, folder: Path) -> None:
+        """The names of the tensors are those of the library, which is not needed.
+
+        There is no tokenizer to write: token 0, which ends a text, is all that generating needs to know."""
+        write_tensors(folder / MODEL, Layout.of(skeleton(spec)).views(parameters))
         _write(folder / "config.json", config(spec))
         _write(folder / "generation_config.json", {"eos_token_id": END_OF_TEXT, "pad_token_id": END_OF_TEXT})
 

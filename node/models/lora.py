@@ -6,17 +6,17 @@ gives. Either way the manifest names the hash of its numbers, so that all member
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from blake3 import blake3
-from torch import nn
+from torch import Tensor, nn
 
-from shoal.node.checkpoint.about import MODEL
+from shoal.node.checkpoint.write import write_tensors
 from shoal.node.models import extra
 from shoal.node.models.hf import HfModel, network_from, network_of, quietly, skeleton
+from shoal.node.models.still import digest_of, saved_buffers
 from shoal.node.spec.model import HfSpec, LoraSpec
 from shoal.protocol.errors import LocalError
 
@@ -64,19 +64,14 @@ def _with_adapters(lora: LoraSpec, base: nn.Module, digest: str) -> LoraModel:
 
 
 def base_digest(network: nn.Module) -> str:
-    """The hash, in hex, of a base's weights as fp32: of what is computed with, whatever files it came in."""
-    hasher = blake3(derive_key_context="shoal v1 frozen weights", max_threads=blake3.AUTO)
-    for name, weight in sorted(network.named_parameters()):
-        head = f"{name} {list(weight.shape)}".encode()
-        hasher.update(len(head).to_bytes(4, "little") + head)
-        hasher.update(weight.detach().float().contiguous().reshape(-1).numpy().data.cast("B"))
-    return str(hasher.hexdigest())
+    """The hash, in hex, of all that a base is: none of it is trained."""
+    return digest_of({**dict(network.named_parameters()), **saved_buffers(network)})
 
 
-def write_adapter_config(spec: HfSpec, folder: Path) -> None:
-    """Make `folder`, which holds the adapters as a model, one that peft opens on top of the base."""
+def write_adapters(spec: HfSpec, adapters: Mapping[str, Tensor], folder: Path) -> None:
+    """Write to `folder` what peft opens on top of the base."""
     assert spec.lora is not None
-    (folder / MODEL).rename(folder / ADAPTERS)
+    write_tensors(folder / ADAPTERS, adapters)
     settings = _settings(spec.lora)
     settings.inference_mode = True
     settings.save_pretrained(folder)

@@ -8,10 +8,12 @@ root, and downloaded by all others like those of a run that goes on from a check
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
+from torch import Tensor
 
 from shoal.node.checkpoint.about import About
 from shoal.node.checkpoint.lineage import going_on
@@ -20,8 +22,20 @@ from shoal.node.checkpoint.write import write_checkpoint
 from shoal.node.explain import explain
 from shoal.node.home import Home
 from shoal.node.methods.registry import method_of, shape_of
-from shoal.node.models.hf import HfModel, check_is_causal, check_sizes, fresh, without_numbers
+from shoal.node.models.hf import (
+    CONFIG_SEED,
+    HfModel,
+    check_can_be_opened,
+    check_can_be_trained,
+    check_is_causal,
+    check_sizes,
+    fresh,
+    network_of,
+    without_numbers,
+)
 from shoal.node.models.lora import LoraModel
+from shoal.node.models.registry import kind_of
+from shoal.node.models.still import digest_of, still
 from shoal.node.run.facts import first_base
 from shoal.node.spec.manifest import MAX_MANIFEST, Manifest
 from shoal.node.spec.model import HfSpec
@@ -51,11 +65,16 @@ def found(
     assert isinstance(manifest.model, HfSpec)
     check_room(with_model(manifest, complete(manifest.model, without_numbers(manifest.model))))
     model = fresh(manifest.model, manifest.seed, weights)
-    whole = with_model(manifest, complete(manifest.model, model))
+    spec = complete(manifest.model, model).model_copy(update={"base": _base(manifest.model, model)})
+    whole = with_model(manifest, spec)
     check_is_causal(model)
+    check_can_be_trained(model)
     check(whole)
     layout = Layout.of(model)
-    agreed, _ = method_of(whole, layout).begin(layout.read(model))
+    first = layout.read(model)
+    del model
+    _check_can_be_exported(spec, first, home)
+    agreed, _ = method_of(whole, layout).begin(first)
     state = CommittedState(shape_of(whole, layout), agreed)
     base = first_base(whole, me, state.current.root)
     about = About.of(whole, base, (), samples=0, peer=me, inner_steps=0)
@@ -71,15 +90,31 @@ def found(
         raise
 
 
+def _check_can_be_exported(spec: HfSpec, weights: Tensor, home: Home) -> None:
+    """LocalError, with the reason, if nothing that a run makes of the model could ever leave it."""
+    try:
+        with tempfile.TemporaryDirectory(dir=home.root, prefix=".export-") as folder:
+            kind_of(spec).write(spec, weights, Path(folder))
+            if spec.lora is None:
+                check_can_be_opened(Path(folder))
+    except OSError as error:
+        raise LocalError(f"cannot write the run's model to {home.root}: {error.strerror or error}") from error
+
+
 def complete(spec: HfSpec, model: HfModel) -> HfSpec:
     """The table with what the model that was built of it says."""
     vocab = check_sizes(spec, model.network)
     tensors = fold({name: tuple(weight.shape) for name, weight in model.trained()})
     found: dict[str, object] = {"vocab": vocab, "tensors": tensors}
-    if isinstance(model, LoraModel):
-        still = (weight.numel() for weight in model.parameters() if not weight.requires_grad)
-        found |= {"frozen": sum(still), "base": model.base}
+    found["frozen"] = sum(weight.numel() for weight in model.parameters() if not weight.requires_grad)
     return spec.model_copy(update=found)
+
+
+def _base(spec: HfSpec, model: HfModel) -> str:
+    """The hash of what is not trained; empty if there is nothing."""
+    if isinstance(model, LoraModel):
+        return model.base
+    return digest_of(still(network_of(spec, CONFIG_SEED))) if still(model.network) else ""
 
 
 def with_model(manifest: Manifest, spec: HfSpec) -> Manifest:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from torch import Tensor
+
 from shoal.node.diffusion.network import PictureModel, build, skeleton
 from shoal.node.spec.flow import FlowSpec, RouterSpec
 from shoal.node.spec.tensors import Shapes
@@ -28,6 +30,6 @@ class PictureKind:
         """A weight is multiplied and added once forward and twice backward, for each picture."""
         return 6 * spec.parameters // spec.context
 
-    def write_config(self, spec: FlowSpec | RouterSpec, folder: Path) -> NoReturn:
+    def write(self, spec: FlowSpec | RouterSpec, parameters: Tensor, folder: Path) -> NoReturn:
         """LocalError: transformers has no such model."""
         raise LocalError("a model of pictures is none of transformers: `shoal serve` opens its checkpoints")

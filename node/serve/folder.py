@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -18,10 +17,9 @@ from safetensors.torch import load_file
 from shoal.node.checkpoint.about import MODEL
 from shoal.node.checkpoint.tokenizer import CONFIG, ENDS, tokenizer_of_bytes
 from shoal.node.dataset.tokens import TOKENIZER_FILE
-from shoal.node.models import extra
-from shoal.node.models.hf import quietly
+from shoal.node.models.hf import config_of, opened
 from shoal.node.models.llama import config
-from shoal.node.room import check_memory, no_room
+from shoal.node.room import check_memory
 from shoal.node.serve.chat import ChatFormat, PlainChat, TemplateChat
 from shoal.node.serve.library import library_scorer
 from shoal.node.serve.local import LlamaScorer
@@ -89,36 +87,11 @@ def _decoder(path: Path, spec: ModelSpec, choices: Choices, version: str) -> Sco
 
 
 def _library(path: Path, settings: Settings, choices: Choices, version: str) -> Scorer:
-    transformers = extra.transformers()
-    kind = settings.config.get("model_type")
-    named = {key: each for key, each in settings.config.items() if key not in ("model_type", "auto_map")}  # no code
-    if not any(path.glob("*.safetensors")):
-        raise LocalError(f"{path} has no safetensors, and other files of weights are not read: they may hold code")
-    if not isinstance(kind, str):
-        raise LocalError(f"{path / CONFIG} names no model_type")
-    with quietly():
-        try:
-            found = transformers.AutoConfig.for_model(kind, **named)
-            if type(found) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
-                raise LocalError(f"models of type {kind} have no language head: no text can come of {path}")
-            network, about = transformers.AutoModelForCausalLM.from_pretrained(
-                path,
-                config=found,
-                dtype=torch.float32,
-                local_files_only=True,
-                use_safetensors=True,
-                output_loading_info=True,
-            )
-        except LocalError:
-            raise
-        except Exception as error:  # whatever a library makes of a file, in a sentence
-            if (lack := no_room(error)) is not None:
-                raise lack from error
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            raise LocalError(f"transformers {transformers.__version__} cannot open {path}: {reason}") from error
-    lacking = [*about["missing_keys"], *(str(each[0]) for each in about["mismatched_keys"])]
-    if lacking:
-        raise LocalError(f"{path} lacks the model's {sorted(lacking)[0]}: it has another head, or is damaged")
+    try:
+        found = config_of(settings.config)
+    except LocalError as error:
+        raise LocalError(f"{path / CONFIG}: {error}") from error
+    network = opened(path, found)
     network.eval().requires_grad_(False).to(choose_device(choices.device))
     return library_scorer(
         network, limit=settings.longest(found.get_text_config()), slots=choices.slots, version=version

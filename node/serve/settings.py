@@ -19,6 +19,7 @@ from typing import Any
 
 from shoal.node.checkpoint.tokenizer import CONFIG, GENERATION, TOKENIZER_CONFIG
 from shoal.node.serve.text import MAX_FILE, Tokenized
+from shoal.node.spec.model import with_floats
 from shoal.node.textfile import parse_table, read_text, shown
 
 SPECIAL_TOKENS, TEMPLATE = "special_tokens_map.json", "chat_template.jinja"
@@ -34,7 +35,7 @@ class Settings:
     """The settings of one folder; LocalError if one of its files cannot be read, or is no table."""
 
     def __init__(self, folder: Path) -> None:
-        self.config = read_table(folder / CONFIG)
+        self.config: dict[str, Any] = with_floats(read_table(folder / CONFIG))
         self.generation = _optional(folder / GENERATION)
         self.tokenizer = _optional(folder / TOKENIZER_CONFIG)
         self._special = _optional(folder / SPECIAL_TOKENS)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from math import isnan
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
@@ -32,7 +33,7 @@ ABOUT_FILES = {  # what a run does not depend on, and transformers writes; no ca
     *("_name_or_path", "_attn_implementation_autoset", "transformers_version", "torch_dtype", "dtype"),
     *("num_labels", "id2label", "label2id"),
 }
-COMPILES = ("rwkv",)  # types whose modules compile code as they are built
+FLOAT = "__float__"  # the only key of a table that transformers writes for a number that JSON has no word for
 REFUSED = {  # keys that name code, or numbers that are not fp32
     *("auto_map", "custom_pipelines", "attn_implementation"),
     *("quantization_config", "compression_config", "use_pretrained_backbone", "backbone"),
@@ -95,7 +96,7 @@ class HfSpec(Spec):
     vocab: Annotated[int, Field(ge=0, le=4_000_000)] = 0
     tensors: tuple[TensorGroup, ...] = ()  # that are trained, in the order of the flat vector
     frozen: Annotated[int, Field(ge=0, le=1 << 40)] = 0  # parameters that are not
-    base: HexDigest = ""  # of the frozen weights: who trains must have these
+    base: HexDigest = ""  # of what is not trained, frozen or saved beside the weights: who trains must have it
 
     @field_validator("config", mode="before")
     @classmethod
@@ -104,8 +105,6 @@ class HfSpec(Spec):
 
     @model_validator(mode="after")
     def _can_be(self) -> HfSpec:
-        if self.lora is None and (self.frozen or self.base):
-            raise ValueError("frozen weights come with lora")
         check_size(self.tensors)
         return self
 
@@ -156,11 +155,20 @@ def canonical_config(value: Any) -> str:
             raise ValueError("the config is nested too deeply") from error
     if not isinstance(value, Mapping):
         raise ValueError("a config is a table, or JSON")
-    kept = _without_notes(value)
+    kept = with_floats(_without_notes(value))
     _check_values(list(_values(kept)))
     if not isinstance(kept.get("model_type"), str):
         raise ValueError("the config needs a model_type, such as llama or gpt2")
-    return json.dumps(kept, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return json.dumps(kept, sort_keys=True, separators=(",", ":"))  # with Infinity, which Python reads
+
+
+def with_floats(value: Any) -> Any:
+    """A config's value with numbers where transformers has written tables for them, such as an infinite limit."""
+    if isinstance(value, Mapping):
+        if value.keys() == {FLOAT} and value[FLOAT] in ("Infinity", "-Infinity", "NaN"):
+            return float(value[FLOAT])
+        return {key: with_floats(each) for key, each in value.items()}
+    return [with_floats(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _without_notes(value: Any, depth: int = 1) -> Any:
@@ -197,8 +205,8 @@ def _check_values(values: Sequence[tuple[str, Any, bool]]) -> None:
 def _check(key: str, value: Any) -> None:
     if (key in REFUSED or key.startswith("_")) and value not in (None, False):
         raise ValueError(f"`{key}` is not for configs of runs: it may name code, or other numbers than fp32")
-    if key == "model_type" and value in COMPILES:
-        raise ValueError(f"models of type {value} compile code: they are not for runs")
+    if isinstance(value, float) and isnan(value):
+        raise ValueError(f"`{key}` is no number")
     if isinstance(value, int) and _counts(key, LAYERS + EXPERTS) and value > MAX_REPEATS:
         raise ValueError(f"`{key}` is {value}, and at most {MAX_REPEATS} here")
 

@@ -114,7 +114,7 @@ def test_what_cannot_be_exported_leaves_nothing_behind(tmp_path: Path, monkeypat
     def refuse(*_: object) -> None:
         raise LocalError("only the script that made it can build it")
 
-    monkeypatch.setattr("shoal.node.models.llama.LlamaKind.write_config", refuse)
+    monkeypatch.setattr("shoal.node.models.llama.LlamaKind.write", refuse)
     (tmp_path / "exports").mkdir()
     with pytest.raises(LocalError, match="only the script"):
         export(path, tmp_path / "exports" / "out")

@@ -88,10 +88,10 @@ async def test_a_run_that_is_not_entered_leaves_no_origin(
 @pytest.mark.parametrize(
     ("table", "sentence"),
     [
-        ({"model_type": "nonsense"}, "does not understand the run's config"),
+        ({"model_type": "nonsense"}, "does not understand the config"),
         ({"model_type": "vit"}, "has no causal language model of type vit"),
         (BERT, "of type bert, looks at tokens that come later"),
-        ({**TABLE, "hidden_size": "wide"}, "does not understand the run's config"),
+        ({**TABLE, "hidden_size": "wide"}, "does not understand the config"),
         ({**TABLE, "vocab_size": 100}, "256 tokens or more"),
         ({**TABLE, "max_position_embeddings": 8}, "sees 8 tokens at most"),
     ],

@@ -64,7 +64,7 @@ def test_what_no_run_depends_on_is_left_out() -> None:
         ({**TABLE, "vocab_size": 1 << 40}, "at most 2,147,483,648"),
         ({**TABLE, "sizes": [1 << 30]}, "at most 1,048,576"),
         ({**TABLE, "num_layers": 1000, "text_config": {"num_experts": 1000}}, "1,000,000 experts"),
-        ({**TABLE, "model_type": "rwkv"}, "compile code"),
+        ({**TABLE, "rope_theta": float("nan")}, "no number"),
         ({"hidden_size": 8}, "model_type"),
         ({**TABLE, "a": {"b": {"c": {"d": {"e": {"f": {"g": 1}}}}}}}, "too deeply"),
         ({**TABLE, "x": "y" * 30_000}, "24,576"),

@@ -234,7 +234,7 @@ def test_models_that_write_no_text(tmp_path: Path) -> None:
         sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
         config = transformers.ViTConfig(**sizes, image_size=32)
         transformers.ViTModel(config).save_pretrained(tmp_path / "vit")
-    with pytest.raises(LocalError, match="no language head"):
+    with pytest.raises(LocalError, match="models without a language head"):
         opened(tmp_path / "vit")
     folder = base_folder(tmp_path / "model")
     with pytest.raises(LocalError, match="other head, or is damaged"):

@@ -1,0 +1,265 @@
+"""One type of model through its whole life in one process: founded, trained for two rounds, exported, opened, served.
+
+What comes out of it is held to what the library itself makes of the same weights. Where a run is refused, the library
+is asked alone whether it can build, train, save and open such a model, and the line at which it cannot is named.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch import Tensor
+
+from kit.toys import VOCAB, toy
+from shoal.node.checkpoint.about import About
+from shoal.node.checkpoint.export import export
+from shoal.node.checkpoint.write import write_checkpoint
+from shoal.node.dataset.corpus import Corpus
+from shoal.node.home import Home
+from shoal.node.methods.method import PARAMETERS
+from shoal.node.models import extra
+from shoal.node.models.hf import CONFIG_SEED, quietly
+from shoal.node.models.naming import found
+from shoal.node.models.registry import build
+from shoal.node.run.facts import first_base
+from shoal.node.serve.sampling import Sampling
+from shoal.node.serve.scorer import Piece
+from shoal.node.serve.served import BYTE_TOKENS, Choices
+from shoal.node.serve.source import open_source
+from shoal.node.serve.writing import write as write_text
+from shoal.node.spec.manifest import Manifest
+from shoal.node.spec.method import MethodSpec
+from shoal.node.spec.model import HfSpec
+from shoal.node.state.layout import Layout
+from shoal.node.state.outer import OuterState
+from shoal.node.trainer.inner import InnerTrainer
+from shoal.protocol.errors import LocalError
+from shoal.protocol.ids import PeerId, digest
+
+ROUNDS, MEMBERS = 2, 2
+ME = PeerId("12D3KooWGbVRr6TdYgNWYn3FYVXP2XbLhSG6yfHwkLWGxP4rS7DZ")
+TEXT = torch.frombuffer(bytearray(b"one sheep, two sheep, three sheep on the hill. " * 40), dtype=torch.uint8)
+TOKENS = torch.arange(24).view(2, 12) * 7 % VOCAB
+CLOSE = 1e-4  # of logits
+WORKS, REFUSED, UNTRIED, FAILS = "works", "refused", "not tried", "fails"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of one type."""
+
+    type: str
+    what: str  # WORKS, REFUSED, UNTRIED or FAILS
+    where: str = ""  # the step at which it ended
+    reason: str = ""
+    line: str = ""  # of the library, where it cannot
+
+
+class Misfit(Exception):
+    """What came out is not what the library makes."""
+
+
+class Unable(Exception):
+    """The library, alone, cannot do it."""
+
+    def __init__(self, step: str, error: Exception) -> None:
+        super().__init__(f"{type(error).__name__}: {error}")
+        self.step, self.line = step, _line(error)
+
+
+def attempt(model_type: str) -> Verdict:
+    """Try one type."""
+    try:
+        table = toy(model_type)
+        _alone(table, ("build",))
+    except Exception as error:
+        return Verdict(model_type, UNTRIED, "build", _short(error), _line(error))
+    step = ["found"]
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            _live(table, Path(folder), step.append)
+    except Exception as error:
+        if isinstance(error, LocalError) and step[-1] == "found":
+            try:
+                _alone(table)
+            except Unable as cannot:
+                return Verdict(model_type, REFUSED, cannot.step, _short(error), cannot.line)
+        return Verdict(model_type, FAILS, step[-1], _short(error), _line(error))
+    return Verdict(model_type, WORKS)
+
+
+def _live(table: dict[str, Any], folder: Path, tell: Callable[[str], None]) -> None:
+    """The whole life; LocalError or Misfit where it ends."""
+    whole, origin = found(_manifest(table), (), Home(folder / "home").create(), ME)
+    tell("train")
+    state = OuterState(whole, origin.committed())
+    trainer = InnerTrainer(whole, Corpus(TEXT, TEXT[:200], digest("sheep"), 1, 0))
+    for _ in range(ROUNDS):
+        _round(state, trainer)
+    tell("export")
+    about = About.of(whole, first_base(whole, ME, state.root), (), samples=0, peer=ME, inner_steps=0)
+    about = about.model_copy(update={"root": state.root.hex()})
+    export(write_checkpoint(folder / "kept", about, state.committed.current, None), folder / "out")
+    tell("compare")
+    parameters = state.committed.current.vectors[PARAMETERS]
+    network = _filled(whole, table, parameters)
+    with quietly():
+        network.save_pretrained(folder / "theirs")
+    _compare(folder / "out", folder / "theirs")
+    tell("open")
+    _open(folder / "out", network)
+    tell("serve")
+    served = open_source(folder / "out", Choices("cpu", slots=2, tokenizer=BYTE_TOKENS, threads=1))
+    scores = served.scorer.extend([Piece(0, tuple(TOKENS[0].tolist()))])
+    served.scorer.end(0)
+    _close("the scores", torch.from_numpy(np.asarray(scores)), _logits(network)[:1, -1].log_softmax(-1))
+    list(write_text(served, "two sheep", most=4, sampling=Sampling(temperature=0.0)))
+
+
+def _manifest(table: dict[str, Any]) -> Manifest:
+    return Manifest(
+        name="toy",
+        seed=3,
+        model=HfSpec(name="hf", config=json.dumps(table), context=16),
+        method=MethodSpec(inner_steps=2, batch=2, warmup_steps=1),
+    )
+
+
+def _round(state: OuterState, trainer: InnerTrainer) -> None:
+    """What members of one process, one after the other, train from the state is averaged and applied to it."""
+    base = state.committed.current.vectors[PARAMETERS].clone()
+    mean = torch.zeros_like(base)
+    number = state.committed.current.round + 1
+    for lane in range(MEMBERS):
+        trainer.load(base)
+        trainer.train(number, [lane])
+        mean += (base - trainer.read()) / MEMBERS
+    if not mean.isfinite().all() or not mean.any():
+        raise Misfit("nothing was learned, or no numbers")
+    encode = state.encoder(mean.numpy(), number)
+    state.apply([encode(chunk) for chunk in range(len(state.bounds(number)))])
+
+
+def _filled(whole: Manifest, table: dict[str, Any], parameters: Tensor) -> Any:
+    """The library's own model with the run's weights, whose names are looked up in it."""
+    network = _built(table, CONFIG_SEED)
+    ours = build(whole)
+    named = dict(network.named_parameters())
+    with torch.no_grad():
+        for name, view in Layout.of(ours).views(parameters).items():
+            named[name].copy_(view)
+    return network.eval()
+
+
+def _built(table: dict[str, Any], seed: int = 1) -> Any:
+    library, table = extra.transformers(), dict(table)
+    with quietly(), torch.random.fork_rng(devices=()):
+        torch.manual_seed(seed)
+        config = library.AutoConfig.for_model(table.pop("model_type"), **table)
+        return library.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+
+
+def _compare(ours: Path, theirs: Path) -> None:
+    """Misfit unless both folders have the same files, and these say the same, but for what ends a text."""
+    names = [{file.name for file in folder.iterdir()} for folder in (ours, theirs)]
+    if missing := names[1] - names[0]:
+        raise Misfit(f"the export lacks {sorted(missing)}")
+    one, other = (_tensors(folder) for folder in (ours, theirs))
+    if differing := sorted(one.keys() ^ other.keys()):
+        raise Misfit(f"{differing[0]} is in one of the two only ({len(differing)} such)")
+    for name, tensor in one.items():
+        if tensor.dtype != other[name].dtype or not torch.equal(tensor, other[name]):
+            raise Misfit(f"{name} is not what save_pretrained writes")
+    for file in sorted(name for name in names[1] if name.endswith(".json")):
+        if json.loads((ours / file).read_text()) != json.loads((theirs / file).read_text()):
+            raise Misfit(f"{file} is not what save_pretrained writes")
+
+
+def _tensors(folder: Path) -> dict[str, Tensor]:
+    return {name: each for file in folder.glob("*.safetensors") for name, each in load_file(file).items()}
+
+
+def _open(folder: Path, network: Any) -> None:
+    """Misfit unless the library opens it, finds all that it looks for, and computes the same."""
+    with quietly():
+        opened, about = extra.transformers().AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, output_loading_info=True
+        )
+    for key in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if about[key]:
+            raise Misfit(f"{key}: {sorted(map(str, about[key]))[0]} ({len(about[key])} such)")
+    _close("the logits", _logits(opened.eval()), _logits(network))
+
+
+def _logits(network: Any) -> Tensor:
+    with torch.inference_mode(), quietly():
+        logits: Tensor = network(input_ids=TOKENS, use_cache=False).logits
+    return logits
+
+
+def _close(what: str, ours: Tensor, theirs: Tensor) -> None:
+    if not (away := (ours - theirs).abs().max()) <= CLOSE:
+        raise Misfit(f"{what} are {away:.2g} away from the library's")
+
+
+# -- the library alone --------------------------------------------------------------------------------------
+
+
+def _alone(table: dict[str, Any], steps: Sequence[str] = ("build", "train", "predict", "save", "open")) -> None:
+    """Unable, with the step, if the library cannot do these with a config."""
+    with _step("build"):
+        network = _built(table)
+    if "train" in steps:
+        with _step("train"), quietly():
+            network.train()
+            logits = network(input_ids=TOKENS).logits
+            loss: Any = F.cross_entropy(logits[:, :-1].flatten(0, 1), TOKENS[:, 1:].flatten())
+            loss.backward()
+    network.eval()
+    if "predict" in steps:
+        with _step("predict"):
+            later = TOKENS.clone()
+            later[:, -1] += 1
+            with torch.inference_mode(), quietly():
+                one, other = (network(input_ids=each).logits[:, :-1] for each in (TOKENS, later))
+            if (one - other).abs().max() > CLOSE * one.abs().max():
+                raise ValueError("a token's logits depend on those after it")
+    with tempfile.TemporaryDirectory() as folder:
+        if "save" in steps:
+            with _step("save"), quietly():
+                network.save_pretrained(folder)
+        if "open" in steps:
+            with _step("open"):
+                _open(Path(folder), network)
+
+
+@contextmanager
+def _step(name: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise Unable(name, error) from error
+
+
+def _line(error: BaseException) -> str:
+    """The innermost line of the library, or of ours where that is none of it."""
+    error = error.__cause__ if isinstance(error, Unable) and error.__cause__ else error
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [each for each in frames if f"{Path('site-packages/transformers')}/" in each.filename] or frames[-1:]
+    last = theirs[-1]
+    return f"{Path(last.filename).parent.name}/{Path(last.filename).name}:{last.lineno}: {last.line}"
+
+
+def _short(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -1,0 +1,153 @@
+"""Ten types of the library's causal models through their whole life, of all that benchmarks/models.py tries.
+
+Founded, trained for two rounds, exported, compared with what `save_pretrained` writes, opened by the library, served.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from shoal.node.home import Home
+from shoal.node.models import hf, registry
+from shoal.node.models.hf import HfModel
+from shoal.node.models.naming import found
+from shoal.node.models.still import digest_of, still
+from shoal.node.serve.served import Choices
+from shoal.node.serve.source import open_source
+from shoal.node.spec.manifest import Manifest
+from shoal.node.spec.model import HfSpec
+from shoal.protocol.errors import LocalError
+from shoal.protocol.ids import PeerId
+from tests.hf_kit import needs
+
+sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
+
+transformers = needs("transformers")
+
+from kit.model_trial import REFUSED, WORKS, attempt  # noqa: E402
+from kit.toys import toy  # noqa: E402
+
+ME = PeerId("12D3KooWGbVRr6TdYgNWYn3FYVXP2XbLhSG6yfHwkLWGxP4rS7DZ")
+TYPES = {
+    "mixtral": "experts that its files have one by one",
+    "qwen3_moe": "the same",
+    "hunyuan_v1_moe": "the same, under names of its author's",
+    "gpt_neox": "names that its files have otherwise",
+    "minimax": "a saved buffer",
+    "glm4_moe": "a saved buffer for each router",
+    "ernie4_5_moe": "frozen parameters of its own",
+    "pegasus": "frozen positions",
+    "mamba2": "a number in its config that JSON has no word for",
+    "jamba": "layers of several kinds",
+}
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_its_life(model_type: str) -> None:
+    verdict = attempt(model_type)
+    assert verdict.what == WORKS, verdict
+
+
+def test_a_type_that_the_library_saves_but_cannot_open_again_is_refused() -> None:
+    verdict = attempt("emu3")
+    assert (verdict.what, verdict.where) == (REFUSED, "open"), verdict
+    assert "cannot open again" in verdict.reason
+
+
+def manifest(table: dict[str, Any]) -> Manifest:
+    return Manifest(name="toy", seed=3, model=HfSpec(name="hf", config=json.dumps(table), context=16))
+
+
+def test_what_stands_still_is_the_same_on_every_member_whatever_their_seeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the library draws it at random, as it does the frozen positions of this one's ears."""
+    whole, _ = found(manifest(toy("moss_transcribe_diarize")), (), Home(tmp_path).create(), ME)
+    assert isinstance(whole.model, HfSpec)
+    assert whole.model.frozen
+    one, other = (registry.kind_of(whole.model).build(whole.model, seed) for seed in (1, 2))
+    assert isinstance(one, HfModel)
+    assert isinstance(other, HfModel)
+    assert digest_of(still(one.network)) == digest_of(still(other.network)) == whole.model.base
+    monkeypatch.setattr(hf, "CONFIG_SEED", 1)  # as another version of torch would draw
+    with pytest.raises(LocalError, match="other frozen numbers"):
+        registry.build(whole)
+
+
+class Counting(nn.Module):
+    """Notes how often it was called, as running means do."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.inner = network
+        self.calls: torch.Tensor
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, input_ids: torch.Tensor, **more: Any) -> Any:
+        self.calls += 1
+        return self.inner(input_ids=input_ids, **more)
+
+
+def test_a_model_that_changes_its_buffers_as_it_trains_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = hf.network_of
+
+    def counting(spec: HfSpec, seed: int) -> nn.Module:
+        network: Any = Counting(real(spec, seed))
+        network.config = network.inner.config
+        return network  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(hf, "network_of", counting)
+    home = Home(tmp_path).create()
+    with pytest.raises(LocalError, match="changes calls as it trains"):
+        found(manifest(toy("llama")), (), home, ME)
+    assert not list(home.runs.iterdir()) if home.runs.exists() else True
+
+
+def saved(folder: Path, model_type: str) -> Path:
+    table = toy(model_type)
+    config = transformers.AutoConfig.for_model(table.pop("model_type"), **table)
+    with torch.random.fork_rng(devices=()):
+        transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
+    return folder
+
+
+def test_a_folder_without_buffers_opens_as_it_does_for_the_library_and_one_without_weights_does_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = saved(tmp_path / "model", "glm4_moe")
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    buffers = [name for name in tensors if name.endswith("e_score_correction_bias")]
+    assert buffers
+    save_file({name: each for name, each in tensors.items() if name not in buffers}, file, {"format": "pt"})
+    with caplog.at_level(logging.WARNING, "shoal.models"):
+        open_source(folder, Choices("cpu", slots=1, tokenizer="bytes"))
+    assert buffers[0] in caplog.text
+    save_file({name: each for name, each in tensors.items() if "q_proj" not in name}, file, {"format": "pt"})
+    with pytest.raises(LocalError, match=r"lacks the model's .*q_proj"):
+        open_source(folder, Choices("cpu", slots=1, tokenizer="bytes"))
+
+
+def test_a_folder_whose_config_has_an_infinite_number_opens(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "model", "mamba2")
+    config = (folder / "config.json").read_text()
+    assert "__float__" in config
+    open_source(folder, Choices("cpu", slots=1, tokenizer="bytes"))
+    assert found(manifest(json.loads(config)), (), Home(tmp_path).create(), ME)
+
+
+def test_types_that_fetch_code_are_refused_where_they_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hf, "find_spec", lambda name: name)
+    with pytest.raises(LocalError, match="fetch code from the hub"):
+        found(manifest({**toy("rwkv")}), (), Home(tmp_path).create(), ME)
