@@ -13,15 +13,15 @@ understood. A link comes from anywhere: all of it is checked here, once, before 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from urllib.parse import quote, unquote
 
 from shoal.dht.scope import Scope, scope_of_host
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import RunId
-from shoal.protocol.multiaddrs import is_port, is_relayed, place_of
+from shoal.protocol.multiaddrs import is_port, is_relayed, kind_of, place_of
 
 SCHEME = "shoal:"
 VERSION = 1
@@ -85,7 +85,8 @@ def format_link(run: RunId, addresses: Sequence[str]) -> str:
 def choose(addresses: Sequence[str]) -> list[str]:
     """`addresses` without PeerIDs, best first: each peer's best, then each one's second best, and so on.
 
-    The internet comes before the LAN; the loopback is for swarms that are nowhere else.
+    The internet comes before the LAN, and an address in a network that no better one is in is a turn ahead: whoever can
+    reach only that network finds a door, too. The loopback is for swarms that are nowhere else.
     """
     scopes = {address: scope(address) for address in addresses if is_address(address)}
     least = Scope.LAN if any(each >= Scope.LAN for each in scopes.values()) else Scope.LOOPBACK
@@ -93,8 +94,19 @@ def choose(addresses: Sequence[str]) -> list[str]:
     for address in sorted(scopes, key=lambda address: -scopes[address]):
         if scopes[address] >= least:
             peers.setdefault(_peer(address), []).append(address)
-    ranked = [(turn, -scopes[address], address) for each in peers.values() for turn, address in enumerate(each)]
-    return list(dict.fromkeys(_short(address) for _, _, address in sorted(ranked, key=lambda each: each[:2])))
+    turns = [(turn, -scopes[address], address) for each in peers.values() for turn, address in enumerate(each)]
+    networks, ranked = set[Hashable](), list[tuple[int, bool, int, str]]()
+    for turn, reach, address in sorted(turns, key=lambda each: each[:2]):
+        is_known = (network := _network(address)) in networks
+        networks.add(network)
+        ranked.append((turn + is_known, is_known, reach, address))
+    return list(dict.fromkeys(_short(address) for *_, address in sorted(ranked, key=lambda each: each[:3])))
+
+
+def left_out(link: str, addresses: Sequence[str]) -> list[str]:
+    """Those of one peer's addresses that a link has no room for, without its PeerID."""
+    held = parse_link(link).addresses
+    return [each for each in map(_short, choose(addresses)) if each not in held]
 
 
 def is_address(text: str) -> bool:
@@ -128,6 +140,16 @@ def _values(query: str) -> dict[str, list[str]]:
 def _peer(address: str) -> str:
     """Whose address it is: the PeerID at its end, or at least the host."""
     return address.rpartition("/p2p/")[2] if "/p2p/" in address else address.split("/")[2]
+
+
+def _network(address: str) -> Hashable:
+    """What an address leads into, as far as that can be told of it: private networks are told apart by their begin."""
+    name = address.split("/")[2]
+    if (host := _ip(name)) is None:
+        return name
+    if is_relayed(address) or scope_of_host(host) is not Scope.LAN:
+        return kind_of(place_of(address))
+    return ip_network((host, 16 if host.version == 4 else 48), strict=False)
 
 
 def _short(address: str) -> str:

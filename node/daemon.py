@@ -103,7 +103,7 @@ class Daemon:
         self._runs.on_linked = self._reaching.also
         self._desk = Desk(self._network, self._discovery, self._relaying, self._reaching, lambda: self._runs.open)
         self.netcheck, self.examine = self._netcheck.answer, self._desk.examine
-        self._nearby = Nearby(identity.peer, self._network.addresses, self._reaching.hear, self._reaching.unhear)
+        self._nearby = Nearby(identity.peer, self._network.every_address, self._reaching.hear, self._reaching.unhear)
 
     async def run(self) -> None:
         """Serve until asked to stop; leave the runs properly."""
@@ -259,6 +259,7 @@ class Daemon:
             "line": dict(zip(("up", "down"), self._network.bandwidth.claim(), strict=True)),
             "dht": self._discovery.as_json(),
             "addresses": list(self._network.addresses()),
+            "untold_addresses": list(self._network.untold_addresses),
             "memory": resident_bytes(),
             "ending": self._stopping.is_set(),
             "runs": [*run_view.family_rows(self._runs), *rows, *run_view.rows_of_closed(self._runs)],

@@ -34,8 +34,9 @@ class NodeService(Protocol):
 
         `state` is "SOLO", "CONNECTED", "IN-ROUND" or "SPLIT", `evidence` what SPLIT is said on, else None; `peers` is
         the number of peers with a connection, `obstacle` a sentence: why the node is not where it should be; `waits`:
-        that is no fault, as it is the first of all to be back; `memory` is the daemon's, in bytes;
-        `ending`: it was asked to stop, and says good-bye to its runs and saves what must be.
+        that is no fault, as it is the first of all to be back; `untold_addresses` are too many to tell others;
+        `memory` is the daemon's, in bytes; `ending`: it was asked to stop, and says good-bye to its runs and saves what
+        must be.
         `limits` are the owner's: {max_up, max_down (bytes a second), max_per_day, used_today (bytes), goes_on_at}, None
         where there is none; `paused` says why the node is in no run for the rest of the day, if so, `warnings`
         ([{code, words}]) that it soon will be; `traffic` is {sent, received}: all bytes on the wire since it started.
@@ -123,7 +124,10 @@ class NodeService(Protocol):
         ...
 
     def run_link(self, run: str) -> Answer:
-        """{run, name, link}: the link by which others join, with addresses of members that are there now."""
+        """{run, name, link, untold}: the link by which others join, with addresses of members that are there now.
+
+        `untold` are addresses of this node for which there is no room in it.
+        """
         ...
 
     async def preview_run(self, link: str) -> Answer:

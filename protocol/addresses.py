@@ -2,22 +2,23 @@
 
 - Names are those of the system (a container's neighbours, /etc/hosts): /dns4/NAME, /dns6/NAME or /dns/NAME.
 - Our own addresses are those of all interfaces, so that a network without a way out, or a second one, counts as well.
-  That of the way out to the internet comes first, the loopback last. IPv6 addresses that are good on one link only are
-  left out: they make no sense without the name of an interface, which is another one for each machine.
+  That of the way out to the internet comes first, the loopback last. We tell others MAX_OWN of them, and the log which
+  ones we do not tell. IPv6 addresses that are good on one link only are left out: they make no sense without the name
+  of an interface, which is another one for each machine.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
+from ipaddress import ip_address
 
-import ifaddr
-
-from shoal.protocol.multiaddrs import multiaddr
+from shoal.protocol.interfaces import Interface, interfaces, ranked
+from shoal.protocol.multiaddrs import few, kind_of_host, multiaddr
 from shoal.protocol.resolving import RESOLVER
 
 FAMILIES = {"dns4": socket.AF_INET, "dns6": socket.AF_INET6, "dns": socket.AF_UNSPEC}
@@ -27,7 +28,7 @@ ROUTES = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))  # no
 FRESH = 5.0  # seconds for which what was found is still believed
 MAX_OWN = 6  # of our addresses, beside the loopback: a machine full of bridges and tunnels has dozens
 
-Interface = IPv4Interface | IPv6Interface
+log = logging.getLogger(__name__)
 
 
 async def resolve(address: str) -> tuple[str, ...]:
@@ -54,24 +55,33 @@ def has_ipv6() -> bool:
         return False
 
 
+def own_hosts() -> list[str]:
+    """All our addresses, those first at which others are likeliest to reach us (interfaces.py); no loopbacks."""
+    known, ways_out = interfaces(), [way for way in map(_way_out, ROUTES) if way]
+    return ranked(known, ways_out) if known else ways_out
+
+
 def own_addresses() -> list[str]:
-    """Our addresses: that of the default route first, if there is one, then the others, then the loopback."""
-    found = [str(each.ip) for each in attached()]
-    first = [host for host in map(_way_out, ROUTES) if host in found or (host and not found)]
-    return [*list(dict.fromkeys([*first, *found]))[:MAX_OWN], "127.0.0.1"]
+    """Those of our addresses that we tell others: the likeliest of each kind, then the likeliest; the loopback last."""
+    return [*few(own_hosts(), MAX_OWN, kind_of_host), "127.0.0.1"]
 
 
 def reachable_at(listening: Iterable[str]) -> tuple[str, ...]:
     """The multiaddrs on which we listen, with "everywhere" spelled out; loopbacks come last."""
-    addresses, own = list(listening), own_addresses()
-    found = dict.fromkeys(each for address in addresses for each in _spelled_out(address, own))
+    addresses = list(listening)
+    found = _at_hosts(addresses, own_addresses())
     return tuple(sorted(found, key=is_loopback)) or tuple(each.replace("/::/", "/::1/") for each in addresses)
+
+
+def _at_hosts(listening: Iterable[str], own: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(each for address in listening for each in _spelled_out(address, own)))
 
 
 class Whereabouts:
     """`reachable_at`, asked anew after a while only: to have the system list its interfaces takes a millisecond."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.untold: tuple[str, ...] = ()  # of our addresses, those that are too many to tell others
         self._clock = clock
         self._listening: tuple[str, ...] = ()
         self._found: tuple[str, ...] = ()
@@ -82,10 +92,24 @@ class Whereabouts:
         now, listening = self._clock(), tuple(listening)
         if now >= self._until or listening != self._listening:
             self._listening, self._found, self._until = listening, reachable_at(listening), now + FRESH
+            self._note_untold()
         return self._found
 
+    def everywhere(self, listening: Iterable[str]) -> tuple[str, ...]:
+        """The same with those of our addresses that are too many to tell others, and no loopbacks."""
+        found = self.of(listening)
+        return (*(each for each in found if not is_loopback(each)), *self.untold)
 
-def _spelled_out(address: str, own: Iterable[str]) -> list[str]:
+    def _note_untold(self) -> None:
+        everywhere = [each for each in self._listening if each.split("/")[2:3] in ([host] for host in EVERYWHERE)]
+        untold = tuple(each for each in _at_hosts(everywhere, own_hosts()) if each not in self._found)
+        if untold != self.untold and untold:
+            told = len([each for each in self._found if not is_loopback(each)])
+            log.info("others are told %d addresses of this node, and not %s", told, ", ".join(untold))
+        self.untold = untold
+
+
+def _spelled_out(address: str, own: Sequence[str]) -> list[str]:
     _, _, host, rest = address.split("/", 3)
     if host not in EVERYWHERE:
         return [address]
@@ -102,16 +126,7 @@ def is_loopback(address: str) -> bool:
 
 def attached() -> list[Interface]:
     """Our addresses with the networks that they lie in, but for loopbacks and those good on one IPv6 link only."""
-    found: list[Interface] = []
-    with suppress(OSError, ValueError, AssertionError):  # the system does not tell, or what ifaddr does not understand
-        for adapter in ifaddr.get_adapters():
-            found += (_interface(each) for each in adapter.ips)
-    return [each for each in found if not each.is_loopback and not (each.version == 6 and each.is_link_local)]
-
-
-def _interface(found: ifaddr.IP) -> Interface:
-    host = found.ip[0] if isinstance(found.ip, tuple) else found.ip
-    return ip_interface(f"{host.partition('%')[0]}/{found.network_prefix}")
+    return [address for each in interfaces() for address in each.addresses]
 
 
 def way_out() -> str:

@@ -22,14 +22,14 @@ from shoal.protocol.allowance import Allowances
 from shoal.protocol.errors import TransportError
 from shoal.protocol.ids import PeerId, short
 from shoal.protocol.journal import OTHER
-from shoal.protocol.multiaddrs import host_and_port, is_relayed
+from shoal.protocol.multiaddrs import few, host_and_port, is_relayed
 from shoal.protocol.racing import by_turns, first_answer
 from shoal.protocol.transport import Connection, Stream, Transport
 
 LIMIT = 10.0  # seconds for one address
 OWN_LIMIT = 2.0  # the same, for a connection that we can do without
 BACK_OFF = (0.2, 15.0)  # seconds: the first and the longest
-MAX_ADDRESSES, MAX_RELAYED = 8, 4  # direct ones come first
+MAX_ADDRESSES, MAX_RELAYED = 8, 4  # direct ones come first; see `few`
 MAX_PROVEN = 2
 FAILURES = (64, 2.0)  # dials of one host that may fail, in a burst and per second
 MAX_HOSTS = 4096  # whose failures are remembered
@@ -74,9 +74,15 @@ class Dialing:
     def learn(self, addresses: tuple[str, ...]) -> None:
         """Where the peer may be; the latest news is tried first."""
         known = dict.fromkeys([*by_turns(addresses), *self._addresses])
-        direct = [each for each in known if not is_relayed(each)][:MAX_ADDRESSES]
-        self._addresses = (*direct, *[each for each in known if is_relayed(each)][:MAX_RELAYED])
+        direct, relayed = ([each for each in known if is_relayed(each) is by_relay] for by_relay in (False, True))
+        self._addresses = (*self._best(direct, MAX_ADDRESSES), *self._best(relayed, MAX_RELAYED))
         self._may_dial_again = True
+
+    def _best(self, addresses: list[str], most: int) -> list[str]:
+        """What of it is kept, in its order: where the peer has answered, before all that is said of it."""
+        proven = [each for each in self._proven if each in addresses]
+        kept = few([*proven, *addresses], most)
+        return [each for each in addresses if each in kept]
 
     def hosts(self, connected_with: Iterable[str]) -> tuple[str, ...]:
         """The hosts where the peer has been: first those that our connections with it lead to."""

@@ -27,6 +27,7 @@ from shoal.protocol.ids import PeerId
 from shoal.protocol.members import MAX_MEMBERS, MAX_TOMBSTONES, NEVER, MemberTable, NamesakeSeen, State
 from shoal.protocol.messages.membership import Ack, AckFor, Claim, Entry, Gossip, News, Ping, PingFor, Summary
 from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.multiaddrs import few
 from shoal.protocol.probe import Prober
 from shoal.protocol.signing import Signer, signed
 from shoal.protocol.suspicion import Suspicions
@@ -56,7 +57,7 @@ class Membership(MembershipView):
         max_members: int = MAX_MEMBERS,
         max_tombstones: int = MAX_TOMBSTONES,
     ) -> None:
-        own = Entry(me, 0, 0, addresses[:MAX_ADDRESSES], status, False, b"")
+        own = Entry(me, 0, 0, few(addresses, MAX_ADDRESSES), status, False, b"")
         super().__init__(MemberTable(signed(own, signer), max_members, max_tombstones))
         self.me = me
         self._signer = signer
@@ -102,9 +103,10 @@ class Membership(MembershipView):
 
     def set_addresses(self, now: float, addresses: tuple[str, ...]) -> list[Effect]:
         """We can be reached elsewhere."""
-        if not self._running or addresses[:MAX_ADDRESSES] == self._table.own.addresses:
+        addresses = few(addresses, MAX_ADDRESSES)
+        if not self._running or addresses == self._table.own.addresses:
             return []
-        self._announce(addresses=addresses[:MAX_ADDRESSES])
+        self._announce(addresses=addresses)
         return self._news.hasten(now)
 
     def leave(self, now: float) -> list[Effect]:

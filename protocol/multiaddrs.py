@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Iterable
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
@@ -16,6 +17,7 @@ MAX_PORT = 65_535
 DOCUMENTATION = tuple(
     ip_network(each) for each in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32")
 )
+Kind = Hashable  # of an address
 Place = tuple[str, int]  # a numerical host and a port
 SITE_LOCAL = ip_network("fec0::/10")  # RFC 3879: private networks of old, which Python calls global
 
@@ -71,6 +73,31 @@ def is_public(host: IPv4Address | IPv6Address) -> bool:
         return True
     is_odd = host.is_multicast or host.is_reserved or host.is_unspecified or host in SITE_LOCAL
     return host.is_global and not is_odd
+
+
+def kind_of_host(host: str) -> Kind:
+    """What an IP address is good for: each kind reaches others that no other one does."""
+    address = ip_address(host)
+    return address.version, "loopback" if address.is_loopback else "internet" if is_public(address) else "network"
+
+
+def kind_of(address: str) -> Kind:
+    """The same of a multiaddr; those by relays are a kind, and so are names."""
+    if is_relayed(address):
+        return "relayed"
+    where = host_and_port(address)
+    return kind_of_host(str(where[0])) if where is not None else "other"
+
+
+def few(addresses: Iterable[str], most: int, kind: Callable[[str], Kind] = kind_of) -> tuple[str, ...]:
+    """At most `most` of ranked addresses: the best of each kind, then the best of all; in the order given.
+
+    Whatever is told, tried or shown of a list of addresses that may be too long is chosen by this.
+    """
+    ordered = list(dict.fromkeys(addresses))
+    firsts = {kind(each): each for each in reversed(ordered)}.values()
+    chosen = sorted(ordered, key=lambda each: each not in firsts)[:most]
+    return tuple(each for each in ordered if each in chosen)
 
 
 @lru_cache(maxsize=4096)  # it is asked of the same connections with each payload

@@ -138,6 +138,16 @@ class Network:
         """Where we listen, without our name; what relays do for us is not in it."""
         return self._whereabouts.of(self._transport.addresses())
 
+    def every_address(self) -> tuple[str, ...]:
+        """Where we listen, with those of our addresses that are too many to tell all others."""
+        return self._whereabouts.everywhere(self._transport.addresses())
+
+    @property
+    def untold_addresses(self) -> tuple[str, ...]:
+        """Of our own addresses, those that are too many to tell others."""
+        self.own_addresses()
+        return self._whereabouts.untold
+
     def remember(self, peer: PeerId, addresses: tuple[str, ...] | list[str]) -> None:
         """Where `peer` may be reached; the latest words come first."""
         self._neighbours.of(peer).dialing.learn(self._without_ours([place_of(each) for each in addresses]))

@@ -27,7 +27,17 @@ SHELLS = {
     "circuit",  # relays
     "bulk",  # payloads
     *("throttle", "pool"),  # threads and tasks share them
-    *("incoming", "arrivals", "dialing", "racing", "tasks", "ports", "addresses", "resolving"),  # who is where
+    *(
+        "incoming",
+        "arrivals",
+        "dialing",
+        "racing",
+        "tasks",
+        "ports",
+        "addresses",
+        "resolving",
+        "interfaces",
+    ),  # who is where
     *("network", "neighbours", "link", "surroundings", "lane", "calls", "complaints"),  # frames to peers by name
     *("identity", "version", "descriptors"),  # the key file, the installed distribution, how many files may be open
 }

@@ -42,6 +42,7 @@ def show_status(status: Answer, page: str) -> None:
             ("dht", _dht(status.get("dht") or {})),
             *_limits(status),
             ("addresses", ", ".join(map(str, status.get("addresses", [])))),
+            *_untold(status.get("untold_addresses") or []),
             ("version", status.get("version")),
             ("page", page),
         ]
@@ -56,6 +57,11 @@ def show_status(status: Answer, page: str) -> None:
         print()
         show_runs(runs)
         _show_workers([run for run in runs if run.get("worker_memory") or run.get("device")])
+
+
+def _untold(addresses: Sequence[str]) -> list[tuple[str, str]]:
+    """Own addresses that others are not told, if there are any."""
+    return [("not told to others", f"{', '.join(addresses)} (too many)")] if addresses else []
 
 
 def _mapping(mapping: Answer) -> list[tuple[str, str]]:

@@ -79,6 +79,9 @@ def link(run: Run, qr: Qr = None, as_json: Json = False) -> None:
     else:
         print(answer["link"])
         _draw(answer, qr)
+    if (untold := answer.get("untold")) and not as_json:
+        words = "no room for these addresses of this node; whoever can reach no other one needs --bootstrap with one"
+        print(f"the link has {words}: {', '.join(map(present.clean, untold))}", file=sys.stderr)
 
 
 @app.command()

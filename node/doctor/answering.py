@@ -20,6 +20,7 @@ from shoal.protocol.journal import Step
 from shoal.protocol.messages.data import Later
 from shoal.protocol.messages.doctor import Carried, Carry, HowAmISeen, Seen, Tried
 from shoal.protocol.messages.node import Refused
+from shoal.protocol.multiaddrs import few
 from shoal.protocol.network import Network
 from shoal.protocol.weighing import LARGEST, MOST
 from shoal.protocol.wire import MAX_STRING, Message
@@ -55,7 +56,7 @@ class Answering:
         addresses = tuple(each for line in account.lines for each in line.leads_to)
         scope = scope_between(addresses)
         return Seen(
-            addresses[:MOST_ADDRESSES],
+            few(addresses, MOST_ADDRESSES),
             account.path or "",
             account.reason(now).code,
             int(1e6 * (account.gauge.rtt or 0)),

@@ -24,7 +24,7 @@ from shoal.protocol.errors import RemoteError, ShoalError, TransportError
 from shoal.protocol.ids import PeerId, short
 from shoal.protocol.journal import OK, Step, Way
 from shoal.protocol.messages.doctor import HowAmISeen, Seen
-from shoal.protocol.multiaddrs import is_relayed
+from shoal.protocol.multiaddrs import few, is_relayed
 from shoal.protocol.network import Network
 from shoal.protocol.weighing import MOST
 
@@ -92,7 +92,7 @@ class Examination:
             self._note(Step(time.time(), Way.NAME, self._address, error.code, str(error), time.time() - begin))
             return
         if not is_relayed(self._address) and (self._peer is None or self._path is not None):
-            await asyncio.gather(*(self._who_is_at(each) for each in addresses[:MOST_DIRECT]))
+            await asyncio.gather(*(self._who_is_at(each) for each in few(addresses, MOST_DIRECT)))
         merge(self._places, {each: ["given"] for each in addresses})
 
     async def _who_is_at(self, address: str) -> None:
@@ -123,8 +123,8 @@ class Examination:
             words = "" if found else "no directory of our runs lists it"
             code = OK if found else "failed"
             self._note(Step(time.time(), Way.LOOKUP, "", code, words, time.time() - begin))
-        direct = [each for each in self._places if not is_relayed(each)][:MOST_DIRECT]
-        relayed = [each for each in self._places if is_relayed(each)][:MOST_RELAYED]
+        direct = few([each for each in self._places if not is_relayed(each)], MOST_DIRECT)
+        relayed = few([each for each in self._places if is_relayed(each)], MOST_RELAYED)
         await self._try_all(direct, DIAL_LIMIT)
         if self._path is None:
             await self._try_all(relayed, RELAY_LIMIT)

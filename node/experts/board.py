@@ -23,6 +23,7 @@ from shoal.node.spec.manifest import Manifest
 from shoal.protocol.errors import ShoalError
 from shoal.protocol.ids import NO_DIGEST, Digest
 from shoal.protocol.messages.directory import ManifestEntry, MemberEntry, PartEntry, RunNotice
+from shoal.protocol.multiaddrs import few
 from shoal.protocol.network import Network
 from shoal.protocol.wire import Message, encode
 
@@ -103,7 +104,7 @@ class Board:
         """Where we are: first where others were seen to reach us, then where relays connect them with us."""
         network = self._network
         known = [*self._discovery.verdict.addresses, *network.relayed_addresses, *network.own_addresses()]
-        return tuple(dict.fromkeys(known))[:ADDRESSES]
+        return few(known, ADDRESSES)
 
     async def _put(self, key: Digest, subkey: str, value: bytes, lifetime: float = LIFETIME) -> bool:
         if not self._discovery.contacts():

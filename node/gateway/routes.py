@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from pathlib import Path
 
-from shoal.protocol.addresses import Interface, attached, way_out
+from shoal.protocol.addresses import attached, way_out
+from shoal.protocol.interfaces import Interface
 from shoal.protocol.multiaddrs import is_public
 
 ROUTES = Path("/proc/net/route")

@@ -15,14 +15,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from shoal.dht.scope import is_near
-from shoal.protocol.addresses import Interface
 from shoal.protocol.identity import public_key
 from shoal.protocol.ids import PeerId
-from shoal.protocol.multiaddrs import place_of
+from shoal.protocol.interfaces import Interface
+from shoal.protocol.multiaddrs import few, place_of
 
 SERVICE = "_shoal._tcp.local."
 VERSION = b"1"
-MAX_ADDRESSES = 8
+MAX_ADDRESSES = 16
 MAX_ADDRESS = 100  # characters
 
 Words = Mapping[bytes, bytes | None]
@@ -31,7 +31,7 @@ Words = Mapping[bytes, bytes | None]
 def words(peer: PeerId, addresses: Sequence[str]) -> dict[str, str]:
     """The text record of a node that listens at these multiaddrs."""
     plain = [place_of(address) for address in addresses]
-    return {"v": VERSION.decode(), "peer": peer, **{f"a{i}": each for i, each in enumerate(plain[:MAX_ADDRESSES])}}
+    return {"v": VERSION.decode(), "peer": peer, **{f"a{i}": each for i, each in enumerate(few(plain, MAX_ADDRESSES))}}
 
 
 def believed(said: Words, attached: Sequence[Interface]) -> tuple[PeerId, tuple[str, ...]] | None:

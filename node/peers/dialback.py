@@ -11,6 +11,7 @@ from shoal.protocol.errors import RemoteError, TransportError
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.dht import Reached, TryMe
 from shoal.protocol.messages.node import Refused
+from shoal.protocol.multiaddrs import few
 from shoal.protocol.network import Network
 from shoal.protocol.wire import Message
 
@@ -113,7 +114,7 @@ class DialBack:
 
     def _named(self) -> tuple[str, ...]:
         """Where we may be."""
-        return (*self._network.mapped_addresses, *self._network.own_addresses())[:MAX_NAMED]
+        return few((*self._network.mapped_addresses, *self._network.own_addresses()), MAX_NAMED)
 
     def _look_at_verdict(self) -> None:
         if (verdict := self._reachability.verdict()) != self.verdict:

@@ -26,6 +26,7 @@ from shoal.protocol.errors import ShoalError
 from shoal.protocol.ids import Digest
 from shoal.protocol.members import NEVER, State
 from shoal.protocol.messages.directory import ManifestEntry, MemberEntry, RunNotice
+from shoal.protocol.multiaddrs import few
 from shoal.protocol.network import Network
 from shoal.protocol.wire import encode
 
@@ -156,7 +157,7 @@ class Page:
         """Where others were seen to reach us comes first, then where relays connect them with us."""
         network = self._network
         known = [*self._discovery.verdict.addresses, *network.relayed_addresses, *network.own_addresses()]
-        return tuple(dict.fromkeys(known))[:ADDRESSES]
+        return few(known, ADDRESSES)
 
     # -- reading --------------------------------------------------------------------------------------------
 

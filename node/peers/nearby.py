@@ -2,6 +2,8 @@
 
 Rules:
 - It is a convenience: what goes wrong with it is one warning, is tried again, and never ends the node.
+- It is spoken on all interfaces that lead to others by multicast: networks, then tunnels, then containers. If they are
+  more than HEARD_ON, the log says which ones are left out.
 - What is heard is hearsay, and vetted (announcement.py). At most ASKED names are asked about at once.
 - When our addresses change (a laptop wakes up elsewhere), we sign off and begin anew with the new ones.
 - zeroconf is loaded with the first announcement: a node that listens on the loopback alone never needs it.
@@ -11,16 +13,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shoal.node.logs import warn
 from shoal.node.options import NodeSettings
 from shoal.node.peers.announcement import SERVICE, believed, words
-from shoal.protocol.addresses import attached, is_loopback, own_addresses
+from shoal.protocol.addresses import attached, is_loopback
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import PeerId
+from shoal.protocol.interfaces import Attached, Interface, Leads, interfaces, ranked
 
 if TYPE_CHECKING:
     from zeroconf import ServiceStateChange, Zeroconf
@@ -31,6 +35,7 @@ RETRY = 60.0  # seconds after a failure
 ASKED = 8  # names that are asked about at once
 ASK_LIMIT = 3.0  # seconds
 CLOSE_LIMIT = 3.0  # seconds for the goodbye
+HEARD_ON = 16  # addresses of ours on which we speak and listen: systems allow about 20 multicast memberships
 
 log = logging.getLogger("shoal.daemon")
 
@@ -55,30 +60,31 @@ class Nearby:
         self._on_found, self._on_gone = on_found, on_gone
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._has_warned = False
+        self._unheard: list[str] = []
 
     async def run(self) -> None:
         """For good."""
         while True:
             pause = LOOK
-            if interfaces := own_interfaces():
+            if hosts := self._own_hosts():
                 try:
-                    await self._be_there(interfaces)
+                    await self._be_there(hosts)
                 except Exception as error:  # zeroconf raises what it likes; the node goes on without it
                     self._complain(error)
                     pause = RETRY
             await asyncio.sleep(pause)
 
-    async def _be_there(self, interfaces: list[str]) -> None:
-        """Speak and listen on these interfaces for as long as they are ours."""
+    async def _be_there(self, hosts: list[str]) -> None:
+        """Speak and listen on the interfaces with these addresses for as long as they are ours."""
         from zeroconf.asyncio import AsyncServiceBrowser, AsyncZeroconf
 
-        zeroconf = AsyncZeroconf(interfaces=interfaces)
+        zeroconf = AsyncZeroconf(interfaces=hosts)
         try:
-            addresses = self._shown()
+            addresses = self._shown(hosts)
             if addresses:
                 await self._announce(zeroconf, addresses)
             browser = AsyncServiceBrowser(zeroconf.zeroconf, SERVICE, handlers=[self._on_change])
-            while own_interfaces() == interfaces and self._shown() == addresses:
+            while self._own_hosts() == hosts and self._shown(hosts) == addresses:
                 await asyncio.sleep(LOOK)
             await browser.async_cancel()
         finally:
@@ -99,9 +105,17 @@ class Nearby:
             async with asyncio.timeout(CLOSE_LIMIT):
                 await zeroconf.async_close()
 
-    def _shown(self) -> tuple[str, ...]:
-        """Where we listen on the networks to which we are attached."""
-        own = [f"/{host}/" for host in own_interfaces()]
+    def _own_hosts(self) -> list[str]:
+        """Where we speak and listen."""
+        hosts, unheard = heard_on(interfaces())
+        if unheard and unheard != self._unheard:
+            log.info("mDNS is not spoken on %s: this machine has too many networks", ", ".join(unheard))
+        self._unheard = unheard
+        return hosts
+
+    def _shown(self, hosts: list[str]) -> tuple[str, ...]:
+        """Where we listen on these networks."""
+        own = [f"/{host}/" for host in hosts]
         return tuple(address for address in self._addresses() if any(host in address for host in own))
 
     def _info(self, addresses: tuple[str, ...]) -> AsyncServiceInfo:
@@ -161,6 +175,12 @@ class Nearby:
             )
 
 
-def own_interfaces() -> list[str]:
-    """Our addresses on the networks to which we are attached."""
-    return [host for host in own_addresses() if not is_loopback(f"/ip/{host}/")]
+def heard_on(attached: Sequence[Attached]) -> tuple[list[str], list[str]]:
+    """Of each interface by which others may hear us, its address of either family; and those that are too many."""
+    open_ones = [each for each in attached if each.multicast and each.leads is not Leads.NOWHERE]
+    hosts = ranked([replace(each, addresses=_one_of_each_family(each)) for each in open_ones])
+    return hosts[:HEARD_ON], hosts[HEARD_ON:]
+
+
+def _one_of_each_family(interface: Attached) -> tuple[Interface, ...]:
+    return tuple({address.version: address for address in reversed(interface.addresses)}.values())

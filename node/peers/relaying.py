@@ -29,7 +29,7 @@ from shoal.protocol.circuit.mapping import Mapping
 from shoal.protocol.dialing import host_of
 from shoal.protocol.errors import ShoalError, TransportError
 from shoal.protocol.ids import PeerId, short
-from shoal.protocol.multiaddrs import any_is_public, is_relayed
+from shoal.protocol.multiaddrs import any_is_public, few, is_relayed
 from shoal.protocol.network import Network
 
 ADDRESSES = 2  # of one relay
@@ -184,7 +184,12 @@ class Relaying:
 
 def _for_others(promise: Promise) -> Promise:
     """Those addresses of it that make sense on the internet, and not more than all need to know."""
-    public = [each for each in promise.addresses if scope_of(each) is Scope.INTERNET][:ADDRESSES]
+    public = [each for each in promise.addresses if scope_of(each) is Scope.INTERNET]
     if not public:
         raise TransportError(f"the relay {short(promise.relay)} does not say where it is")
-    return replace(promise, addresses=tuple(public))
+    return replace(promise, addresses=few(public, ADDRESSES, _family))
+
+
+def _family(address: str) -> str:
+    """IPv4 or IPv6: whoever has one of them only needs that one."""
+    return address.split("/")[1]

@@ -29,7 +29,7 @@ from shoal.protocol.identity import Identity, public_key
 from shoal.protocol.ids import PeerId, RunId, short
 from shoal.protocol.messages.dht import Contact
 from shoal.protocol.messages.node import GetManifest, ManifestIs, Refused
-from shoal.protocol.multiaddrs import place_of, split
+from shoal.protocol.multiaddrs import few, place_of, split
 from shoal.protocol.network import Network
 from shoal.protocol.vetting import MAX_ADDRESSES, vet_addresses
 from shoal.protocol.wire import Message
@@ -73,7 +73,7 @@ def introduce(message: GetManifest, runs: Sequence[Run | Family], own_addresses:
     if len(found) != 1:
         return Refused("several runs here begin like that" if found else "no such run here")
     run, others = found[0], _others(found[0])
-    members = ((run.me, own_addresses[:MAX_ADDRESSES]), *others[: MEMBERS_TOLD - 1])
+    members = ((run.me, few(own_addresses, MAX_ADDRESSES)), *others[: MEMBERS_TOLD - 1])
     present, (round, pace) = len(others) + 1, run.pace
     return ManifestIs(run.manifest.canonical(), run.author, run.signature, members, present, round, pace)
 

@@ -25,7 +25,7 @@ from shoal.node.home import Home
 from shoal.node.options import is_run_id
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import PeerId
-from shoal.protocol.multiaddrs import place_of
+from shoal.protocol.multiaddrs import few, place_of
 from shoal.protocol.wire import Message, message
 
 KEPT = 64  # peers
@@ -109,7 +109,7 @@ class PeerCache:
             known = self._read().get(peer)
             addresses = dict.fromkeys([*_addresses([address]), *(known.addresses if known else ())])
             if addresses:
-                self._put_first({peer: _Known(tuple(addresses)[:MAX_ADDRESSES])})
+                self._put_first({peer: _Known(few(addresses, MAX_ADDRESSES))})
 
     def missed(self, peers: Iterable[PeerId]) -> None:
         """`peers` did not answer although others did; who did not for days is dropped."""
@@ -155,4 +155,4 @@ def _addresses(found: object) -> tuple[str, ...]:
     """Those that look like addresses, without the PeerID at their end."""
     each = found if isinstance(found, list | tuple) else ()
     plain = (place_of(str(address)[:MAX_ADDRESS]) for address in each)
-    return tuple(address for address in plain if address.startswith("/"))[:MAX_ADDRESSES]
+    return few((address for address in plain if address.startswith("/")), MAX_ADDRESSES)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from shoal.dht.link import left_out
 from shoal.node.dataset.supply import GIB, Supply
 from shoal.node.devices import has_gpu
 from shoal.node.experts.families import Families
@@ -40,6 +41,7 @@ from shoal.node.run.view import is_resting
 from shoal.node.service import Answer, find_run
 from shoal.node.spec.fitting import Load, check_fits, checkpoint_bytes, problem
 from shoal.node.spec.manifest import Manifest, parse_manifest, sign_manifest
+from shoal.protocol.addresses import is_loopback
 from shoal.protocol.errors import LocalError, ShoalError
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId, RunId
@@ -271,7 +273,10 @@ class Runs:
     def link(self, wanted: str) -> Answer:
         """The link by which others join a run of ours, as of now."""
         run = self.families.named(wanted) or self.find(wanted)
-        return {"run": run.id.hex(), "name": run.manifest.name, "link": link_to(run, self._network.addresses())}
+        own = self._network.addresses()
+        link = link_to(run, own)
+        untold = [each for each in left_out(link, own) if not is_loopback(each)] + [*self._network.untold_addresses]
+        return {"run": run.id.hex(), "name": run.manifest.name, "link": link, "untold": untold}
 
     # -- inside ---------------------------------------------------------------------------------------------
 

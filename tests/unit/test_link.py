@@ -15,6 +15,7 @@ from shoal.dht.link import (
     choose,
     format_link,
     is_address,
+    left_out,
     parse_link,
     scope,
 )
@@ -134,6 +135,19 @@ def test_from_where_an_address_can_be_dialled(host: str, expected: Scope) -> Non
 
 def at(host: str, peer: str) -> str:
     return f"/ip4/{host}/tcp/4101/p2p/{peer}"
+
+
+def test_a_second_network_of_ours_is_a_turn_ahead_of_the_first_one_of_many_others() -> None:
+    """A VPN that all are in comes first with everybody; the neighbour who is not in it finds a door all the same."""
+    others = [at(f"10.8.0.{number}", Identity.generate().peer) for number in range(2, 20)]
+    bridges = [at(f"172.{number}.0.1", ANNA) for number in range(17, 24)]
+    mine = [at("10.8.0.1", ANNA), at("192.168.1.5", ANNA), *bridges, at("127.0.0.1", ANNA)]
+    link = format_link(RUN, [*mine, *others])
+    hosts = [each.split("/")[2] for each in parse_link(link).addresses]
+    assert hosts == ["10.8.0.1", "192.168.1.5", "10.8.0.2", "10.8.0.3", "10.8.0.4"]
+    assert left_out(link, mine) == [each.partition("/p2p/")[0] for each in bridges]
+    both = [at("8.8.8.8", ANNA), f"/ip6/2a00::1/tcp/4101/p2p/{ANNA}", at("192.168.1.5", ANNA)]
+    assert choose([*both, at("8.8.4.4", BERT)])[:2] == ["/ip4/8.8.8.8/tcp/4101", "/ip6/2a00::1/tcp/4101"]
 
 
 def test_each_peers_best_address_comes_before_anybodys_second() -> None:

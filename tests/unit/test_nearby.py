@@ -17,9 +17,10 @@ from zeroconf import NonUniqueNameException, ServiceStateChange
 from shoal.node.options import NodeSettings
 from shoal.node.peers import nearby
 from shoal.node.peers.announcement import SERVICE, words
-from shoal.node.peers.nearby import Nearby, may_be_near
+from shoal.node.peers.nearby import HEARD_ON, Nearby, heard_on, may_be_near
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId
+from shoal.protocol.interfaces import Attached, Leads
 
 ME, ANNA = Identity.generate().peer, Identity.generate().peer
 HERE, THERE = "/ip4/10.0.0.7/tcp/4101", "/ip4/10.0.0.9/tcp/4101"
@@ -76,11 +77,17 @@ class Air:
         self.change(zeroconf=self, service_type=SERVICE, name=f"{name}.{SERVICE}", state_change=change)
 
 
+def attach(monkeypatch: pytest.MonkeyPatch, *hosts: str) -> None:
+    """This machine has these addresses, each on an interface."""
+    found = [Attached(f"eth{host}", (ip_interface(f"{host}/24"),)) for host in hosts]
+    monkeypatch.setattr(nearby, "interfaces", lambda: found)
+
+
 @pytest.fixture
 def air(monkeypatch: pytest.MonkeyPatch) -> Air:
     air = Air(words(ANNA, [THERE]))
     monkeypatch.setattr(nearby, "attached", lambda: [ip_interface("10.0.0.7/24")])
-    monkeypatch.setattr(nearby, "own_addresses", lambda: ["10.0.0.7", "127.0.0.1"])
+    attach(monkeypatch, "10.0.0.7")
     monkeypatch.setattr(nearby, "LOOK", 0.001)
     monkeypatch.setattr(nearby, "RETRY", 0.001)
 
@@ -145,12 +152,12 @@ async def test_with_new_addresses_it_begins_anew(air: Air, monkeypatch: pytest.M
     ear = Ear()
     task = asyncio.create_task(ear.nearby.run())
     await until(lambda: len(air.registered) == 1)
-    monkeypatch.setattr(nearby, "own_addresses", lambda: ["127.0.0.1"])
+    attach(monkeypatch)
     await until(lambda: air.closed == 1)
     for _ in range(10):
         await asyncio.sleep(0.001)
     assert len(air.registered) == 1  # there is no network to speak to
-    monkeypatch.setattr(nearby, "own_addresses", lambda: ["10.0.0.8", "127.0.0.1"])
+    attach(monkeypatch, "10.0.0.8")
     ear.addresses = (f"/ip4/10.0.0.8/tcp/4101/p2p/{ME}",)
     await until(lambda: len(air.registered) == 2)
     assert air.registered[1].parsed_addresses == ["10.0.0.8"]
@@ -215,3 +222,17 @@ async def test_only_so_many_are_asked_at_once(air: Air, monkeypatch: pytest.Monk
     await asyncio.wait([task])
     assert asked == nearby.ASKED
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+def test_it_is_spoken_wherever_others_may_hear_it_networks_first() -> None:
+    bridges = [Attached(f"br{i}", (ip_interface(f"172.{i + 16}.0.1/16"),), Leads.NOWHERE) for i in range(30)]
+    deaf = Attached("wg0", (ip_interface("10.8.0.2/24"),), Leads.TUNNEL, multicast=False)
+    inside = Attached("docker0", (ip_interface("172.60.0.1/16"),), Leads.INSIDE)
+    network = Attached(
+        "eth0", tuple(map(ip_interface, ("192.168.1.5/24", "192.168.1.6/24", "fd00::5/64", "fd00::6/64")))
+    )
+    assert heard_on([*bridges, deaf, inside, network]) == (["192.168.1.5", "fd00::5", "172.60.0.1"], [])
+    many = [Attached(f"eth{i}", (ip_interface(f"10.{i}.0.1/16"),)) for i in range(HEARD_ON + 2)]
+    heard, unheard = heard_on([inside, *many])
+    assert heard == [f"10.{i}.0.1" for i in range(HEARD_ON)]
+    assert unheard == ["10.16.0.1", "10.17.0.1", "172.60.0.1"], "what is left out is said"

@@ -1,0 +1,99 @@
+"""Which of our addresses others are likeliest to reach us at, and what is left of a list that is too long."""
+
+from __future__ import annotations
+
+import logging
+import random
+from ipaddress import ip_interface
+from pathlib import Path
+
+import ifaddr
+import pytest
+
+from shoal.protocol import addresses
+from shoal.protocol import interfaces as module
+from shoal.protocol.addresses import FRESH, Whereabouts, own_addresses
+from shoal.protocol.interfaces import RUNNING, Attached, Leads, interfaces, ranked
+from shoal.protocol.multiaddrs import few, kind_of
+
+BRIDGES = [Attached(f"br{i}", (ip_interface(f"172.{17 + i}.0.1/16"),), Leads.NOWHERE) for i in range(7)]
+VPN = Attached("tun0", (ip_interface("10.8.0.2/24"),), Leads.TUNNEL)
+CONTAINERS = Attached("docker0", (ip_interface("172.16.0.1/16"),), Leads.INSIDE)
+LAN = Attached("eth0", tuple(map(ip_interface, ("192.168.1.5/24", "192.168.1.6/24", "fd00::5/64", "fd00::6/64"))))
+
+
+def test_the_way_out_then_networks_then_tunnels_then_what_leads_to_nobody() -> None:
+    attached = [VPN, *BRIDGES, CONTAINERS, LAN]
+    first = ["192.168.1.5", "fd00::5", "10.8.0.2", "192.168.1.6", "fd00::6", "172.16.0.1"]
+    bridges = [f"172.{17 + i}.0.1" for i in range(7)]
+    assert ranked(attached) == [*first, *bridges]
+    by_vpn = ranked(attached, ["10.8.0.2"])
+    assert by_vpn[:3] == ["10.8.0.2", "192.168.1.5", "fd00::5"]
+    shuffled = list(attached)
+    random.Random(7).shuffle(shuffled)
+    assert ranked(shuffled, ["10.8.0.2"])[:6] == by_vpn[:6], "whatever the system's order is"
+
+
+def test_of_each_kind_the_best_is_kept_and_the_order_too() -> None:
+    lan = [f"/ip4/192.168.{i}.1/tcp/1" for i in range(9)]
+    public, six, relayed = "/ip4/8.8.8.8/tcp/1", "/ip6/2a00::1/tcp/1", "/ip4/8.8.4.4/tcp/1/p2p/R/p2p-circuit"
+    assert few([*lan, public, six, relayed], 5) == (*lan[:2], public, six, relayed)
+    assert few([public, public, *lan], 2) == (public, lan[0])
+    assert few([*lan, public], 1) == (lan[0],)
+    assert few([], 3) == ()
+    assert len({kind_of(each) for each in (lan[0], public, six, relayed, "/ip6/fd00::1/tcp/1", "/dns4/a/tcp/1")}) == 6
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A VPN as the way out, seven bridges that nothing is plugged into, one of containers, and the LAN's card last."""
+    named = {"tun0": ["10.8.0.2"], **{f"br{i}": [f"172.{17 + i}.0.1"] for i in range(7)}}
+    named |= {"br-containers": ["172.30.0.1"], "lan0": ["192.168.7.1"], "eth0": ["192.168.1.5"]}
+    adapters = [ifaddr.Adapter(name, name, [ifaddr.IP(ip, 24, name) for ip in ips]) for name, ips in named.items()]
+    monkeypatch.setattr(ifaddr, "get_adapters", lambda: adapters)
+    monkeypatch.setattr(addresses, "_way_out", lambda route: "10.8.0.2" if route is addresses.ROUTES[0] else "")
+    monkeypatch.setattr(module, "SYSFS", tmp_path)
+    monkeypatch.setattr(module, "_flags", lambda name: RUNNING | module.MULTICAST)
+    for bridge, ports in {**{f"br{i}": [] for i in range(7)}, "br-containers": ["veth1"], "lan0": ["eth1"]}.items():
+        (tmp_path / bridge / "brif").mkdir(parents=True)
+        for port in ports:
+            (tmp_path / bridge / "brif" / port).touch()
+    for port, where in {"veth1": "virtual/net/veth1", "eth1": "pci0/net/eth1"}.items():
+        (tmp_path / "devices" / where).mkdir(parents=True)
+        (tmp_path / "devices" / where / "uevent").write_text(f"INTERFACE={port}\n")
+        (tmp_path / port).symlink_to(tmp_path / "devices" / where)
+    return tmp_path
+
+
+def test_what_the_system_says_of_interfaces(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {each.name: each.leads for each in interfaces()}
+    assert found == {
+        "tun0": Leads.TUNNEL,
+        **{f"br{i}": Leads.NOWHERE for i in range(7)},
+        "br-containers": Leads.INSIDE,
+        "lan0": Leads.NETWORK,
+        "eth0": Leads.NETWORK,
+    }
+    assert own_addresses()[:3] == ["10.8.0.2", "192.168.7.1", "192.168.1.5"]
+    monkeypatch.setattr(module, "_flags", lambda name: 0)
+    assert {each.leads for each in interfaces()} == {Leads.NOWHERE}, "without a carrier"
+    assert not any(each.multicast for each in interfaces())
+    monkeypatch.setattr(module, "_flags", lambda name: None)
+    assert {each.leads for each in interfaces()} == set(Leads), "and where only files tell"
+
+
+def test_what_others_are_not_told_is_said_once(machine: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    now = 0.0
+    whereabouts = Whereabouts(lambda: now)
+    told = whereabouts.of(["/ip4/0.0.0.0/tcp/7"])
+    assert len(told) == addresses.MAX_OWN + 1
+    now = FRESH
+    assert whereabouts.of(["/ip4/0.0.0.0/tcp/7"]) == told
+    assert len(caplog.records) == 1
+    assert "others are told 6 addresses of this node, and not /ip4/172.19.0.1/tcp/7, " in caplog.text
+    every = whereabouts.everywhere(["/ip4/0.0.0.0/tcp/7"])
+    assert every == (*told[:-1], *whereabouts.untold)
+    assert len(every) == 11
+    assert whereabouts.everywhere(["/ip4/10.0.0.1/tcp/7"]) == ("/ip4/10.0.0.1/tcp/7",)
+    assert whereabouts.untold == ()
