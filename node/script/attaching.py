@@ -12,7 +12,6 @@ from pathlib import Path
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
-from torch.utils.hooks import RemovableHandle
 
 from shoal.node.methods.registry import method_of
 from shoal.node.script.module import OwnModule
@@ -23,20 +22,16 @@ from shoal.node.worker.link import WorkerLink
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import RunId
 
-REPLACED = (
-    "another `wrap` of this script has taken the place of this optimizer in the run: step that one, or give each "
-    "optimizer a run of its own"
-)
-
 _open: WeakValueDictionary[Path, Session] = WeakValueDictionary()  # of this process, by socket
-_replaced: WeakKeyDictionary[torch.optim.Optimizer, RemovableHandle] = WeakKeyDictionary()
+_replaced: WeakKeyDictionary[torch.optim.Optimizer, Session] = WeakKeyDictionary()  # by what they have stepped
 
 
 def attach(socket: Path, own: OwnModule, batch_size: int | None, look: Callable[[], None]) -> Session:
     """Shake hands at `socket`; LocalError if the module is not the run's, or another process is its worker already."""
     if (earlier := _open.get(socket)) is not None and not earlier.is_closed:
         own.check_fits(earlier.own.spec())
-        _replace(earlier, own.optimizer)
+        earlier.give_way()
+        _replaced[earlier.own.optimizer] = earlier
     link = WorkerLink.connect(socket)
     try:
         data = link.welcome.manifest
@@ -48,18 +43,7 @@ def attach(socket: Path, own: OwnModule, batch_size: int | None, look: Callable[
     except BaseException:
         link.close()
         raise
-    if (handle := _replaced.pop(own.optimizer, None)) is not None:
-        handle.remove()
+    if (replaced := _replaced.pop(own.optimizer, None)) is not None:
+        replaced.close()
     _open[socket] = session
     return session
-
-
-def _replace(earlier: Session, optimizer: torch.optim.Optimizer) -> None:
-    """End a part in the run whose optimizer was not told so; it may be the same that comes again."""
-    earlier.close()
-    if earlier.own.optimizer is not optimizer:
-        _replaced[earlier.own.optimizer] = earlier.own.optimizer.register_step_pre_hook(_refuse)
-
-
-def _refuse(*_: object) -> None:
-    raise LocalError(REPLACED)

@@ -14,6 +14,7 @@ import torch
 from blake3 import blake3
 from torch import Tensor, nn
 
+from shoal.node.script.state_weights import StateWeights, shown
 from shoal.node.spec.custom import CustomSpec
 from shoal.node.spec.tensors import expand, first_difference, fold
 from shoal.node.state.layout import Layout, trained
@@ -38,6 +39,8 @@ class OwnModule:
         self.layout = Layout.of(self.module)
         self._were_trained = [(*named, named[1].requires_grad) for named in self.module.named_parameters()]
         self._were_stepped = _stepped(optimizer)
+        self._weights = tuple(weights.values())
+        self._state_weights = StateWeights(optimizer, self._weights)
 
     def spec(self) -> CustomSpec:
         """What a manifest says of it."""
@@ -80,13 +83,19 @@ class OwnModule:
             hasher.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         return str(hasher.hexdigest())
 
-    def load(self, theta: Tensor) -> None:
-        """Go on from these weights (d,)."""
-        self.layout.load(theta, self.module)
+    def load(self, theta: Tensor, *, is_end: bool = False) -> None:
+        """Go on from these weights (d,), or end with them."""
+        self._state_weights.load(tuple(self.layout.views(theta).values()), is_end=is_end)
 
     def read(self, out: Tensor | None = None) -> Tensor:
-        """A copy of the weights (d,) on the CPU, in `out` if given."""
-        return self.layout.read(self.module, out)
+        """A copy of the weights (d,) on the CPU, in `out` if given: those that the optimizer means to show."""
+        with shown(self.optimizer, self._weights):
+            return self.layout.read(self.module, out)
+
+    def stepped(self) -> None:
+        """The optimizer has made a step."""
+        self.steps += 1
+        self._state_weights.stepped()
 
     def store(self, out: Tensor) -> None:
         """Keep Adam's moments for whoever comes after us; other optimizers' state is kept by its script, or lost."""
@@ -108,8 +117,8 @@ class OwnModule:
     @property
     def _is_adam(self) -> bool:
         groups = self.optimizer.param_groups
-        kinds = (torch.optim.Adam, torch.optim.AdamW)
-        return isinstance(self.optimizer, kinds) and not any(group["amsgrad"] for group in groups)
+        kinds = (torch.optim.Adam, torch.optim.AdamW)  # themselves: what is made of them may keep more
+        return type(self.optimizer) in kinds and not any(group["amsgrad"] for group in groups)
 
 
 def unwrapped(given: Any, what: str) -> Any:

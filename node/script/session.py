@@ -18,6 +18,7 @@ from shoal.node.methods.method import Method
 from shoal.node.methods.timetable import Timetable
 from shoal.node.script.losses import Losses
 from shoal.node.script.module import OwnModule
+from shoal.node.script.stepping import after_each_step
 from shoal.node.script.told import Told, listen
 from shoal.node.trainer.device import device_bytes, device_name
 from shoal.node.trainer.inner import InnerRound
@@ -30,6 +31,10 @@ from shoal.node.worker.utilisation import Utilisation
 from shoal.node.worker.vectors import mark_of
 from shoal.protocol.errors import LocalError
 
+REPLACED = (
+    "another `wrap` of this script has taken the place of this optimizer in the run: step that one, or give each "
+    "optimizer a run of its own"
+)
 PARTING = 5.0  # seconds in which a node that is well hangs up; one that is not is left
 
 
@@ -67,7 +72,7 @@ class Session:
         self._utilisation = Utilisation()
         self._working = self._utilisation.working(time.monotonic)
         self._reader = threading.Thread(target=listen, args=(link, self._told), name="shoal", daemon=True)
-        self._hook = own.optimizer.register_step_post_hook(lambda *_: self._stepped())
+        self._hook = after_each_step(own.optimizer, self._stepped)
 
     def start(self) -> None:
         """Wait for the run's state; it is in the module then."""
@@ -86,6 +91,14 @@ class Session:
         """
         self.is_closed = True
         self._hook.remove()
+        self._hang_up()
+
+    def give_way(self) -> None:
+        """The same, for another part of this script in the run; the optimizer says so if it is stepped once more."""
+        self.is_closed = True
+        self._hang_up()
+
+    def _hang_up(self) -> None:
         self._told.close()
         try:
             if self._reader.is_alive():
@@ -126,6 +139,8 @@ class Session:
         found_inf = getattr(self._own.optimizer, "found_inf", None)
         if found_inf is not None and float(found_inf):
             return
+        if self.is_closed:
+            raise LocalError(REPLACED)
         order = self._order
         if order is None:
             self._load_end()  # steps after the end change nothing
@@ -138,7 +153,7 @@ class Session:
             self._next(order.order)
             return
         self._made += 1
-        self._own.steps += 1
+        self._own.stepped()
         self._losses.stepped()
         self._report(order)
         if self._made >= order.steps or self._told.is_due(order):
@@ -174,7 +189,7 @@ class Session:
         self._is_answered = True
 
     def _load_end(self) -> None:
-        self._own.load(torch.from_numpy(self._link.vectors.agreed.array[: self._own.layout.size]))
+        self._own.load(torch.from_numpy(self._link.vectors.agreed.array[: self._own.layout.size]), is_end=True)
 
     def _report(self, order: Train) -> None:
         now, samples = time.monotonic(), self._made * self._batch

@@ -1,0 +1,238 @@
+"""Optimizers that keep weights in their state, as small as they can be without being others: and some that do not."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+Parameters = Any
+
+
+class ScheduleFreeSGD(Optimizer):
+    """As schedulefree.SGDScheduleFree: in the module is y, in the state z, and after `eval()` x is in the module."""
+
+    def __init__(self, params: Parameters, lr: float = 0.1, momentum: float = 0.9, first: int = 1) -> None:
+        super().__init__(params, {"lr": lr, "momentum": momentum, "k": first - 1, "train_mode": False})
+
+    def _turn(self, is_training: bool) -> None:
+        for group in self.param_groups:
+            if group["train_mode"] == is_training:
+                continue
+            group["train_mode"] = is_training
+            weight = 1 - group["momentum"] if is_training else 1 - 1 / group["momentum"]
+            for p in group["params"]:
+                if "z" in self.state[p]:
+                    p.data.lerp_(self.state[p]["z"], weight=weight)
+
+    def eval(self) -> None:
+        self._turn(False)
+
+    def train(self) -> None:
+        self._turn(True)
+
+    def direction(self, p: Tensor, group: dict[str, Any]) -> Tensor:
+        assert p.grad is not None
+        return p.grad
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            if not group["train_mode"]:
+                raise RuntimeError("call .train() before")
+            group["k"] += 1
+            for p in group["params"]:
+                state, share = self.state[p], 1 / group["k"]
+                if "z" not in state:
+                    state["z"] = torch.clone(p)
+                direction = self.direction(p, group)
+                p.lerp_(state["z"], share)
+                p.add_(direction, alpha=group["lr"] * (group["momentum"] * (1 - share) - 1))
+                state["z"].sub_(direction, alpha=group["lr"])
+
+
+class ScheduleFreeAdamW(ScheduleFreeSGD):
+    """As schedulefree.AdamWScheduleFree."""
+
+    def direction(self, p: Tensor, group: dict[str, Any]) -> Tensor:
+        state = self.state[p]
+        square = state.setdefault("exp_avg_sq", torch.zeros_like(p))
+        assert p.grad is not None
+        square.mul_(0.999).addcmul_(p.grad, p.grad, value=0.001)
+        return p.grad / ((square / (1 - 0.999 ** group["k"])).sqrt() + 1e-8)
+
+
+class Lookahead(Optimizer):
+    """Around another, without Optimizer.__init__, as it is passed around; slow weights are made when first needed."""
+
+    def __init__(self, optimizer: Optimizer, k: int = 2, alpha: float = 0.5) -> None:
+        self.optimizer, self.k, self.alpha, self.count = optimizer, k, alpha, 0
+        self.param_groups, self.defaults = optimizer.param_groups, optimizer.defaults
+        self.state = defaultdict(dict)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.optimizer.zero_grad(set_to_none)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.optimizer.step()
+        self.count += 1
+        for group in self.param_groups:
+            for p in group["params"]:
+                slow = self.state[p].setdefault("slow", p.detach().clone())
+                if self.count % self.k == 0:
+                    slow += (p - slow) * self.alpha
+                    p.copy_(slow)
+
+
+class EarlyLookahead(Optimizer):
+    """The same, with slow weights from the start, in a list of lists."""
+
+    def __init__(self, optimizer: Optimizer, k: int = 3, alpha: float = 0.5) -> None:
+        super().__init__(optimizer.param_groups, {})
+        self.optimizer, self.k, self.alpha, self.count = optimizer, k, alpha, 0
+        self.slow = [[p.detach().clone() for p in group["params"]] for group in self.param_groups]
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.optimizer.step()
+        self.count += 1
+        if self.count % self.k == 0:
+            for group, copies in zip(self.param_groups, self.slow, strict=True):
+                for p, slow in zip(group["params"], copies, strict=True):
+                    slow += (p - slow) * self.alpha
+                    p.copy_(slow)
+
+
+class Masters(Optimizer):
+    """It steps copies in another precision, and writes them over the module's."""
+
+    def __init__(self, params: Parameters, lr: float = 0.1) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                assert p.grad is not None
+                master = self.state[p].setdefault("master", p.detach().double())
+                master.sub_(p.grad, alpha=group["lr"])
+                p.copy_(master)
+
+
+class Averaging(Optimizer):
+    """SGD with an average that it steps, and another that begins after some steps, as SWA's."""
+
+    def __init__(self, params: Parameters, lr: float = 0.1) -> None:
+        super().__init__(params, {"lr": lr})
+        self.count = 0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.count += 1
+        for group in self.param_groups:
+            for p in group["params"]:
+                assert p.grad is not None
+                p.sub_(p.grad, alpha=group["lr"])
+                self.state[p].setdefault("ema", p.detach().clone()).lerp_(p, 0.1)
+                if self.count >= 4:
+                    self.state[p].setdefault("swa", p.detach().clone()).lerp_(p, 1 / (self.count - 3))
+
+
+class Prodigal(Optimizer):
+    """As Prodigy: steps are as long as the way from where it began says, of which each `every`-th number is kept."""
+
+    def __init__(self, params: Parameters, every: int = 1) -> None:
+        super().__init__(params, {"every": every, "d": 1e-2, "sum": 0.0})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            every, along, size = group["every"], 0.0, 0.0
+            for p in group["params"]:
+                state = self.state[p]
+                assert p.grad is not None
+                if "p0" not in state:
+                    flat = p.flatten()[::every].detach().clone()
+                    state["p0"] = flat if p.any() else torch.tensor(0.0)
+                    state["s"] = torch.zeros_like(p.flatten()[::every])
+                grad = p.grad.flatten()[::every]
+                along += float((grad * (state["p0"] - p.flatten()[::every])).sum())
+                state["s"].add_(grad, alpha=group["d"])
+                size += float(state["s"].abs().sum())
+            group["d"] = max(group["d"], along / (size + 1e-12))
+            for p in group["params"]:
+                assert p.grad is not None
+                p.sub_(p.grad, alpha=group["d"])
+
+
+class AdaptingSGD(Optimizer):
+    """As D-Adaptation's SGD: x0, a sum s of gradients, z = x0 - s, and weights that follow z slowly."""
+
+    def __init__(self, params: Parameters, lr: float = 0.1, momentum: float = 0.9) -> None:
+        super().__init__(params, {"lr": lr, "momentum": momentum})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                assert p.grad is not None
+                if not state:
+                    state["x0"], state["z"], state["s"] = p.detach().clone(), p.detach().clone(), torch.zeros_like(p)
+                state["s"].add_(p.grad, alpha=group["lr"])
+                state["z"].copy_(state["x0"] - state["s"])
+                p.lerp_(state["z"], 1 - group["momentum"])
+
+
+class Momentum(Optimizer):
+    """What is no weights: a mean of gradients, the last step and the last gradient."""
+
+    def __init__(self, params: Parameters, lr: float = 0.1) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                assert p.grad is not None
+                mean = state.setdefault("mean", torch.zeros_like(p)).lerp_(p.grad, 0.1)
+                last = state.setdefault("last_step", torch.zeros_like(p))
+                before = state.setdefault("last_gradient", p.grad.clone())
+                last.copy_(-group["lr"] * (mean + 0.1 * before) + 0.1 * last)
+                p.add_(last)
+                before.copy_(p.grad)
+
+
+SGD = torch.optim.SGD
+KINDS: dict[str, Callable[[Parameters], Optimizer]] = {
+    "schedule-free SGD": ScheduleFreeSGD,
+    "schedule-free SGD that begins late": lambda params: ScheduleFreeSGD(params, first=2),
+    "schedule-free AdamW": ScheduleFreeAdamW,
+    "lookahead": lambda params: Lookahead(torch.optim.AdamW(params, lr=0.1, weight_decay=0.0)),
+    "lookahead from the start": lambda params: EarlyLookahead(SGD(params, lr=0.05, momentum=0.9)),
+    "lookahead around masters": lambda params: Lookahead(Masters(params)),
+    "masters": Masters,
+    "averages": Averaging,
+    "prodigy": Prodigal,
+    "prodigy of slices": lambda params: Prodigal(params, every=3),
+    "D-adaptation": AdaptingSGD,
+    "momentum": Momentum,
+    "Adadelta": torch.optim.Adadelta,
+    "Adafactor": lambda params: torch.optim.Adafactor(params, weight_decay=0.0, eps=(None, 1e3)),
+    "Adagrad": torch.optim.Adagrad,
+    "Adam": lambda params: torch.optim.Adam(params, lr=0.1, amsgrad=True),
+    "Adamax": torch.optim.Adamax,
+    "AdamW": lambda params: torch.optim.AdamW(params, lr=0.1, weight_decay=0.0),
+    "ASGD": lambda params: torch.optim.ASGD(params, lr=0.1, lambd=0.0, t0=3),
+    "NAdam": torch.optim.NAdam,
+    "RAdam": torch.optim.RAdam,
+    "RMSprop": lambda params: torch.optim.RMSprop(params, momentum=0.9),
+    "Rprop": torch.optim.Rprop,
+    "SGD": lambda params: SGD(params, lr=0.1, momentum=0.9),
+}

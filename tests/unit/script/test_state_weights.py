@@ -1,0 +1,164 @@
+"""Weights that an optimizer keeps in its state go along when the module's are replaced, and nothing else does."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from shoal.node.script import state_weights
+from shoal.node.script.module import OwnModule
+from shoal.node.script.stepping import after_each_step
+from tests.unit.script.own_weights_kit import KINDS, SGD, Lookahead, ScheduleFreeSGD
+
+sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
+
+from kit.run_at_hand import RunAtHand
+
+STEPS, ROUNDS = 3, 4
+
+
+class Net(nn.Module):
+    """Two matrices alike, a bias of zeros, as layers begin with, a number and a constant, as norms have."""
+
+    def __init__(self, *, is_even: bool = False) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(1)
+        shapes = {"first": (3, 4), "second": (3, 4), "last": (5,)}
+        for name, shape in shapes.items():
+            begin = torch.full(shape, 5.0) if is_even else torch.randn(shape, generator=generator)
+            self.register_parameter(name, nn.Parameter(begin))
+        self.bias = nn.Parameter(torch.zeros(7))
+        self.scale, self.gain = nn.Parameter(torch.tensor(2.0)), nn.Parameter(torch.ones(3))
+
+
+class Trained:
+    """A net whose gradients are the same wherever its weights are, so that training is the same elsewhere."""
+
+    def __init__(self, kind: str, *, is_even: bool = False) -> None:
+        self.net = Net(is_even=is_even)
+        self.optimizer = KINDS[kind](list(self.net.parameters()))
+        self.own = OwnModule(self.net, self.optimizer)
+        after_each_step(self.optimizer, self.own.stepped)
+        self.is_even = is_even
+        self.generator = torch.Generator().manual_seed(2)
+
+    def step(self) -> None:
+        if hasattr(self.optimizer, "train"):
+            self.optimizer.train()
+        for weight in self.net.parameters():
+            noise = torch.randn(weight.shape, generator=self.generator)
+            weight.grad = torch.ones_like(weight) if self.is_even else 1.0 + 0.5 * noise
+        self.optimizer.step()
+
+    def shown(self) -> Tensor:
+        """As at the end of the docs' loop."""
+        if hasattr(self.optimizer, "eval"):
+            self.optimizer.eval()
+        return torch.cat([weight.detach().flatten() for weight in self.net.parameters()])
+
+
+def train(kind: str, shift: Tensor | None, *, is_even: bool, steps: int) -> Tensor:
+    """Some rounds; after each the weights are replaced by those that are `shift` from them, or by themselves."""
+    trained = Trained(kind, is_even=is_even)
+    trained.own.load(trained.own.read())
+    for _ in range(ROUNDS):
+        for _ in range(steps):
+            trained.step()
+        here = trained.own.read()
+        trained.own.load(here if shift is None else here + shift)
+    return trained.shown()
+
+
+@pytest.mark.parametrize("steps", [1, STEPS])
+@pytest.mark.parametrize("is_even", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_goes_on_elsewhere_as_it_would_have(kind: str, is_even: bool, steps: int) -> None:
+    """The moved run ends as far from the other as its weights were moved, and so do all copies of them."""
+    size = sum(weight.numel() for weight in Net().parameters())
+    shift = torch.randn(size, generator=torch.Generator().manual_seed(3))
+    here = train(kind, None, is_even=is_even, steps=steps)
+    there = train(kind, shift, is_even=is_even, steps=steps)
+    torch.testing.assert_close(there, here + ROUNDS * shift, rtol=1e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_state_that_a_script_brings_goes_along_as_well(kind: str) -> None:
+    """As after load_state_dict, or in another part of the same script."""
+    ends = []
+    for shift in (0.0, 1.0):
+        trained = Trained(kind)
+        trained.own.load(trained.own.read())
+        for _ in range(5):
+            trained.step()
+        trained.own.load(trained.own.read())
+        state_weights._learned.clear()  # as if it came from a file
+        trained.own = OwnModule(trained.net, trained.optimizer)
+        trained.own.load(trained.own.read() + shift)
+        for _ in range(4):
+            trained.step()
+        ends.append(trained.shown() - shift)
+    torch.testing.assert_close(*ends, rtol=1e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_runs_result_is_in_the_module_to_the_bit_whatever_is_shown(kind: str) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    optimizer = KINDS[kind](list(net.parameters()))
+    run = RunAtHand("", {"name": "a", "method": {"inner_steps": STEPS, "batch": 2}, "rounds": {"last": ROUNDS}})
+    assert run.wrap(optimizer, net) is optimizer
+    assert run.loop is not None
+    while not run.is_over:
+        if hasattr(optimizer, "train"):
+            optimizer.train()
+        optimizer.zero_grad()
+        net(torch.randn(8, 3)).square().mean().backward()
+        optimizer.step()
+    assert run.loop.rounds == ROUNDS
+    for _ in range(2):  # in the mode that it was left in, and in that in which models are used
+        assert torch.equal(torch.cat([each.detach().flatten() for each in net.parameters()]), run.loop.theta)
+        if hasattr(optimizer, "eval"):
+            optimizer.eval()
+    run.close()
+
+
+def test_what_is_handed_in_is_what_is_shown() -> None:
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = ScheduleFreeSGD([weight], lr=0.5)
+    optimizer.train()
+    module = nn.Module()
+    module.register_parameter("weight", weight)
+    own = OwnModule(module, optimizer)
+    for _ in range(3):
+        weight.grad = torch.ones(2)
+        optimizer.step()
+    inside = weight.detach().clone()
+    handed_in = own.read()
+    torch.testing.assert_close(weight.detach(), inside)
+    assert optimizer.param_groups[0]["train_mode"]
+    optimizer.eval()
+    assert torch.equal(handed_in, weight.detach())
+    assert not torch.allclose(handed_in, inside)
+    own.load(torch.zeros(2))
+    assert not optimizer.param_groups[0]["train_mode"], "it is left as it was found"
+
+
+def test_steps_of_an_optimizer_that_torch_knows_no_hooks_of_are_seen_until_the_end() -> None:
+    weight = nn.Parameter(torch.ones(2))
+    weight.grad = torch.ones(2)
+    optimizer = Lookahead(SGD([weight], lr=0.1))
+    assert not hasattr(optimizer, "_optimizer_step_post_hooks")
+    seen: list[int] = []
+    handle: Any = after_each_step(optimizer, lambda: seen.append(1))
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    optimizer.step()
+    scheduler.step()
+    assert len(seen) == 1
+    handle.remove()
+    optimizer.step()
+    assert len(seen) == 1
