@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,6 +12,7 @@ from shoal.protocol.shortages import in_words
 from shoal.protocol.wire import Message, decode, encode
 
 SUFFIX = ".record"
+CANNOT_BE_FORCED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  # folders, on some file systems
 
 
 class Disk:
@@ -70,5 +72,8 @@ def force(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in CANNOT_BE_FORCED or not path.is_dir():
+            raise
     finally:
         os.close(descriptor)

@@ -31,6 +31,7 @@ from pathlib import Path
 from shoal.node.life import Life
 from shoal.node.refusals import reason
 from shoal.protocol.errors import LocalError
+from shoal.protocol.private_file import create_private
 
 MAX_LIFE = 256  # bytes
 LOCK_PATIENCE = 0.25  # a prober may hold the lock for an instant
@@ -122,13 +123,16 @@ class Home:
         path = self.root / name
         try:
             if not path.exists():
-                _create_private(path, make())
+                create_private(path, make())
             mode = stat.S_IMODE(path.stat().st_mode)
             content = path.read_bytes()
         except OSError as error:
             raise LocalError(f"cannot read {path}: {reason(error)}") from error
         if mode & 0o077:
-            raise LocalError(f"{path} can be read by others (mode {mode:o}): run `chmod 600 {path}`")
+            raise LocalError(
+                f"{path} can be read by others (mode {mode:o}): run `chmod 600 {path}`, or choose a SHOAL_HOME on a "
+                "file system that knows modes"
+            )
         if not content:
             raise LocalError(f"{path} is empty: delete it, and the next start makes a new one")
         return content
@@ -254,21 +258,6 @@ def _cannot_lock(path: Path, error: OSError) -> LocalError:
         f"cannot lock {path}, and without that two nodes could run in one folder: {error.strerror}. Choose a "
         "SHOAL_HOME on a local disk"
     )
-
-
-def _create_private(path: Path, content: bytes) -> None:
-    """Create `path` whole and mode 0600, or leave the one that somebody else made meanwhile."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        with suppress(FileExistsError):
-            os.link(fresh, path)
-    finally:
-        fresh.unlink()
 
 
 def _lock_soon(handle: int) -> bool:

@@ -13,8 +13,6 @@ The protobuf is written by hand, because the CLI must be able to name a node wit
 
 from __future__ import annotations
 
-import os
-import tempfile
 from functools import lru_cache
 from pathlib import Path
 
@@ -23,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import PeerId, RunId, digest
+from shoal.protocol.private_file import create_private
 from shoal.protocol.signing import Signer
 
 KEY_SIZE = 32
@@ -63,7 +62,8 @@ class Identity:
 
     def keep(self, path: Path) -> None:
         """Write the key file, unless there is one; OSError if that is impossible."""
-        _create(path, self)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        create_private(path, _encoded(self))
 
     @property
     def seed(self) -> bytes:
@@ -142,21 +142,10 @@ def _unbase58(text: str) -> bytes:
 # -- the key file -------------------------------------------------------------------------------------------
 
 
-def _create(path: Path, identity: Identity) -> None:
-    """Write a key file that appears whole; if another process was faster, its file stays."""
+def _encoded(identity: Identity) -> bytes:
+    """What is in the file: libp2p's protobuf PrivateKey."""
     secret = identity.seed + public_key(identity.peer).public_bytes_raw()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(PRIVATE_PREFIX + bytes([len(secret)]) + secret)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(temporary, path)
-    except FileExistsError:
-        pass
-    finally:
-        os.unlink(temporary)
+    return PRIVATE_PREFIX + bytes([len(secret)]) + secret
 
 
 def _load(path: Path) -> Identity:
@@ -164,7 +153,8 @@ def _load(path: Path) -> Identity:
     if mode & 0o077:
         raise LocalError(
             f"the key file {path} is open to other users (mode {mode:o}): run `chmod 600 {path}`, "
-            "or delete it and get a new identity if somebody may have read it"
+            "or delete it and get a new identity if somebody may have read it. Where its file system knows no modes, "
+            "choose another folder"
         )
     seed = _seed(path.read_bytes())
     if seed is None:

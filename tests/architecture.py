@@ -39,7 +39,7 @@ SHELLS = {
         "interfaces",
     ),  # who is where
     *("network", "neighbours", "link", "surroundings", "lane", "calls", "complaints"),  # frames to peers by name
-    *("identity", "version", "descriptors"),  # the key file, the installed distribution, how many files may be open
+    *("identity", "private_file", "version", "descriptors"),  # key files, our version, how many files may be open
 }
 TENSORS = {"compression", "reduction"}  # sub-packages of pure functions on tensors
 ROOM = "memory"  # what tensors and shells take memory from; it is locked, as any thread may

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from shoal.node.handout.messages import HANDOUT_PROTOCOL, AskWeights, HasWeights, NoWeights
 from shoal.node.home import Home
 from shoal.node.worker.link import PREFIX, frame, read_frame
+from shoal.node.worker.private_socket import find_socket
 from shoal.node.worker.shm import FloatArray, SharedVector
 from shoal.protocol.errors import LocalError, TransportError
 from shoal.protocol.ids import NO_DIGEST, Digest, RunId
@@ -63,7 +64,7 @@ def _asked(home: Home, question: AskWeights, descriptors: list[int]) -> Message:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(PATIENCE)
         try:
-            connection.connect(str(home.weights_socket.resolve()))
+            connection.connect(str(find_socket(home.weights_socket)))
             connection.sendall(frame(question))
             prefix, came, _, _ = socket.recv_fds(connection, PREFIX, 1)
             descriptors += came

@@ -1,20 +1,23 @@
 """A listening Unix socket that only this user may open (mode 0600), in a folder of the node's home.
 
-The kernel takes only short paths. Where one is too long the socket lies in a private temporary folder, and a link in
-its place says where: callers follow that, see `Path.resolve`.
+The kernel takes only short paths, and not every file system has sockets. Where one cannot be, it lies in a private
+temporary folder, and a link in its place, or a file with its path, says where: see `find_socket`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import shutil
 import socket
 import tempfile
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
+from shoal.node.scratch import scratch_folders
 from shoal.protocol.shortages import is_temporary
 
 MAX_PATH = 100  # the kernel takes 104 bytes on macOS and 108 on Linux, the closing zero included
@@ -24,7 +27,7 @@ log = logging.getLogger("shoal.daemon")
 
 
 class PrivateSocket:
-    """Listens at `path`, which is `place` or, where that is too long, what it links to; OSError if that cannot be."""
+    """Listens at `path`: at `place`, or, where that cannot be, where it leads; OSError if it can be nowhere."""
 
     def __init__(self, place: Path) -> None:
         self.path = self._place = place
@@ -32,17 +35,38 @@ class PrivateSocket:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             place.unlink(missing_ok=True)  # of a daemon that was killed
-            if len(os.fsencode(place)) > MAX_PATH:
-                self._private = Path(tempfile.mkdtemp(prefix="shoal-"))
-                self.path = self._private / place.name
-                place.symlink_to(self.path)
             self._socket.setblocking(False)
-            self._socket.bind(str(self.path))
-            self.path.chmod(0o600)
+            self._bind()
             self._socket.listen()
         except OSError:
             self.close()
             raise
+
+    def _bind(self) -> None:
+        try:
+            self._bind_at(self._place)
+        except OSError as error:
+            if is_temporary(error) or self._place.exists():
+                raise
+            self._bind_elsewhere(error)
+
+    def _bind_elsewhere(self, why: OSError) -> None:
+        """In a temporary folder of our own, to which the place leads."""
+        for folder in scratch_folders():
+            with suppress(OSError):
+                self._private = Path(tempfile.mkdtemp(prefix="shoal-", dir=folder))
+                self._bind_at(self._private / self._place.name)
+                _lead(self._place, self.path)
+                return
+            self._remove_private()
+        raise why
+
+    def _bind_at(self, path: Path) -> None:
+        if len(os.fsencode(path)) > MAX_PATH:
+            raise OSError(errno.ENAMETOOLONG, "the path is too long for a socket")
+        self._socket.bind(str(path))
+        path.chmod(0o600)
+        self.path = path
 
     @classmethod
     async def listening(cls, place: Path) -> PrivateSocket:
@@ -80,7 +104,25 @@ class PrivateSocket:
     def close(self) -> None:
         """Stop listening and remove the socket."""
         self._socket.close()
-        self.path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self.path.unlink(missing_ok=True)
+        self._remove_private()
+
+    def _remove_private(self) -> None:
         if self._private:
-            self._place.unlink(missing_ok=True)
+            with suppress(OSError):
+                self._place.unlink(missing_ok=True)
             shutil.rmtree(self._private, ignore_errors=True)
+            self._private = None
+
+
+def find_socket(place: Path) -> Path:
+    """Where the socket that belongs at `place` listens; OSError if `place` cannot be read."""
+    return Path(os.fsdecode(place.read_bytes())) if place.is_file() else place.resolve()
+
+
+def _lead(place: Path, path: Path) -> None:
+    try:
+        place.symlink_to(path)
+    except OSError:  # a file system without links, as those of memory cards
+        place.write_bytes(os.fsencode(path))

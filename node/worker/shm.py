@@ -18,7 +18,9 @@ from types import TracebackType
 import numpy as np
 import numpy.typing as npt
 
+from shoal.node.scratch import scratch_folders
 from shoal.protocol.errors import LocalError
+from shoal.protocol.shortages import is_temporary
 
 FloatArray = npt.NDArray[np.float32]
 ITEM = 4  # bytes of an fp32
@@ -44,7 +46,7 @@ class SharedVector:
     def create(cls, elements: int) -> SharedVector:
         """A new vector of zeros; LocalError if there is no room for it, or no file to be had."""
         try:
-            fd = _anonymous_file()
+            fd = _anonymous_file(elements * ITEM)
         except OSError as error:
             raise LocalError(f"no memory can be shared with another process: {error.strerror}") from error
         try:
@@ -104,14 +106,36 @@ class SharedVector:
         self.close()
 
 
-def _anonymous_file() -> int:
-    if sys.platform == "linux":
-        return os.memfd_create("shoal", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    fd, path = tempfile.mkstemp(prefix="shoal-")
-    os.unlink(path)
+def _anonymous_file(size: int) -> int:
+    if hasattr(os, "memfd_create"):
+        try:
+            return os.memfd_create("shoal", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        except OSError as error:  # an old kernel, or a sandbox, can do without
+            if is_temporary(error):
+                raise
+    errors = []
+    for folder in ("/dev/shm", *scratch_folders()):
+        try:
+            return _unlinked_file(folder, size)
+        except OSError as error:
+            errors.append(error)
+    raise errors[-1]
+
+
+def _unlinked_file(folder: str, size: int) -> int:
+    """One that has room: who writes to a mapping of a file system that has none is killed."""
+    fd, path = tempfile.mkstemp(prefix="shoal-", dir=folder)
+    try:
+        os.unlink(path)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, 0, size)
+    except OSError:
+        os.close(fd)
+        raise
     return fd
 
 
 def _seal(fd: int) -> None:
     if sys.platform == "linux":
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        with suppress(OSError):  # it is another kind of file
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)

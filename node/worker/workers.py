@@ -41,7 +41,7 @@ from shoal.node.worker.process import StartError, WorkerSettings, death, ending,
 from shoal.node.worker.shm import FloatArray
 from shoal.node.worker.vectors import SharedVectors, mark_of
 from shoal.node.worker.watchdog import Watchdog
-from shoal.protocol.errors import RemoteError
+from shoal.protocol.errors import LocalError, RemoteError
 from shoal.protocol.wire import Message
 
 START_WITHIN = 300.0  # seconds from a process's start to its Hello: importing torch from a slow, cold disk
@@ -112,7 +112,19 @@ class Worker:
         if self._stop.is_set():
             return
         self._ended.clear()
-        listener = await WorkerListener.listening(self.settings.folder)
+        try:
+            await self._supervise()
+        finally:
+            self._vectors.close()
+            self._rests.set()
+            self._ended.set()
+
+    async def _supervise(self) -> None:
+        try:
+            listener = await WorkerListener.listening(self.settings.folder)
+        except OSError as error:
+            place = f"no socket, at which the worker could be listened for, can be made in {self.settings.folder}"
+            raise LocalError(f"{place}, nor in a temporary folder: {error.strerror or error}") from error
         self.socket = listener.path
         try:
             while not self._idle.is_set():
@@ -124,9 +136,6 @@ class Worker:
             await self._stop.wait()
         finally:
             listener.close()
-            self._vectors.close()
-            self._rests.set()
-            self._ended.set()
 
     async def stop(self) -> None:
         """End the worker and `run`."""
