@@ -27,7 +27,7 @@ from shoal.protocol.racing import by_turns, first_answer
 from shoal.protocol.transport import Connection, Stream, Transport
 
 LIMIT = 10.0  # seconds for one address
-OWN_LIMIT = 2.0  # the same, for a connection that we can do without
+OWN_LIMIT, OWN_PAUSE = 2.0, 60.0  # the same, for a connection that we can do without; and after it was not to be had
 BACK_OFF = (0.2, 15.0)  # seconds: the first and the longest
 MAX_ADDRESSES, MAX_RELAYED = 8, 4  # direct ones come first; see `few`
 MAX_PROVEN = 2
@@ -58,7 +58,7 @@ class Dialing:
         self._attempt: asyncio.Future[None] | None = None
         self._delay = 0.0
         self._retry_at = 0.0
-        self._may_dial_again = True
+        self._no_own_until = 0.0
         self.is_up = False
 
     @property
@@ -76,7 +76,7 @@ class Dialing:
         known = dict.fromkeys([*by_turns(addresses), *self._addresses])
         direct, relayed = ([each for each in known if is_relayed(each) is by_relay] for by_relay in (False, True))
         self._addresses = (*self._best(direct, MAX_ADDRESSES), *self._best(relayed, MAX_RELAYED))
-        self._may_dial_again = True
+        self._no_own_until = 0.0
 
     def _best(self, addresses: list[str], most: int) -> list[str]:
         """What of it is kept, in its order: where the peer has answered, before all that is said of it."""
@@ -121,13 +121,14 @@ class Dialing:
 
     async def open_own_connection(self, protocol: str) -> Stream | None:
         """A stream with a connection for itself, or None if the peer cannot be dialled."""
-        if not self._may_dial_again or not self._direct():
+        clock = asyncio.get_running_loop().time
+        if clock() < self._no_own_until or not self._direct():
             return None
         try:
             connection = await self._dial_any(self._direct, OWN_LIMIT)
             return await self._transport.open_stream_on(connection, protocol)
         except TransportError:
-            self._may_dial_again = False  # until an address is learnt: do not spend OWN_LIMIT again and again
+            self._no_own_until = clock() + OWN_PAUSE  # or an address is learnt: OWN_LIMIT is not to be spent each time
             return None
 
     async def try_at(self, address: str, limit: float) -> Connection:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from shoal.dht.directory import members_in
@@ -59,7 +60,7 @@ class Sources:
         found: Places = {}
         with suppress(TimeoutError):
             async with asyncio.timeout(LOOK_UP_LIMIT):
-                for run in list(self._runs().values())[:MOST_RUNS]:
+                for run in sorted(self._runs().values(), key=partial(_is_stranger, peer))[:MOST_RUNS]:
                     with suppress(ShoalError):
                         got = await self._discovery.get(run_key(run.id), quorum=2)
                         entries = [each.entry for each in members_in(got.found) if each.peer == peer]
@@ -71,6 +72,11 @@ class Sources:
     def has_directories(self) -> bool:
         """Whether there is anything to be looked up."""
         return bool(self._runs() and self._discovery.contacts())
+
+
+def _is_stranger(peer: PeerId, run: Run) -> bool:
+    """Whether a run has not heard of a peer."""
+    return run.member.membership.entry(peer) is None
 
 
 def merge(places: Places, more: Places) -> None:

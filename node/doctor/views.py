@@ -54,7 +54,7 @@ def theirs(seen: Seen | None) -> Answer | None:
                 "code": each.code,
                 "times": each.times,
             }
-            for each in seen.tried[:MOST_STEPS]
+            for each in seen.tried[-MOST_STEPS:]
         ],
     }
 

@@ -67,6 +67,10 @@ class Doors:
         if self._shut.pop(door, None) is not None:
             log.info("%s answers now, and is the peer %s", door, peer)
 
+    def is_shut(self, door: str) -> bool:
+        """Whether nobody has answered at `door` when it was last tried."""
+        return door in self._shut
+
     def forget(self, door: str) -> None:
         """The door is of no interest any more."""
         self._shut.pop(door, None)

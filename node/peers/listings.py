@@ -6,6 +6,7 @@ public run is what its manifest says, not what was announced.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from shoal.dht.directory import read_entry
@@ -21,6 +22,8 @@ from shoal.protocol.messages.directory import ManifestEntry, MemberEntry, RunNot
 
 MAX_NAME = 64  # characters, as in a manifest
 MAX_LISTED = 100  # runs
+
+log = logging.getLogger("shoal.daemon")
 
 
 async def providers(discovery: Discovery, run: RunId) -> list[Contact]:
@@ -46,7 +49,10 @@ async def public_runs(discovery: Discovery) -> list[Answer]:
         if isinstance(entry, RunNotice) and each.record.subkey == entry.run.hex():
             notices.setdefault(entry.run, []).append(entry)
     rows = [_row(run, said) for run, said in notices.items()]
-    return sorted(rows, key=lambda row: (-row["members"], row["run"]))[:MAX_LISTED]
+    ranked = sorted(rows, key=lambda row: (-row["members"], row["run"]))
+    if len(ranked) > MAX_LISTED:
+        log.info("%d public runs are announced, and the %d with most members are listed", len(ranked), MAX_LISTED)
+    return ranked[:MAX_LISTED]
 
 
 def _addresses(found: Found) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ RETRY_FIRST, RETRY_MOST = 0.5, 30.0  # seconds between two tries
 LOOK = 1.0  # seconds between two looks whether somebody is missed
 STAGGER = 0.25  # seconds between the knocks at two peers
 LINKED = 32  # addresses from links; the oldest go
-NEARBY = 32  # peers on the local network
+NEARBY, WAITING = 32, 256  # peers on the local network; those for whom there is no room yet
 STRANGERS = 32  # addresses at which somebody else is greeted at once
 
 log = logging.getLogger("shoal.daemon")
@@ -59,6 +59,7 @@ class Reaching:
         self._bootstrap = dict.fromkeys(bootstrap)
         self._linked: OrderedDict[str, asyncio.Task[None] | None] = OrderedDict()
         self._nearby: dict[PeerId, tuple[str, ...]] = {}
+        self._waiting: OrderedDict[PeerId, tuple[str, ...]] = OrderedDict()  # heard of, beyond NEARBY
         self._greetings: set[asyncio.Task[None]] = set()
         self._strangers: dict[str, asyncio.Task[None]] = {}  # who are being greeted, by where they are
         self._cache = cache
@@ -88,13 +89,15 @@ class Reaching:
             self._cancel(self._linked.pop(address, None))  # whoever gives it again wants no pause
             self._linked[address] = self._start(lambda address=address: self._reach(address, Kind.LINK))  # type: ignore[misc]
         while len(self._linked) > LINKED:
-            oldest, task = self._linked.popitem(last=False)
-            self._cancel(task)
-            self._doors.forget(oldest)
+            shut = (each for each in self._linked if self._doors.is_shut(each) and each not in addresses)
+            least = next(shut, next(iter(self._linked)))
+            self._cancel(self._linked.pop(least))
+            self._doors.forget(least)
+            log.info("the address %s of a link is not tried any more: %d others are", least, LINKED)
 
     def hear(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
         """Somebody on the local network says that `peer` is there: hearsay, so it has to answer by that name."""
-        if self._nearby.get(peer) == addresses or (peer not in self._nearby and len(self._nearby) >= NEARBY):
+        if self._nearby.get(peer) == addresses or not self._has_room_for(peer, addresses):
             return
         self._nearby[peer] = addresses
         if len(self._greetings) < NEARBY:  # who comes and goes faster than doors answer is not greeted each time
@@ -105,8 +108,31 @@ class Reaching:
 
     def unhear(self, peer: PeerId) -> None:
         """It is not there any more, says somebody on the local network."""
+        self._waiting.pop(peer, None)
         if self._nearby.pop(peer, None) and peer not in self.last_seen:
             self._doors.forget(peer)
+        if self._waiting and len(self._nearby) < NEARBY:
+            self.hear(*self._waiting.popitem(last=False))
+
+    def _has_room_for(self, peer: PeerId, addresses: tuple[str, ...]) -> bool:
+        """Whether to greet a peer now; one from our last life takes a stranger's place. The others wait for theirs."""
+        self._waiting.pop(peer, None)
+        if peer in self._nearby or len(self._nearby) < NEARBY:
+            return True
+        stranger = next((each for each in self._nearby if each not in self.last_seen), None)
+        if peer in self.last_seen and stranger is not None:
+            self._keep_waiting(stranger, self._nearby.pop(stranger))
+            self._doors.forget(stranger)
+            return True
+        self._keep_waiting(peer, addresses)
+        return False
+
+    def _keep_waiting(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
+        if not self._waiting:
+            log.info("more than %d peers are on this network: the others are greeted when some have gone", NEARBY)
+        self._waiting[peer] = addresses
+        if len(self._waiting) > WAITING:
+            self._waiting.popitem(last=False)
 
     def find(self, place: str) -> None:
         """Another peer answers at `place` than was looked for there."""

@@ -50,7 +50,7 @@ class Sight:
             if (entry := run.member.membership.entry(peer)) is not None
         ]
         members = {entry.peer: entry.addresses for entry in sorted(alive, key=lambda entry: entry.peer not in links)}
-        servers = sorted(self._servers(), key=lambda contact: contact.peer)[:NOTED_SERVERS]
+        servers = sorted(self._servers(), key=lambda contact: (contact.peer not in links, contact.peer))[:NOTED_SERVERS]
         return members | {each.peer: each.addresses for each in servers if each.peer not in members}
 
     async def keep_noted(self, update: Callable[[dict[PeerId, tuple[str, ...]]], None]) -> None:

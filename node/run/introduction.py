@@ -19,6 +19,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from shoal.dht.link import format_link, parse_link
+from shoal.dht.scope import scope_of
 from shoal.node.logs import warn
 from shoal.node.options import is_run_id
 from shoal.node.service import MIN_PREFIX, UnknownRun
@@ -211,8 +212,9 @@ async def _first(work: Iterable[Coroutine[None, None, Introduction | None]]) -> 
 
 
 def _others(run: Run | Family) -> list[tuple[PeerId, tuple[str, ...]]]:
-    """The other members that are alive, and where."""
-    return [(peer, addresses) for peer, addresses in run.others().items() if peer != run.me]
+    """The other members that are alive, and where: those first that can be dialled from farthest."""
+    others = [(peer, addresses) for peer, addresses in run.others().items() if peer != run.me]
+    return sorted(others, key=lambda other: -max((scope_of(place_of(each)) or 0 for each in other[1]), default=-1))
 
 
 def _check(run: str, answer: ManifestIs, source: PeerId, identity: Identity) -> Introduction:

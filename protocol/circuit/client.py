@@ -38,12 +38,13 @@ from shoal.protocol.circuit.speech import HOP, drop, hear, say, status_of, stop_
 from shoal.protocol.errors import TransportError
 from shoal.protocol.ids import PeerId, short
 from shoal.protocol.journal import Way
-from shoal.protocol.multiaddrs import CIRCUIT, is_relayed, place_of
+from shoal.protocol.multiaddrs import CIRCUIT, few, host_and_port, is_relayed, place_of
 from shoal.protocol.muxed import MuxedStream
 from shoal.protocol.muxer import Muxer
 from shoal.protocol.swarm import Raw
 
 MAX_ADDRESSES = 8  # of a relay's own
+MAX_READ = 64  # that it may name: among them are those of protocols that we do not speak
 LINGER, LONGEST_LINGER = 2.0, 30.0  # seconds that a circuit stays when it is needed no more
 SHORTEST, LONGEST = 60.0, 7200.0  # seconds for which a reservation is believed
 CALLS = (32, 1.0)  # handshakes that a relay may have us do, in a burst and per second
@@ -73,7 +74,7 @@ class Client:
         lasts = min(float(answer.reservation.expire) - time.time(), LONGEST)
         if lasts < SHORTEST:
             raise TransportError(f"the relay {short(relay)} promises nothing that lasts, or our clocks are far apart")
-        plain = dict.fromkeys(_places(answer.reservation.addrs[:MAX_ADDRESSES]))
+        plain = few(_places(answer.reservation.addrs[:MAX_READ]), MAX_ADDRESSES)
         self._relays.add(relay)
         return Promise(relay, time.monotonic() + lasts, tuple(f"{each}/p2p/{relay}{CIRCUIT}" for each in plain))
 
@@ -203,5 +204,5 @@ def _places(addresses: Iterable[bytes]) -> Iterator[str]:
     for each in addresses:
         with suppress(ValueError):
             address = str(Multiaddr(each))
-            if not is_relayed(address):
+            if not is_relayed(address) and host_and_port(address) is not None:
                 yield place_of(address)

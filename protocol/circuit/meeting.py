@@ -19,9 +19,10 @@ from multiaddr import Multiaddr
 from shoal.protocol.account import NOT_YET, WHOSE_ROUTER
 from shoal.protocol.circuit.book import Refused, Status
 from shoal.protocol.errors import TransportError
-from shoal.protocol.multiaddrs import Place, host_and_port, is_public, multiaddr
+from shoal.protocol.multiaddrs import Place, few, host_and_port, is_public, multiaddr
 
 MAX_PLACES = 2
+MAX_READ = 64  # addresses: who speaks other protocols, too, names those of all
 UNKNOWN = "/ip4/0.0.0.0/tcp/0"
 
 
@@ -54,10 +55,11 @@ def heard(message: HolePunch) -> Side:
     if message.type != HolePunch.CONNECT:
         raise Refused(Status.UNEXPECTED_MESSAGE)
     named: list[str] = []
-    for each in message.ObsAddrs[:MAX_PLACES]:
+    for each in message.ObsAddrs[:MAX_READ]:
         with suppress(ValueError):
             named.append(str(Multiaddr(each)))
-    return side_of(named, not message.ObsAddrs)
+    public = (multiaddr(*place) for place in side_of(named, False).places)
+    return side_of(few(public, MAX_PLACES), not message.ObsAddrs)
 
 
 def nowhere(own: Side, other: Side) -> NowhereToMeet | None:

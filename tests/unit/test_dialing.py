@@ -117,3 +117,30 @@ async def test_a_connection_from_the_peer_ends_the_wait_and_the_pause() -> None:
 )
 def test_the_host_in_an_address(address: str, host: str) -> None:
     assert host_of(address) == host
+
+
+@pytest.mark.asyncio
+async def test_where_the_peer_has_answered_outlives_all_that_is_said_of_it() -> None:
+    proven, relayed = "/ip4/10.0.0.1/tcp/1", "/ip4/10.0.0.9/tcp/1/p2p/R/p2p-circuit"
+    async with dialings(1, Hosts(proven)) as (one,):
+        one.learn((proven, relayed))
+        await one.reach()
+        one.learn(tuple(f"/ip4/192.168.{number}.1/tcp/1" for number in range(20)))
+        assert proven in one.addresses
+        assert relayed in one.addresses
+        assert len(one.addresses) == dialing.MAX_ADDRESSES + 1
+
+
+@pytest.mark.asyncio
+async def test_a_connection_of_its_own_that_was_not_to_be_had_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = Hosts()
+    async with dialings(1, hosts) as (one,):
+        one.learn(("/ip4/a/tcp/1",))
+        for _ in range(3):
+            assert await one.open_own_connection("bulk") is None
+        assert hosts.dialled == ["/ip4/a/tcp/1"], "not again and again"
+        monkeypatch.setattr(dialing, "OWN_PAUSE", 0.0)
+        one._no_own_until = 0.0
+        for _ in range(2):
+            assert await one.open_own_connection("bulk") is None
+        assert hosts.dialled == ["/ip4/a/tcp/1"] * 3

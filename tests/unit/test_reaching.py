@@ -374,3 +374,43 @@ async def test_a_name_may_stand_for_several_nodes(
         await until(lambda: SECOND in asked)
         await asyncio.sleep(0)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.asyncio
+async def test_an_address_that_answered_outlives_those_that_did_not(
+    cache: PeerCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(reaching, "LINKED", 2)
+    third = "/ip4/192.0.2.7/tcp/4101"
+    doors = Doors({SECOND: 10**6})
+    seeking = Reaching(cast(Network, doors), (), cache, lambda: True)
+    async with working(seeking):
+        await asyncio.sleep(0)
+        seeking.also((FIRST, SECOND))
+        await until(lambda: FIRST in doors.open and SECOND in str(seeking.obstacle()))
+        seeking.also((third,))
+        await until(lambda: third in doors.open)
+        assert list(seeking._linked) == [FIRST, third]
+    assert said(caplog, f"the address {SECOND} of a link is not tried any more") == 1
+
+
+@pytest.mark.asyncio
+async def test_on_a_large_network_peers_of_our_last_life_come_first_and_the_others_wait_for_room(
+    cache: PeerCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(reaching, "NEARBY", 2)
+    cache.update({ANNA: ("/ip4/192.0.2.1/tcp/1",)})
+    seeking = made(Doors(), cache)
+    where = ("/ip4/192.0.2.3/tcp/1",)
+    for name in "abc":
+        seeking.hear(PeerId(name), where)
+    assert list(seeking._nearby) == ["a", "b"]
+    seeking.hear(ANNA, where)
+    assert list(seeking._nearby) == ["b", ANNA]
+    seeking.unhear(PeerId("b"))
+    assert list(seeking._nearby) == [ANNA, "c"], "who has waited longest"
+    seeking.unhear(PeerId("c"))
+    assert list(seeking._nearby) == [ANNA, "a"]
+    assert said(caplog, "more than 2 peers are on this network") == 1
