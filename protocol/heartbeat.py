@@ -33,6 +33,11 @@ class Heartbeat:
         self._is_settled = True  # the way is the one that it was at the last answer
         self._patience = SILENCE  # with the ping that is unanswered
 
+    @property
+    def complaint(self) -> str:
+        """Why a silent peer is given up."""
+        return f"it has not answered a ping for {self._patience:g} s"
+
     def begin(self, now: float) -> None:
         """There is a connection, and not a word yet."""
         self.round_trip, self._pinged_at, self._words, self._is_settled = None, -math.inf, 0, True

@@ -129,7 +129,12 @@ class TrioHost:
         direct = [each for each in connections if not goes_by_a_relay(each)] or connections
         in_use = self._in_use.get(peer)
         connection = in_use if in_use in direct else direct[0]
-        return RawStream(await self._negotiate(connection, protocol), throttle=self.throttle)
+        try:
+            return RawStream(await self._negotiate(connection, protocol), throttle=self.throttle)
+        except TransportError as error:
+            if error.code == "silent" and len(connections) > 1:  # it keeps us from another, on which the peer answers
+                await close_connections([connection], str(error))
+            raise
 
     async def open_stream_on(self, connection: INetConn, protocol: str) -> RawStream:
         """A stream that has a connection for itself, and takes it along when it ends."""
@@ -139,8 +144,12 @@ class TrioHost:
         """Whether we made a connection; from any thread."""
         return cast(Muxer, cast(INetConn, connection).muxed_conn).is_initiator
 
-    async def disconnect(self, peer: PeerId) -> None:
-        await close_connections(self._swarm.get_connections(ID.from_string(peer)))
+    def why_ended(self, connection: object) -> str:
+        """What has ended a connection, for people to read; from any thread."""
+        return cast(Muxer, cast(INetConn, connection).muxed_conn).why
+
+    async def disconnect(self, peer: PeerId, why: str) -> None:
+        await close_connections(self._swarm.get_connections(ID.from_string(peer)), why)
 
     async def _main(self, listen: Sequence[str], opened: Callable[..., None]) -> None:
         self._stopping = trio.Event()
@@ -162,7 +171,7 @@ class TrioHost:
                     await self._stopping.wait()
             finally:
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_LIMIT):
-                    await close_connections(self._swarm.get_connections())
+                    await close_connections(self._swarm.get_connections(), "this node ends")
                     await self._host.close()  # leaving host.run() without it leaks sockets
                 nursery.cancel_scope.cancel()
         if not self._stopping.is_set():
@@ -188,7 +197,7 @@ class TrioHost:
             raise TransportError(f"it does not speak {protocol}", NOT_SPOKEN) from error
         except trio.TooSlowError as error:
             await stream.reset()
-            raise TransportError(f"no answer in {NEGOTIATE_LIMIT} s", "silent") from error
+            raise TransportError(f"no answer to a new stream in {NEGOTIATE_LIMIT} s", "silent") from error
         except BaseException:  # nothing is swallowed; the half-open stream just has no owner yet
             with trio.CancelScope(shield=True):
                 await stream.reset()
@@ -202,7 +211,7 @@ class TrioHost:
             self._note_addresses()
             by_size = sorted(self._swarm.get_connections(), key=_unread)
             while sum(map(_unread, by_size)) > MAX_UNREAD_IN_ALL:
-                await close_connections([by_size.pop()])
+                await close_connections([by_size.pop()], "too much that came by it waited to be read")
 
     def _note_addresses(self) -> None:
         with suppress(Exception):  # what strangers say that they see is in it, and may be anything

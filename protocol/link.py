@@ -128,11 +128,11 @@ class Neighbour:
         self._heart.settle()
         self._ping()
 
-    def disconnected(self) -> None:
+    def disconnected(self, why: str) -> None:
         """The last connection with the peer is lost."""
         self.dialing.is_up = False
         self.gauge.anew()
-        reason = TransportError(f"the connection with {short(self.peer)} is lost")
+        reason = TransportError(f"the connection with {short(self.peer)} is lost: {why}")
         self._control.clear(reason)
         self.payloads.disconnected(reason)
         self._calls.lose(reason)
@@ -156,7 +156,7 @@ class Neighbour:
 
     async def _give_up(self) -> None:
         with suppress(TransportError):  # the host has stopped, and with it the connection
-            await self._around.transport.disconnect(self.peer)
+            await self._around.transport.disconnect(self.peer, self._heart.complaint)
 
     def forgive(self) -> None:
         """Start the silence anew: it was we who did not listen."""

@@ -12,7 +12,7 @@ libp2p's own takes some twenty turns of the loop for a short message, polls clos
 
 from __future__ import annotations
 
-import logging
+import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from enum import IntEnum
@@ -35,8 +35,6 @@ MAX_GROWN = 32 << 20  # bytes, of all windows of a connection beyond their first
 MAX_ANSWERS = 1 << 20  # bytes
 FRAMES_IN_A_TURN = 256  # of the loop: others wait for a millisecond or two
 GOODBYE_LIMIT = 0.3  # seconds
-
-log = logging.getLogger(__name__)
 
 
 class Kind(IntEnum):
@@ -70,6 +68,7 @@ class Muxer(IMuxedConn):
         secured.hand_over(MOST_WINDOW)
         self.event_started, self.event_closed = trio.Event(), trio.Event()
         self.on_close: Callable[[], Awaitable[None]] | None = None
+        self.why = ""  # it has ended, for people to read: the first cause of all
         self._streams: dict[int, MuxedStream] = {}
         self._next_number = 1 if secured.is_initiator else 2
         self._grown = 0
@@ -91,11 +90,16 @@ class Muxer(IMuxedConn):
     async def close(self) -> None:
         """Say good-bye, if the peer still reads, and end."""
         with trio.CancelScope(shield=True):
+            self.ends_because("this node has closed it")
             if not self.is_closed:
                 self._say(Kind.GO_AWAY, 0, 0, 0)
                 with suppress(IOException, OSError), trio.move_on_after(GOODBYE_LIMIT):
                     await self.secured_conn.write(b"")  # all that is queued is before it
             await self._end()
+
+    def ends_because(self, why: str) -> None:
+        """Something is about to end it; what follows of that is no news."""
+        self.why = self.why or why
 
     async def open_stream(self) -> MuxedStream:
         """A stream of ours; the peer may refuse it later."""
@@ -189,7 +193,7 @@ class Muxer(IMuxedConn):
         try:
             await task()
         except (IOException, OSError, Misbehaved) as error:
-            log.debug("the connection with %s ends: %s", self.peer_id, error)
+            self.ends_because(_words(error))
         both.cancel()
 
     async def _read(self) -> None:
@@ -214,7 +218,7 @@ class Muxer(IMuxedConn):
             if flags & Flag.SYN:
                 self._answer(Kind.PING, Flag.ACK, 0, length)
         elif kind == Kind.GO_AWAY:
-            raise ConnectionClosedError(f"the peer says good-bye, for reason {length}")
+            raise ConnectionClosedError(f"the peer said good-bye{f' (reason {length})' if length else ''}")
         else:
             raise Misbehaved(f"a frame of kind {kind}")
 
@@ -274,3 +278,11 @@ class Muxer(IMuxedConn):
             await self.secured_conn.close()
         if self.on_close is not None:
             await self.on_close()
+
+
+def _words(error: Exception) -> str:
+    """Of the system's errors their names for people, which are the deepest."""
+    cause = error.__cause__ or error
+    if isinstance(cause, OSError) and cause.errno:
+        return os.strerror(cause.errno).lower()
+    return str(error) or type(error).__name__

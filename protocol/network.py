@@ -28,7 +28,7 @@ from shoal.protocol.dialing import LIMIT, no_failures
 from shoal.protocol.effects import Send
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.identity import Identity, public_key
-from shoal.protocol.ids import PeerId, RunId
+from shoal.protocol.ids import PeerId, RunId, short
 from shoal.protocol.journal import ITSELF
 from shoal.protocol.link import SPOKEN, Neighbour
 from shoal.protocol.multiaddrs import place_of, split
@@ -125,7 +125,7 @@ class Network:
         await self._tasks.close()
         await self._transport.close()
         for neighbour in self._neighbours:
-            neighbour.disconnected()
+            neighbour.disconnected("this node ends")
         await self._dock.gone()
 
     def addresses(self) -> tuple[str, ...]:
@@ -270,10 +270,14 @@ class Network:
         """Connect others with each other, who dial us at these, within limits; without any, do so no more."""
         self._transport.be_relay(addresses)
 
-    async def part(self, peer: PeerId) -> None:
-        """Close all connections with `peer`; it may come back."""
+    async def part(self, peer: PeerId, why: str) -> None:
+        """Close all connections with `peer`; it may come back. `why` is for people who miss them."""
         with suppress(TransportError):  # the host has stopped, and with it the connection
-            await self._transport.disconnect(peer)
+            await self._transport.disconnect(peer, why)
+
+    def why_lost(self, peer: PeerId) -> str:
+        """Why there is no connection with `peer` any more, for people to read."""
+        return self._transport.why_lost(peer)
 
     def traffic(self, run: RunId) -> Traffic:
         """The bytes of `run`, since we first sent something for it or asked."""
@@ -304,14 +308,22 @@ class Network:
             return
         if peer == self.peer:
             self.meet_namesake()
-            self._tasks.spawn(self.part(peer))
+            self._tasks.spawn(self.part(peer, self._namesake.words))
             return
         neighbour = self._neighbours.of(peer)
         if up:
             neighbour.connected()
         else:
-            neighbour.disconnected()
-            if not neighbour.dialing.can_dial:
+            why, is_stranger = self.why_lost(peer), not neighbour.dialing.can_dial
+            log.log(
+                logging.DEBUG if is_stranger else logging.INFO,
+                "the connection with %s is lost: %s",
+                short(peer),
+                why,
+                extra={"code": "connection-lost", "peer": peer},
+            )
+            neighbour.disconnected(why)
+            if is_stranger:
                 self._neighbours.forget(peer)  # who came by and went leaves nothing behind
         self._guard(self.on_link, peer, up)
 

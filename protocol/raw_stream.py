@@ -109,7 +109,7 @@ class RawStream:
 
     async def _close_connection(self) -> None:
         if self._own_connection and self._raw.swarm_conn is not None:
-            await close_connections([self._raw.swarm_conn])
+            await close_connections([self._raw.swarm_conn], "the stream that it was for has ended")
 
     async def wait_released(self) -> None:
         """Return when the stream was closed or reset here, or its connection ended."""

@@ -108,8 +108,8 @@ async def ask_name(swarm: Swarm, address: Multiaddr) -> PeerId:
         await raw.close()
 
 
-async def close_connections(connections: Sequence[INetConn]) -> None:
-    """In good order if the peer still reads, by the socket if not."""
+async def close_connections(connections: Sequence[INetConn], why: str) -> None:
+    """In good order if the peer still reads, by the socket if not; `why` is for people who miss them."""
 
     async def close(connection: INetConn) -> None:
         with suppress(Exception), trio.CancelScope(shield=True):  # who is stopped halfway is counted for ever
@@ -117,6 +117,7 @@ async def close_connections(connections: Sequence[INetConn]) -> None:
 
     async with trio.open_nursery() as nursery:
         for connection in connections:
+            cast(Muxer, connection.muxed_conn).ends_because(why)
             nursery.start_soon(close, connection)
 
 
@@ -151,7 +152,7 @@ class Keeper(Swarm):
         nursery.start_soon(self._watch, conn, self._route_of(conn))
         surplus = self.connections.get(conn.muxed_conn.peer_id, [])[:-MAX_FROM_PEER]
         if surplus:
-            nursery.start_soon(close_connections, surplus)
+            nursery.start_soon(close_connections, surplus, f"there are more than {MAX_FROM_PEER} with this peer")
         await super().notify_connected(conn)
 
     async def _watch(self, conn: INetConn, route: Route) -> None:

@@ -184,9 +184,14 @@ class Transport:
         """What we have done as a relay; to be looked at only."""
         return self._host.book
 
-    async def disconnect(self, peer: PeerId) -> None:
-        """Close all connections with `peer`, even if it answers no more."""
-        await self._bridge.call(self._host.disconnect, peer)
+    async def disconnect(self, peer: PeerId, why: str) -> None:
+        """Close all connections with `peer`, even if it answers no more; `why` is for people who miss them."""
+        await self._bridge.call(self._host.disconnect, peer, why)
+
+    def why_lost(self, peer: PeerId) -> str:
+        """Why there is no connection with `peer` any more, for people to read."""
+        lost = [step.words for step in self.journal.of(peer) if step.way is Way.LOST]
+        return lost[-1] if lost else "nobody knows why"
 
     def addresses(self) -> tuple[str, ...]:
         """Where we listen (0.0.0.0 stays 0.0.0.0, :: stays ::), and where several peers say that they see us."""
@@ -225,6 +230,8 @@ class Transport:
             connections[connection] = route
         else:
             connections.pop(connection, None)
+            why = self._host.why_ended(connection)
+            log.debug("a connection with %s ends, %d are left: %s", short(peer), len(connections), why)
         if before and connections and was_relayed != (self.path(peer) == RELAYED):
             self.on_path(peer)
         if not connections:
@@ -239,7 +246,7 @@ class Transport:
         if is_up and not was and not self._host.is_ours(connection):
             self.journal.note(peer, Step(time.time(), Way.CAME, where))
         elif was and not is_up:
-            self.journal.note(peer, Step(time.time(), Way.LOST, where))
+            self.journal.note(peer, Step(time.time(), Way.LOST, where, words=self._host.why_ended(connection)))
 
     @contextmanager
     def _noted(self, peer: PeerId, address: str) -> Iterator[None]:

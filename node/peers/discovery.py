@@ -268,4 +268,4 @@ class Discovery:
             lent, linked = self._network.book.users, [link.peer for link in self._network.links()]
             needed = {peer for peer in linked if peer in lent or peer in self._kept or self._needed(peer)}
             for peer in self._last_use.to_close(self.now(), linked, needed, self.verdict.serves):
-                await self._network.part(peer)
+                await self._network.part(peer, "nothing was asked over it for a while")

@@ -82,7 +82,7 @@ class Relaying:
     def link(self, peer: PeerId, up: bool) -> None:
         """A connection was made or lost."""
         if not up and self._holder.lost(peer):
-            log.info("the relay %s is gone", short(peer))
+            log.info("the relay %s is gone: %s", short(peer), self._network.why_lost(peer))
             self._network.forget_relay(peer)
             self._mapping.forget(peer)
             self._network.meet_at(self._mapping.places, self.nat == "symmetric")

@@ -41,7 +41,7 @@ from shoal.protocol.journal import Way
 from shoal.protocol.multiaddrs import CIRCUIT, few, host_and_port, is_relayed, place_of
 from shoal.protocol.muxed import MuxedStream
 from shoal.protocol.muxer import Muxer
-from shoal.protocol.swarm import Raw
+from shoal.protocol.swarm import Raw, close_connections
 
 MAX_ADDRESSES = 8  # of a relay's own
 MAX_READ = 64  # that it may name: among them are those of protocols that we do not speak
@@ -127,7 +127,7 @@ class Client:
             if failure is None:
                 with trio.move_on_after(LONGEST_LINGER):
                     await _idle(relayed)
-                await connection.close()
+                await close_connections([connection], "a direct connection has taken its place")
                 return
             is_early = isinstance(failure, TransportError) and failure.code == "no-place-yet"
             pause = next(chain(early, later) if is_early else later, math.inf)
@@ -161,7 +161,7 @@ class _Carried(ReadWriteCloser):
         try:
             return await self._muxed.take_or_end(n or 1)
         except MuxedStreamError as error:
-            raise ConnectionClosedError(str(error)) from error
+            raise ConnectionClosedError(f"the way by the relay has ended: {error}") from error
 
     async def write(self, data: bytes) -> None:
         try:

@@ -33,6 +33,7 @@ from shoal.protocol.muxed import FIRST_WINDOW, FRAME, MuxedStream
 from shoal.protocol.throttle import Pace, Throttle
 
 LONGEST_ID = 64  # bytes of a PeerID
+LINE_LIMIT = 2.0  # seconds for one connection with the one who is to be connected, while there are others
 ASK_LIMIT = 10.0  # seconds for a question, and for the answer of the one who is to be connected
 
 OpenStream = Callable[[INetConn, str], Awaitable[INetStream]]
@@ -108,28 +109,34 @@ class Relay:
             raise Refused(Status.PERMISSION_DENIED)
 
     async def _call(self, target: ID, source: ID) -> INetStream:
-        """A stream on which `target` has agreed to be connected with `source`."""
+        """A stream on which `target` has agreed to be connected with `source`.
+
+        It may have several connections with us, and one of them may be dead without a word.
+        """
         lines = self._lines_to(target)
-        if not lines:
-            raise Refused(Status.CONNECTION_FAILED)
-        with trio.move_on_after(ASK_LIMIT):
-            try:
-                stream = await self._open_stream(lines[0], STOP)
-            except Exception as error:  # whatever libp2p raises: the target is gone, or knows of no relays
-                raise Refused(Status.CONNECTION_FAILED) from error
-            try:
-                peer = PeerInfo(id=source.to_bytes())
-                await say(stream, StopMessage(type=StopMessage.CONNECT, peer=peer, limit=self._limit()))
-                if status_of(await hear(stream, StopMessage)) is Status.OK:
+        for left, line in reversed(list(enumerate(reversed(lines)))):
+            with trio.move_on_after(LINE_LIMIT if left else ASK_LIMIT):
+                if (stream := await self._call_on(line, source)) is not None:
                     return stream
-            except Exception as error:  # the same
-                await drop(stream)
-                raise Refused(Status.CONNECTION_FAILED) from error
-            except BaseException:  # nothing is swallowed; who never answers leaves no stream behind
-                await drop(stream)
-                raise
-            await drop(stream)
         raise Refused(Status.CONNECTION_FAILED)
+
+    async def _call_on(self, line: INetConn, source: ID) -> INetStream | None:
+        """None if nobody is at the other end of this connection, or it knows of no relays; Refused if it declines."""
+        try:
+            stream = await self._open_stream(line, STOP)
+        except Exception:  # whatever libp2p raises
+            return None
+        try:
+            peer = PeerInfo(id=source.to_bytes())
+            await say(stream, StopMessage(type=StopMessage.CONNECT, peer=peer, limit=self._limit()))
+            if status_of(await hear(stream, StopMessage)) is Status.OK:
+                return stream
+            raise Refused(Status.CONNECTION_FAILED)
+        except BaseException as error:  # who never answers leaves no stream behind, and what cancels us goes on
+            await drop(stream)
+            if isinstance(error, Exception) and not isinstance(error, Refused):
+                return None
+            raise
 
     def _lines_to(self, peer: ID) -> list[INetConn]:
         """The connections with a peer; who has none cannot be called."""

@@ -317,7 +317,7 @@ async def test_a_connection_that_is_lost_leaves_no_socket_and_comes_back() -> No
             a.send(b, contribution(number))
             b.send(a, result(number))
             await eventually(lambda number=number: b.heard.scattered[number] and a.heard.gathered[number])  # type: ignore[misc]
-            await a.network.part(b.network.peer)
+            await a.network.part(b.network.peer, "a test")
             await eventually(lambda: not a.network.links() and not b.network.links())
             await eventually(lambda: not (leftovers()["bulk-in"] or leftovers()["bulk-out"]))
             await a.network.connect(b.network.addresses()[0])

@@ -18,6 +18,8 @@ from libp2p.identity.identify.identify import parse_identify_response
 from libp2p.identity.identify.pb.identify_pb2 import Identify
 from libp2p.network.stream.exceptions import StreamEOF
 
+from shoal.protocol import host as host_side
+from shoal.protocol.circuit import client as client_side
 from shoal.protocol.circuit import relay as relay_side
 from shoal.protocol.circuit.book import LIMITS, Limits
 from shoal.protocol.circuit.client import Client
@@ -131,6 +133,78 @@ async def identified(asker: Host, connection: Connection) -> Identify:
     return parse_identify_response(said)
 
 
+@asynccontextmanager
+async def way_that_dies(address: str) -> AsyncIterator[tuple[str, Callable[[], None]]]:
+    """Another address of the same, and what has it swallow all that comes from then on, without a word to anybody."""
+    _, _, host, _, port = address.split("/")
+    is_dead, tasks, ends = asyncio.Event(), set[asyncio.Task[None]](), list[asyncio.StreamWriter]()
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            if not is_dead.is_set():
+                writer.write(data)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there = await asyncio.open_connection(host, int(port))
+        ends.extend((there[1], writer))
+        for pair in ((reader, there[1]), (there[0], writer)):
+            tasks.add(asyncio.create_task(carry(*pair)))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"/ip4/127.0.0.1/tcp/{server.sockets[0].getsockname()[1]}", is_dead.set
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        for each in ends:
+            each.close()
+        await asyncio.gather(*tasks, *(each.wait_closed() for each in ends), return_exceptions=True)
+
+
+@pytest.mark.asyncio
+async def test_of_two_connections_with_a_relay_the_one_that_lives_is_enough() -> None:
+    async with asyncio.timeout(DEADLINE), hosts(3) as [relay, *others], way_that_dies(relay.address()) as way:
+        (listener, dialler), (place, die) = others, way
+        await listener.transport.dial(relay.peer, place, DEADLINE)
+        promise = await listener.reserve_with(relay)
+        await until(lambda: len(relay.transport.remote_addresses(listener.peer)) == 2)
+        die()
+        begin = time.monotonic()
+        await dialler.transport.dial(listener.peer, promise.addresses[0], DEADLINE)
+        assert await says(dialler, listener.peer) == b"hello"
+        assert time.monotonic() - begin < relay_side.ASK_LIMIT / 2
+
+
+@pytest.mark.asyncio
+async def test_a_connection_on_which_nobody_answers_keeps_nobody_from_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_side, "NEGOTIATE_LIMIT", 0.5)
+    async with asyncio.timeout(DEADLINE), hosts(2) as [called, dialler], way_that_dies(called.address()) as way:
+        place, die = way
+        await dialler.transport.dial(called.peer, place, DEADLINE)
+        await dialler.transport.dial(called.peer, called.address(), DEADLINE)
+        die()
+        with pytest.raises(TransportError, match="no answer to a new stream"):
+            await says(dialler, called.peer)
+        assert await says(dialler, called.peer) == b"hello"
+        assert dialler.transport.remote_addresses(called.peer) == (called.address(),)
+
+
+@pytest.mark.asyncio
+async def test_why_a_connection_was_lost_is_known_at_both_ends() -> None:
+    async with asyncio.timeout(DEADLINE), hosts(3) as [called, leaver, dropped]:
+        for each in (leaver, dropped):
+            await each.transport.dial(called.peer, called.address(), DEADLINE)
+            await until(lambda each=each: bool(called.transport.remote_addresses(each.peer)))  # type: ignore[misc]
+        await called.transport.disconnect(dropped.peer, "nobody needs it")
+        await leaver.transport.close()
+        await until(lambda: not called.transport.remote_addresses(leaver.peer))
+        await until(lambda: not dropped.transport.remote_addresses(called.peer))
+        assert called.transport.why_lost(dropped.peer) == "nobody needs it"
+        assert called.transport.why_lost(leaver.peer) == "the peer said good-bye"
+        assert dropped.transport.why_lost(called.peer) == "the peer said good-bye"
+
+
 @pytest.mark.asyncio
 async def test_where_somebody_came_to_is_known_and_whom_we_dialled_came_nowhere() -> None:
     async with asyncio.timeout(DEADLINE), hosts(2) as [called, dialler]:
@@ -146,7 +220,7 @@ async def test_who_hangs_up_harms_no_other_circuit_to_the_same_listener() -> Non
         for dialler in (one, other):
             await dialler.transport.dial(listener.peer, promise.addresses[0], DEADLINE)
         stream = await other.transport.open_stream(listener.peer, WORDS)
-        await one.transport.disconnect(listener.peer)
+        await one.transport.disconnect(listener.peer, "a test")
         await until(lambda: relay.transport.book.circuits == 1)
         reader = reading(stream)
         await stream.write(b"still")
@@ -370,7 +444,8 @@ async def test_who_is_called_and_never_answers_holds_nothing(monkeypatch: pytest
 
 @pytest.mark.asyncio
 async def test_when_a_relay_is_full_the_biggest_user_yields(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All come from one host here, so the relay is told otherwise."""
+    """All come from one host here, so the relay is told otherwise; nor does anybody ask meanwhile where to meet."""
+    monkeypatch.setattr(client_side, "EARLY", ())
     async with asyncio.timeout(DEADLINE), hosts(5, dataclasses.replace(LIMITS, circuits=2)) as some:
         relay, listener, one, other, late = some
         theirs = {listener.peer: "192.0.2.1", late.peer: "192.0.2.3"}

@@ -436,7 +436,7 @@ async def test_a_peer_that_reads_nothing_is_forgotten_when_the_link_is_closed(mo
         for number in range(64):
             a.send(peer, RUN, Load(number, memoryview(bytes(MIB))))  # type: ignore[arg-type]
             a.send(peer, RUN, Pad(bytes(100_000)))
-        await a._transport.disconnect(peer)
+        await a._transport.disconnect(peer, "a test")
         await eventually(lambda: not swarm().get_connections())
         await eventually(lambda: not a.links())
 

@@ -117,7 +117,7 @@ async def test_a_black_hole_is_named_once(
                 await until(seeker.links)
                 for _ in range(3):  # whoever is lost is looked for again
                     before = ups.count(True)
-                    await seeker._transport.disconnect(good.peer)
+                    await seeker._transport.disconnect(good.peer, "a test")
                     await until(lambda before=before: ups.count(True) > before)  # type: ignore[misc]
                 warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
                 assert sum(hole in each for each in warnings) == 1

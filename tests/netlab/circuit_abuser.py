@@ -90,7 +90,7 @@ class Abuser:
                 while sent < size:
                     await stream.write(bytes(PIECE))
                     sent += PIECE
-        await name.disconnect(PeerId(target))
+        await name.disconnect(PeerId(target), "a test")
         return {"sent": sent, "seconds": time.monotonic() - begin}
 
 

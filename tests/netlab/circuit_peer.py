@@ -131,7 +131,7 @@ class Peer:
             self.transport.throttle.down.cap(down)
             return {}
         if "leave" in question:
-            await self.transport.disconnect(PeerId(question["leave"]))
+            await self.transport.disconnect(PeerId(question["leave"]), "a test")
             return {}
         return {"path": self.transport.path(PeerId(question["path"]))}
 

@@ -76,7 +76,7 @@ def test_only_a_dial_that_worked_is_noted_as_one(error: BaseException | None, co
 class Dialled:
     """A connection that we made."""
 
-    muxed_conn = SimpleNamespace(is_initiator=True)
+    muxed_conn = SimpleNamespace(is_initiator=True, why="it has ended")
 
 
 def test_it_is_told_when_a_way_without_a_relay_is_there_and_when_it_is_lost() -> None:
