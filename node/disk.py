@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from shoal.node.pools import RECORDS
 from shoal.protocol.errors import LocalError, RemoteError
-from shoal.protocol.shortages import in_words
+from shoal.protocol.shortages import in_words, is_temporary
 from shoal.protocol.wire import Message, decode, encode
 
 SUFFIX = ".record"
 CANNOT_BE_FORCED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  # folders, on some file systems
+AGAIN = (0.2, 5.0)  # seconds until it is tried again to write what could not be: at first, and at most
 
 
 class Disk:
@@ -54,6 +57,26 @@ class Disk:
             force(self.folder)
         except OSError as error:
             raise LocalError(f"cannot remove the record {name} in {self.folder}: {in_words(error)}") from error
+
+
+async def lasting(
+    write: Callable[[], None], complain: Callable[[Exception], None], gives_up: Callable[[], bool] = lambda: False
+) -> None:
+    """Have something written, in a thread, however long that takes.
+
+    What fails for want of something that there will be again is tried again, after `complain` has heard of it; all else
+    is raised, and so is that if `gives_up`.
+    """
+    pause, most = AGAIN
+    while True:
+        try:
+            return await RECORDS.run(write)
+        except Exception as error:
+            if gives_up() or not is_temporary(error):
+                raise
+            complain(error)
+        await asyncio.sleep(pause)
+        pause = min(most, 2 * pause)
 
 
 def replace_file(path: Path, pieces: Iterable[bytes]) -> None:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from shoal.node.disk import lasting
 from shoal.node.experts.board import AGAIN, Board
 from shoal.node.experts.card import make_card
 from shoal.node.experts.claims import Claim, Claims, Yield
@@ -28,10 +29,12 @@ from shoal.node.experts.pursuit import Made, Pursuit
 from shoal.node.experts.telling import Told, entry_of
 from shoal.node.experts.view import View
 from shoal.node.logs import warn
+from shoal.node.pools import RECORDS
 from shoal.node.run.introduction import Introduction
 from shoal.protocol.errors import LocalError, ShoalError
 from shoal.protocol.ids import Digest, PeerId
 from shoal.protocol.messages.directory import ExpertCard, PartEntry
+from shoal.protocol.shortages import in_words, is_temporary
 from shoal.protocol.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
 TURN = 1.0  # seconds between two looks at what is due
 ALONE = 5.0  # seconds without anybody to ask, and we are alone
 AVOIDED = 600.0  # seconds for which a part is not taken that we could not train
+LAST_NOTE = 2.0  # seconds for which the end waits for what must be on record
 TRIES = 3  # at training a part, and we give it up
 
 log = logging.getLogger("shoal.experts")
@@ -73,7 +77,7 @@ class Family:
         self._failures = 0
         self._read_at = self.looked_at = 0.0
         self._is_fresh = False  # our claim: it is not written yet
-        self._stirred = asyncio.Event()
+        self._stirred, self._noting = asyncio.Event(), asyncio.Lock()
         self.failure = ""
         self._tasks = Tasks(self._failed)
 
@@ -86,6 +90,9 @@ class Family:
 
     async def close(self, for_good: bool = False) -> None:
         """Our claims are withdrawn, and nothing is done any more; `for_good`: and the part's run is left."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_NOTE), self._noting:  # what must be on record is
+                pass
         await self._tasks.close()
         await self._board.withdraw()
         if for_good:
@@ -93,28 +100,41 @@ class Family:
             await self.keeping.forget()
 
     async def _live(self, seed: Checkpoint | None) -> None:
+        while not await self._try(partial(self._begin, seed), "begin", is_temporary):
+            await self._pause()
+        async with asyncio.TaskGroup() as group:
+            for duty in (self._claim, self._train, self._keep):
+                group.create_task(self._again_and_again(duty))
+
+    async def _begin(self, seed: Checkpoint | None) -> None:
         await self._recall()
         if seed is not None and SEED not in self.keeping.held:
             await self._publish_seed(seed)
         if self.author == self.me:
             self._publish_made()
-        async with asyncio.TaskGroup() as group:
-            for duty in (self._claim, self._train, self._keep):
-                group.create_task(self._again_and_again(duty))
 
     async def _again_and_again(self, duty: Callable[[], Awaitable[None]]) -> None:
-        said = ""
         while True:
-            try:
-                if not self._ground.runs.paused:
-                    await duty()
-                self.obstacles.pop(duty.__name__, None)
-            except ShoalError as error:
-                self.obstacles[duty.__name__] = str(error)
-                if str(error) != said:
-                    said = str(error)
-                    warn(log, "family-obstacle", f"{self.manifest.name}: {error}; trying again")
+            if not self._ground.runs.paused:
+                await self._try(duty, duty.__name__, lambda error: isinstance(error, ShoalError) or is_temporary(error))
             await self._pause()
+
+    async def _try(
+        self, duty: Callable[[], Awaitable[None]], name: str, may_go_better: Callable[[Exception], bool]
+    ) -> bool:
+        """Whether it is done; what `may_go_better` another time is an obstacle until then, all else is raised."""
+        try:
+            await duty()
+        except Exception as error:
+            if not may_go_better(error):
+                raise
+            words = in_words(error)
+            if self.obstacles.get(name) != words:
+                warn(log, "family-obstacle", f"{self.manifest.name}: {words}; trying again")
+            self.obstacles[name] = words
+            return False
+        self.obstacles.pop(name, None)
+        return True
 
     async def _pause(self) -> None:
         with suppress(TimeoutError):
@@ -125,7 +145,7 @@ class Family:
     async def _recall(self) -> None:
         """What an earlier life has left: our part, and our files."""
         await self.library.tidy(partial(known_files, self._ground.home.runs))
-        training, cards = self._memory.load()
+        training, cards = await RECORDS.run(self._memory.load)
         await self.keeping.recall(cards)
         if training is not None and training.part in self.claims.lasts:
             card = self.keeping.held.get(training.part)
@@ -228,7 +248,7 @@ class Family:
         try:
             made = await self.pursuit.go_on(part)
         except LocalError as error:
-            self._failures += 1
+            self._failures += not is_temporary(error)
             if self._failures >= TRIES:
                 self._give_up(mine.part, error)
             raise
@@ -281,11 +301,23 @@ class Family:
         self.failure = str(known) if known is not None else f"{type(error).__name__}: {error}"
         log.error("the family %s has failed on this node: %s", self.manifest.name, self.failure, exc_info=error)
 
-    def _remember(self) -> None:
-        mine = self.claims.mine
-        is_run = mine is not None and self.pursuit.part == mine.part
-        self._memory.trains(mine, self.pursuit.run if is_run else "")
+    def _remember(self) -> asyncio.Task[None]:
+        """Have our part, and its run, on record; whoever must not go on before waits for the task."""
         self._stirred.set()
+        return self._tasks.spawn(self._note())
+
+    async def _note(self) -> None:
+        async with self._noting:
+            mine = self.claims.mine
+            is_run = mine is not None and self.pursuit.part == mine.part
+            run = self.pursuit.run if is_run else ""
+            await lasting(partial(self._memory.trains, mine, run), self._complain)
+        self.obstacles.pop("note", None)
+
+    def _complain(self, error: Exception) -> None:
+        if "note" not in self.obstacles:
+            warn(log, "family-obstacle", f"{self.manifest.name}: {error}; trying again")
+        self.obstacles["note"] = str(error)
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()

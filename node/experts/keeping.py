@@ -11,19 +11,27 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
+from shoal.node.disk import lasting
 from shoal.node.experts.claims import keepers
 from shoal.node.experts.leases import LOOK
 from shoal.node.experts.library import Library
 from shoal.node.experts.memory import Memory
 from shoal.node.experts.view import View
+from shoal.node.logs import warn
+from shoal.node.pools import RECORDS
+from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import Digest, PeerId, RunId
 from shoal.protocol.messages.directory import ExpertCard
 from shoal.protocol.tasks import Tasks
 
 FETCHING = 2 * LOOK  # seconds for which an older file stays
+
+log = logging.getLogger("shoal.experts")
 
 
 class Obtain(Protocol):
@@ -48,6 +56,7 @@ class Keeping:
         self.held: dict[str, ExpertCard] = {}  # of each part, the newest file that is here
         self._family, self._me, self._lasts, self._common = family, me, lasts, common
         self._view, self._library, self._memory = view, library, memory
+        self._noting = asyncio.Lock()
 
     async def recall(self, cards: list[ExpertCard]) -> None:
         """The files of an earlier life, if they are whole."""
@@ -80,8 +89,8 @@ class Keeping:
         """The card's file is here; it may be less far than the one that was."""
         before = self.held.get(card.part, card)
         older, newer = sorted((before, card), key=lambda each: each.round)
-        self._memory.has(newer)
         self.held[card.part] = newer
+        tasks.spawn(self._note(card.part))
         self._view.add(card)
         if older.file != newer.file:
             asyncio.get_running_loop().call_later(FETCHING, self._drop, older.file, tasks)
@@ -90,7 +99,19 @@ class Keeping:
         """None of them any more."""
         for card in self.held.values():
             await self._library.drop(card.file)
-        self._memory.forget()
+        await RECORDS.run(self._memory.forget)
+
+    async def _note(self, part: str) -> None:
+        """Have the newest file of a part on record: without that, a restart does not know it."""
+        async with self._noting:
+            if (card := self.held.get(part)) is not None:
+                try:
+                    await lasting(partial(self._memory.has, card), self._complain)
+                except LocalError as error:
+                    self._complain(error)
+
+    def _complain(self, error: Exception) -> None:
+        warn(log, "expert-not-noted", f"after a restart this node would not know a file that it has: {error}")
 
     def _drop(self, file: Digest, tasks: Tasks) -> None:
         if all(card.file != file for card in self.held.values()):

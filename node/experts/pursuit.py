@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -82,7 +82,7 @@ class Pursuit:
         home: Home,
         me: PeerId,
         held: Mapping[str, ExpertCard],
-        remember: Callable[[], None],
+        remember: Callable[[], Awaitable[None]],
     ) -> None:
         """`held` has the newest file of each part that is here; `remember` has part and run written down."""
         self._held, self._remember = held, remember
@@ -128,7 +128,7 @@ class Pursuit:
         start = await self._furthest(part) or await self._seed(part)
         founded = await LONG.run(self._prepare, manifest, start, before)
         self.run, self.part = founded[0].run_id.hex(), part.name
-        self._remember()  # before we are in it: whoever crashes, or leaves the family, leaves the run as well
+        await self._remember()  # before we are in it: whoever crashes, or leaves the family, leaves the run as well
         await self._runs.found(founded[0], True, founded[1])
         at = founded[0].first_round - 1
         log.info("training the part %s of %s from round %d in run %s", part.name, self._family.name, at, self.run[:8])

@@ -67,6 +67,7 @@ class AgreedRun(Run):
         outer = OuterState(manifest, saved, settings.trains)
         super().__init__(manifest, author, signature, signer, network, settings, outer, checkpoint)
         self.rest = rest_on(self.outer.root, rested)
+        self._records = Disk(settings.folder).load()
         self.saving = Saving(manifest, signer.peer, self.outer.committed, settings, self._tasks.spawn)
         self._members = checkpoint.about.members if checkpoint is not None else ()  # of the last round
 
@@ -75,7 +76,7 @@ class AgreedRun(Run):
         return lane_after(self._members, self._me)
 
     def _make_member(self, disk: Disk) -> Member:
-        records = disk.load()
+        records = self._records
         self.voted_before = last_vote(records)
         root, chunks = self.rest.origin[1] if self.rest is not None else self.outer.root, self.outer.chunks
         facts = run_facts(self.manifest, self.author, seeded=root, chunks=chunks, holds_origin=self._holds_origin)

@@ -17,11 +17,12 @@ import asyncio
 import logging
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
-from shoal.node.disk import Disk
+from shoal.node.disk import Disk, lasting
 from shoal.node.logs import warn
-from shoal.node.pools import NOTES, RECORDS
+from shoal.node.pools import NOTES
 from shoal.node.run.machines import AnyMember, base_of, waited_for
 from shoal.node.run.phases import PhaseLog
 from shoal.node.run.timelines import LINGER, Timelines
@@ -29,13 +30,12 @@ from shoal.protocol.effects import Effect, Event, Persist, Send, Tell, Timer, Wa
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.membership import Ack, AckFor, Gossip, Ping, PingFor, Summary
-from shoal.protocol.shortages import in_words, is_temporary
+from shoal.protocol.shortages import in_words
 from shoal.protocol.wire import Message
 
 Step = Callable[[float], list[Effect]]
 
 AGAIN = 1.0  # seconds until a timer fires again whose step a peer's mistake has ended
-WRITE_AGAIN = (0.2, 5.0)  # seconds until a record is tried again that could not be written: at first, and at most
 OF_WHO_IS_THERE = (Ping, Ack, PingFor, AckFor, Gossip, Summary)
 
 log = logging.getLogger(__name__)
@@ -51,10 +51,12 @@ class Driver:
         send: Callable[[Send], None],
         on_event: Callable[[Event], None],
         on_failure: Callable[[Exception], None],
+        kept: Sequence[tuple[int, str]] | None = None,
     ) -> None:
+        """`kept` are the timelines of an earlier life, if they were read already: in a thread, as a disk may hang."""
         self.member = member
         self.phases = PhaseLog()
-        self.timelines = Timelines(member.me, disk.folder, NOTES.begin)
+        self.timelines = Timelines(member.me, disk.folder, NOTES.begin, kept)
         self.trouble = ""  # why a record cannot be written just now
         self._disk = disk
         self._send = send
@@ -167,18 +169,12 @@ class Driver:
 
     async def _write(self, name: str, record: Message) -> None:
         """Have a record on disk, however long that takes, and go on with what waits for it."""
-        pause, most = WRITE_AGAIN
-        while not self._closed:
-            try:
-                await RECORDS.run(self._disk.put, name, record)
-                break
-            except Exception as error:
-                if self._is_ending or not is_temporary(error):
-                    self._writing, self.trouble = None, ""
-                    return self._fail(error)
-                self._complain(error)
-            await asyncio.sleep(pause)
-            pause = min(most, 2 * pause)
+        try:
+            write = partial(self._disk.put, name, record)
+            await lasting(write, self._complain, lambda: self._is_ending or self._closed)
+        except Exception as error:
+            self._writing, self.trouble = None, ""
+            return self._fail(error)
         self._writing, self.trouble = None, ""
         self.command(lambda now: [])
 

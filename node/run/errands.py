@@ -15,6 +15,7 @@ from pathlib import Path
 
 from shoal.node.logs import warn
 from shoal.node.options import NodeSettings, UsageError, names_a_run
+from shoal.node.pools import RECORDS
 from shoal.node.run.introduction import wanted
 from shoal.node.run.runs import Runs
 from shoal.node.service import Answer
@@ -57,7 +58,7 @@ class Errands:
 
     async def _see_to(self, run: str, is_in: Callable[[], bool], enter: Callable[[], Awaitable[Answer]]) -> None:
         pause, said = RETRY_FIRST, ""
-        while not is_in():
+        while not await RECORDS.run(is_in):
             self._open[run] = "entering it now"  # which takes a while, once somebody has answered
             try:
                 await enter()

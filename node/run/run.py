@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ from shoal.node.run.newcomer import find_uplink
 from shoal.node.run.outgoing import Outgoing
 from shoal.node.run.records import CommitLog
 from shoal.node.run.settings import RunSettings
+from shoal.node.run.timelines import kept_in
 from shoal.node.spec.manifest import Manifest
 from shoal.node.state.committed import Snapshot
 from shoal.node.state.file import save_state
@@ -39,7 +41,7 @@ from shoal.node.state.saving import Saving
 from shoal.node.worker.shm import FloatArray
 from shoal.node.worker.training import Training
 from shoal.protocol.allreduce import Blamed
-from shoal.protocol.effects import Effect, Event
+from shoal.protocol.effects import Effect, Event, Send
 from shoal.protocol.errors import ShoalError
 from shoal.protocol.ids import PeerId
 from shoal.protocol.members import NamesakeSeen, PeerUp
@@ -94,6 +96,7 @@ class Run(ABC):
         self.voted_before = 0  # the last round that we have voted in, in an earlier life
         self.failure = ""  # why this run has ended on this node
         self.may_be_opened_again = False  # whether that was for want of something that there may be again
+        self._kept_timelines = kept_in(settings.folder)
         self._tasks = Tasks(self._task_failed)
         self._me, self._signer = signer.peer, signer
         self._network = network
@@ -110,7 +113,7 @@ class Run(ABC):
         disk = Disk(self._settings.folder)
         member = self._make_member(disk)
         send = partial(self._network.carry_out, self.id)
-        self.driver, self.member = Driver(member, disk, send, self._on_event, self._fail), member
+        self.driver, self.member = self._driver_of(member, disk, send), member
         self.driver.timelines.links = self._network.links
         if self._settings.trains:
             worker, last = self._settings.worker(self.manifest, self.outer.sizes), self.manifest.rounds.last
@@ -155,6 +158,9 @@ class Run(ABC):
         log.error("%s", words, exc_info=None if expected else error, extra={"code": "run-failed"})
         if self.training is not None:
             self._tasks.spawn(self.training.stop())
+
+    def _driver_of(self, member: AnyMember, disk: Disk, send: Callable[[Send], None]) -> Driver:
+        return Driver(member, disk, send, self._on_event, self._fail, self._kept_timelines)
 
     # -- what the member says -------------------------------------------------------------------------------
 

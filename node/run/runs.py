@@ -181,7 +181,7 @@ class Runs:
         """
         manifest = parse_manifest(manifest_toml)
         if manifest.model.is_complete:  # else once it is
-            self._check_room(manifest, train)
+            await DISK.run(self._check_room, manifest, train)
         manifest = await self.data.named(manifest)
         created = await self._create(manifest, train, checkpoints)
         left_out = self.data.left_out(manifest.data)
@@ -193,7 +193,7 @@ class Runs:
             await check_tokens(manifest, self.data)
             manifest, loaded = await begun(manifest, seeds, self.data, self.families)
             return await self.found(manifest, train, loaded)
-        check_is_new(manifest, self.has_founded(manifest))
+        check_is_new(manifest, await RECORDS.run(self.has_founded, manifest))
         weights, me = self._settings.trainer.folders, self._identity.peer
         check = partial(self._check_room, train=train)
         manifest, loaded = await found(manifest, self.data, weights, self._home, me, check)
@@ -224,7 +224,7 @@ class Runs:
         self._check_goes_on()
         loaded = await reloading.load_checkpoint(checkpoint)
         found = await self._find(link)  # which may take long: others may be entered meanwhile, or all be left
-        self._check_room(found.manifest, train)
+        await DISK.run(self._check_room, found.manifest, train)
         async with self._entering:
             self._check_is_new(found.manifest.run_id.hex())
         await self._data_for(found, train)  # which may take hours, and holds up no other run

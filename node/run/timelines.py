@@ -35,15 +35,21 @@ log = logging.getLogger("shoal.run")
 class Timelines:
     """Of one run on this node; `now` is the time of the event loop."""
 
-    def __init__(self, me: PeerId, folder: Path, write: Callable[[Callable[[], None]], object] = call) -> None:
-        """`write` has something written, some time, one after the other."""
+    def __init__(
+        self,
+        me: PeerId,
+        folder: Path,
+        write: Callable[[Callable[[], None]], object] = call,
+        kept: Sequence[tuple[int, str]] | None = None,
+    ) -> None:
+        """`write` has something written, some time, one after the other; `kept` is what was read of it before."""
         self.links: Callable[[], Sequence[Link]] = tuple  # whom we are connected with, and how
         self._live = Timeline()
         self.sent, self.received = self._live.sent, self._live.received  # see there
         self._me = me
         self._path, self._write = folder / NAME, write
         self._ending: list[Trace] = []  # rounds that are over, and not written yet
-        self._lines = dict(_read(self._path)[-KEPT:])  # by round
+        self._lines = dict((kept_in(folder) if kept is None else kept)[-KEPT:])  # by round
         self._written = 2 * KEPT if self._lines else 0  # lines of the file; what an earlier life left may be damaged
         self._has_failed = False
 
@@ -124,10 +130,10 @@ class Timelines:
             self._has_failed = True
 
 
-def _read(path: Path) -> list[tuple[int, str]]:
-    """The rounds of a file and their lines, oldest first; what is damaged is passed over."""
+def kept_in(folder: Path) -> list[tuple[int, str]]:
+    """The rounds of a run's file and their lines, oldest first; what is damaged is passed over."""
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = (folder / NAME).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
     found: dict[int, str] = {}

@@ -138,7 +138,7 @@ async def test_a_record_that_cannot_be_written_for_a_while_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With real files: the process may open no more, and then one more again."""
-    monkeypatch.setattr("shoal.node.run.driver.WRITE_AGAIN", (0.01, 0.02))
+    monkeypatch.setattr("shoal.node.disk.AGAIN", (0.01, 0.02))
     shell = Shell(tmp_path, [Persist("vote", asking("kept")), Send(ANNA, asking("sent"))])
     await RECORDS.run(list)  # its thread is there
     before = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -44,5 +44,6 @@ async def test_the_further_file_stays_whichever_was_there_first(
         await asyncio.sleep(0)
     assert kept.held == {"net": cards[6]}
     assert shelf.dropped == [cards[4].file]
-    assert memory.load()[1] == [cards[6]]
+    while memory.load()[1] != [cards[6]]:
+        await asyncio.sleep(0.001)
     await tasks.close()

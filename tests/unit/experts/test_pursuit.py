@@ -53,7 +53,7 @@ def test_a_worker_that_crashes_for_ever_is_a_failure(tmp_path: Path, monkeypatch
     runs = OneRun(run)
     assert FAMILY.experts is not None
     part = FAMILY.experts.parts[0]
-    sought = Pursuit(FAMILY, runs, None, None, Home(tmp_path), ANNA.peer, {}, lambda: None)  # type: ignore[arg-type]
+    sought = Pursuit(FAMILY, runs, None, None, Home(tmp_path), ANNA.peer, {}, asyncio.Event().wait)  # type: ignore[arg-type]
     sought.run, sought.part = RUN, part.name
 
     async def published(*_: object) -> None:
