@@ -23,6 +23,7 @@ from shoal.node.logs import warn
 from shoal.node.service import NodeService
 from shoal.node.web import pages
 from shoal.node.web.answers import add_headers, errors_as_json
+from shoal.node.web.door import Door
 from shoal.node.web.events import Events
 from shoal.node.web.metrics import Metrics
 from shoal.node.web.routes import Routes
@@ -40,11 +41,13 @@ log = logging.getLogger("shoal.api")
 @asynccontextmanager
 async def serve_api(service: NodeService, token: str, host: str, port: int) -> AsyncIterator[tuple[str, int]]:
     """Serve while the context is open; gives host and port, the next free one if `port` is taken."""
-    listener = await _listen(host, port)
+    listener = Door(await _listen(host, port))
     actual = int(listener.getsockname()[1])
     if port not in (0, actual):
         warn(log, "admin-port-taken", f"admin port {port} is taken; the API listens on {actual}")
-    runner = web.AppRunner(make_app(service, token, host), access_log=None, shutdown_timeout=LAST_ANSWERS)
+    app = make_app(service, token, host)
+    app.middlewares.insert(0, listener.note)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=LAST_ANSWERS)
     await runner.setup()
     try:
         await web.SockSite(runner, listener).start()

@@ -36,6 +36,10 @@ from shoal.protocol.roster import Base
 from shoal.protocol.signing import Signer, check_signature, signed
 from shoal.protocol.voting import NO_BALLOT, Election, Tally, VoteState, counting, must_propose
 
+MAX_AHEAD = (
+    1_000_000  # that the counter of a ballot may be ahead of all that we have seen: nobody gets there by counting
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Proposed(Event):
@@ -225,15 +229,20 @@ class Commit:
         vote = Prepared(self._vote.round, self._vote.part, value.ballot, digest, self._me, b"")
         return signed(vote, self._signer)
 
+    def _seen_counter(self) -> int:
+        return max(self.ballot.counter, self._vote.promised.counter)
+
     def _next_counter(self) -> int:
         """The lowest counter above all seen that is ours: no two members use the same, so epochs are unique too."""
-        seen = max(self.ballot.counter, self._vote.promised.counter)
+        seen = self._seen_counter()
         place, size = self._members.index(self._me), len(self._members)
         return seen + 1 + (place - seen - 1) % size
 
     def _check_leader(self, sender: PeerId, ballot: Ballot) -> None:
         if ballot.leader != sender:
             raise RemoteError("uses somebody else's ballot", sender)
+        if ballot.counter > self._seen_counter() + MAX_AHEAD:  # of the highest that can be said nobody could be next
+            raise RemoteError("uses a ballot absurdly far ahead", sender)
 
     def _adopt_ballot(self, ballot: Ballot) -> None:
         self._vote.promise(ballot)

@@ -147,7 +147,8 @@ class View:
         if len(self._entries) > MOST_ENTRIES:
             del self._entries[next(iter(self._entries))]  # nobody has said less lately
         if each.part in self._terms:
-            self._terms[each.part] = max(self._terms[each.part], each.entry.term)
+            known = max(self._terms[each.part], each.entry.term)
+            self._terms[each.part] = min(known, MAX_TERM - 1)  # so that there is always a next one
         if each.entry.card is not None:
             self.add(each.entry.card)
 

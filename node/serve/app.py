@@ -24,6 +24,7 @@ from shoal.node.serve.paths import spellings
 from shoal.node.serve.routes import Routes
 from shoal.node.serve.served import Served
 from shoal.node.signals import on_ending
+from shoal.node.web.door import Door
 from shoal.protocol.errors import LocalError, ShoalError
 from shoal.protocol.version import agent
 
@@ -65,16 +66,17 @@ async def answering(
     stop: Callable[[], Awaitable[None]],
 ) -> AsyncIterator[int]:
     """Answer at the routes while the context is open; gives the port. `stop` ends what makes the answers."""
-    guard = Guard(where.key, where.host)
-    app = web.Application(middlewares=[metrics.count, errors_as_json, guard.check], client_max_size=MAX_BODY)
+    door, guard = Door(listener), Guard(where.key, where.host)
+    guards = [door.note, metrics.count, errors_as_json, guard.check]
+    app = web.Application(middlewares=guards, client_max_size=MAX_BODY)
     app.add_routes(spellings([*table, *metrics.table()]))
     app.on_response_prepare.append(_sign)
     app.on_response_prepare.append(guard.share)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=LAST_ANSWERS)
     await runner.setup()
     try:
-        await web.SockSite(runner, listener).start()
-        yield int(listener.getsockname()[1])
+        await web.SockSite(runner, door).start()
+        yield int(door.getsockname()[1])
     finally:
         await stop()  # first: so streams end with the word that it stops
         await runner.cleanup()

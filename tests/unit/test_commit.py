@@ -11,7 +11,7 @@ from shoal.protocol.effects import Persist
 from shoal.protocol.ids import NO_DIGEST, PeerId
 from shoal.protocol.messages.rounds import Ballot, Leave, Poll, Prepare, Prepared, Promise, Refuse
 from shoal.protocol.voting import VoteState
-from shoal.protocol.wire import Message
+from shoal.protocol.wire import MAX_INT, Message
 from tests.simulation.signing import FakeSigner
 from tests.unit.rounds_kit import BASE, CHUNKS, ROUND, STRANGER, leave, plan, refs, refused, sent, told, value, vote
 
@@ -107,6 +107,8 @@ def test_a_leave_may_complete_a_poll() -> None:
 HIGHER = Ballot(1, 4, SECOND)
 BAD_TO_A_MEMBER = [
     ("receive_poll", SECOND, Poll(ROUND, 0, Ballot(1, 3, LEADER)), "somebody else's ballot"),
+    ("receive_poll", SECOND, Poll(ROUND, 0, Ballot(1, MAX_INT, SECOND)), "absurdly far ahead"),
+    ("receive_prepare", LEADER, _prepare(Ballot(1, MAX_INT, LEADER)), "absurdly far ahead"),
     ("receive_prepare", SECOND, _prepare(), "somebody else's ballot"),
     ("receive_prepare", LEADER, dataclasses.replace(_prepare(), chunks=refs(b"\x01")), "not the proposed result"),
     ("receive_prepare", LEADER, dataclasses.replace(_prepare(), chunks=V.chunks[:1]), "names 1 chunks of 3"),

@@ -15,6 +15,14 @@ from shoal.protocol.messages.directory import ExpertCard
 from tests.unit.experts.family_kit import ANNA, BOB, LIAR, card, listed, other, size_of, view
 
 
+def test_the_highest_term_that_can_be_said_does_not_keep_a_part_from_all_others() -> None:
+    seen = view()
+    assert seen.take_in(0.0, [listed(LIAR, term=MAX_TERM)]) == []
+    following = seen.sight(1.0).terms["net"] + 1
+    assert seen.take_in(2.0, [listed(BOB, term=following)]) == []
+    assert Claim(BOB.peer, "net", following) in seen.sight(3.0).claims
+
+
 def test_a_claim_lives_while_it_is_renewed() -> None:
     seen = view()
     assert seen.take_in(0.0, [listed(BOB, term=3)]) == []
