@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shoal.node.textfile import shown, unreadable
 from shoal.node.trainer.options import MAX_MICRO_BATCH, TrainerOptions
 from shoal.protocol.errors import LocalError
 
@@ -118,10 +119,12 @@ class NodeSettings:
             self.max_per_day is None or self.max_per_day >= MIN_PER_DAY, f"--max-per-day: at least {MIN_PER_DAY} bytes"
         )
         for path in self.data:
-            _require(path.exists(), f"--data {path} does not exist")
+            _check_there(path, "--data")
         for folder in self.trainer.folders:
-            _require(folder.is_dir(), f"--weights {folder} is not a folder")
+            _check_there(folder, "--weights")
+            _require(folder.is_dir(), f"--weights {shown(folder)} is not a folder")
         if self.create is not None:
+            _check_there(self.create, "--create")
             _require(self.create.is_file(), f"--create {self.create} is not a file: name a run's manifest")
         for run in self.join:
             _require(
@@ -162,10 +165,12 @@ class UpOptions:
         for device in self.devices:
             check_device(device)
         for path in self.data:
-            _require(path.exists(), f"--data {path} does not exist")
+            _check_there(path, "--data")
         for folder in self.weights:
-            _require(folder.is_dir(), f"--weights {folder} is not a folder")
+            _check_there(folder, "--weights")
+            _require(folder.is_dir(), f"--weights {shown(folder)} is not a folder")
         if self.manifest is not None:
+            _check_there(self.manifest, "--manifest")
             _require(self.manifest.is_file(), f"--manifest {self.manifest} is not a file")
         if self.out is not None:
             _require(self.out.is_dir() or not self.out.exists(), f"--out {self.out} exists and is not a folder")
@@ -209,6 +214,17 @@ def _is_ip(host: str) -> bool:
     except ValueError:
         return False
     return "%" not in host
+
+
+def _check_there(path: Path, flag: str) -> None:
+    """UsageError unless something is there, and may be looked at."""
+    try:
+        path.stat()
+    except FileNotFoundError as error:
+        what = "is a link to nothing" if path.is_symlink() else "does not exist"
+        raise UsageError(f"{flag} {shown(path)} {what}") from error
+    except OSError as error:
+        raise UsageError(unreadable(f"{flag} {shown(path)}", error)) from error
 
 
 def _require(true: bool, otherwise: str) -> None:

@@ -31,7 +31,7 @@ from shoal.node.trainer.options import TrainerOptions
 from shoal.node.worker.vectors import Sizes
 from shoal.protocol.wire import Message, message, value
 
-WORKER_PROTOCOL = 6
+WORKER_PROTOCOL = 7
 MAX_FRAME = 256 << 10  # a Welcome carries a manifest of at most 64 KiB
 
 
@@ -51,7 +51,7 @@ class Welcome(Message):
     sizes: Sizes
     threads: int
     device: str  # "auto", "cpu", "cuda", "cuda:1", "mps"
-    data: tuple[str, ...]  # local files and folders of this node
+    data: tuple[bytes, ...]  # paths of local files and folders, which need not be UTF-8
     trainer: TrainerOptions = TrainerOptions()
 
 

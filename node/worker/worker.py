@@ -162,7 +162,7 @@ def build_trainer(welcome: Welcome) -> InnerTrainer:
     """The model and the text that the manifest names, on this node's device."""
     run = RunId(hashlib.sha256(welcome.manifest).digest())  # the daemon has checked it
     manifest = decode_manifest(welcome.manifest, run)
-    corpus = load_corpus(manifest.data, [Path(path) for path in welcome.data], manifest.model.vocab)
+    corpus = load_corpus(manifest.data, [Path(os.fsdecode(path)) for path in welcome.data], manifest.model.vocab)
     device = choose_device(welcome.device)
     return InnerTrainer(manifest, corpus, device, welcome.trainer, peak_flops(torch.device(device)))
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -300,7 +301,7 @@ class Worker:
 
     def _welcome(self) -> Welcome:
         own = self.settings
-        return Welcome(own.manifest, own.sizes, own.threads, own.device, own.data, own.trainer)
+        return Welcome(own.manifest, own.sizes, own.threads, own.device, tuple(map(os.fsencode, own.data)), own.trainer)
 
     def _send_order(self) -> None:
         if self._finished is not None:

@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -367,43 +368,58 @@ def test_a_file_that_goes_meanwhile_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def as_nobody(tmp_path: Path) -> Iterator[Callable[[str], str]]:
+def shared() -> Iterator[Path]:
+    """A folder that another user may enter, as pytest's own may not."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@pytest.fixture
+def as_nobody() -> Callable[[str], str]:
     """Runs Python as a user without rights, and gives what it prints."""
-    python = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable]
-    if os.getuid() != 0:
-        python = [sys.executable]
-    for folder in (tmp_path, *tmp_path.parents):
-        if os.getuid() == 0 and str(folder).startswith("/tmp/"):
-            folder.chmod(0o755)
-    try:
-        subprocess.run([*python, "-c", "import shoal.node.dataset.corpus"], check=True, capture_output=True, cwd="/")
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"DOES NOT RUN: no user without rights can run this Python here: {error}")
+    python = [sys.executable]
+    if os.getuid() == 0:
+        python = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *python]
 
     def run(program: str) -> str:
-        done = subprocess.run([*python, "-c", program], check=True, capture_output=True, text=True, cwd="/")
-        return done.stdout
+        done = subprocess.run([*python, "-c", program], check=False, capture_output=True, text=True, cwd="/")
+        return done.stdout + done.stderr
 
-    yield run
-    for path in (tmp_path / "data/shut", tmp_path / "data/shut.txt"):
-        if path.exists():
-            path.chmod(0o755)
+    try:
+        reached = run("import shoal.node.dataset.corpus; print('reached')")
+    except OSError as error:
+        reached = str(error)
+    if reached != "reached\n":
+        pytest.skip(f"DOES NOT RUN: no user without rights can run this Python here: {reached[-300:]}")
+    return run
 
 
 @pytest.mark.parametrize("what", ["shut", "shut.txt"])
-def test_what_may_not_be_read_is_an_error(tmp_path: Path, as_nobody: Callable[[str], str], what: str) -> None:
-    put(tmp_path, "data/a.txt", "a")
-    put(tmp_path, "data/shut/b.txt" if what == "shut" else "data/shut.txt", "b")
-    (tmp_path / "data" / what).chmod(0)
+def test_what_may_not_be_read_is_an_error(shared: Path, as_nobody: Callable[[str], str], what: str) -> None:
+    put(shared, "data/a.txt", "a")
+    put(shared, "data/shut/b.txt" if what == "shut" else "data/shut.txt", "b")
+    (shared / "data" / what).chmod(0)
     said = as_nobody(
         "from pathlib import Path\n"
         "from shoal.node.dataset.corpus import read_files\n"
         "from shoal.protocol.errors import LocalError\n"
-        f"try: print(len(read_files([Path({str(tmp_path / 'data')!r})])[0]))\n"
+        f"try: print(len(read_files([Path({str(shared / 'data')!r})])[0]))\n"
         "except LocalError as error: print(error)\n"
     )
     assert f"data/{what}: Permission denied" in said
     assert "the right to read it" in said
+
+
+def test_a_path_that_may_not_be_looked_at_is_said_to_be_so(shared: Path, as_nobody: Callable[[str], str]) -> None:
+    put(shared, "data/shut/b.txt", "b")
+    (shared / "data/shut").chmod(0)
+    path = str(shared / "data/shut/b.txt")
+    for command in (["up", "--data", path], ["node", "start", "--data", path], ["up", "--manifest", path]):
+        program = f"import sys; sys.argv = {['shoal', *command]!r}; from shoal.node.cli import main; main()"
+        said = as_nobody(program.replace("import sys;", f"import os, sys; os.environ['SHOAL_HOME'] = {str(shared)!r};"))
+        assert f"cannot read {command[-2]} {path}: Permission denied (give the user" in said.replace("\n", " ")
+        assert "Traceback" not in said
 
 
 # -- the other files that a person may write ------------------------------------------------------------------

@@ -19,7 +19,7 @@ from shoal.node.worker.shm import SharedVector
 from shoal.node.worker.vectors import Sizes
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 
-WELCOME = Welcome(manifest=b"m" * 65_536, sizes=Sizes(4), threads=1, device="cpu", data=("a", "b"))
+WELCOME = Welcome(manifest=b"m" * 65_536, sizes=Sizes(4), threads=1, device="cpu", data=(b"a", b"b\xff"))
 
 
 @pytest.fixture
