@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from shoal.node.exits import Exit
-from shoal.node.sentence import is_first_back
+from shoal.node.sentence import is_first_back, is_over
 
 Answer = dict[str, Any]
 
@@ -32,7 +32,7 @@ def verdict(status: Answer) -> Exit:
     if status["state"] == "SPLIT":
         return Exit.SPLIT
     solo = status["state"] == "SOLO"
-    obstacle = status.get("obstacle") and not is_first_back(status)
+    obstacle = status.get("obstacle") and not is_first_back(status) and not is_over(status)
     if (solo and obstacle) or any(_misses_others(run, solo) for run in runs):
         return Exit.ALONE
     not_yet = any(run.get("phase") == "restoring" for run in runs)

@@ -32,7 +32,8 @@ def is_first_back(status: Answer) -> bool:
 def is_over(status: Answer) -> bool:
     """Whether all runs of the node are finished: then it misses nobody, and keeps their results for who asks."""
     runs = status.get("runs", [])
-    return bool(runs) and all(run.get("phase") == "finished" for run in runs)
+    waits = status.get("waits") or not status.get("obstacle")
+    return bool(waits) and bool(runs) and all(run.get("phase") == "finished" for run in runs)
 
 
 def advice(status: Answer) -> str | None:
@@ -47,7 +48,7 @@ def headline(status: Answer) -> str:
     if paused := status.get("paused"):
         return f"{str(paused)[:1].upper()}{str(paused)[1:]}."
     obstacle, state, runs = status.get("obstacle"), str(status.get("state")), status.get("runs", [])
-    if is_over(status) and not obstacle:
+    if is_over(status):
         done = " and ".join(f"{label(run)} after round {run['round']}" for run in runs)
         return f"Finished {done}, and keeps the result."
     if is_first_back(status):

@@ -67,4 +67,3 @@ def test_a_finished_run(children: Children, tmp_path: Path) -> None:
     until(lambda: not first.is_running, "the stop", first.words)
     first.start(children)  # it is as it was, and does not wait for anybody
     check()
-    assert first.client.status()["obstacle"] is None
