@@ -8,6 +8,8 @@ Rules:
 - Who is to lead and still trains is urged to hand in. If it has not after as long as a leader bears with the missing,
   and the others can go on without it, it steps aside: it sends them to an attempt that another leads.
 - Whoever hears of a higher attempt moves up to it; whoever hears of a lower one says so.
+- Who had nothing to offer, and has something now, takes its leader, or those who follow it, to the next attempt: a JOIN
+  that is out stays what it was.
 """
 
 from __future__ import annotations
@@ -108,9 +110,9 @@ class Matchmaking:
     # -- inputs ---------------------------------------------------------------------------------------------
 
     def submit(self, now: float, offer: Offer) -> list[Effect]:
-        """We are ready: join the next attempt that is open to us."""
-        self._offer = offer
-        return self.enter(now, max(1, self.attempt))
+        """We are ready: join the next attempt that is open to us; the one after this, if we offered less before."""
+        is_another, self._offer = self.active and self._offer is not None, offer
+        return self.move_up(now, self.attempt + 1) if is_another else self.enter(now, max(1, self.attempt))
 
     def enter(self, now: float, attempt: int) -> list[Effect]:
         """Join `attempt`, or the first after it that is open to us: promise, sign, follow its leader."""

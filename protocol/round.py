@@ -92,8 +92,13 @@ class Round:
     # -- commands -------------------------------------------------------------------------------------------
 
     def submit(self, now: float, offer: Offer, contribution: Contribute | None) -> list[Effect]:
-        """Our inner steps are done."""
-        if self.phase != "training" or self._outcome is not None:
+        """Our inner steps are done; or nobody makes any, and there is no contribution.
+
+        Who has offered nothing may still offer something, as long as no group is formed: it counts from the next
+        attempt on, and nothing of ours is in those before.
+        """
+        comes_late = self.phase == "matching" and self._contribution is None and contribution is not None
+        if not (self.phase == "training" or comes_late) or self._outcome is not None:
             return []
         self._contribution = contribution
         return self._digest(now, self._matching.submit(now, offer))

@@ -139,6 +139,11 @@ class AgreedRun(Run):
         contribution = self.outer.encoder(vector, round) if vector is not None else None
         self.driver.command(lambda now: self.member.submit(now, offer, contribution))
 
+    def _absent(self, round: int) -> None:
+        """The others need our vote, and perhaps our JOIN: we are ready for the round, with nothing."""
+        if round == self._open_round:
+            self._submit(round, 0, None)
+
     async def save(self, path: Path, own: bool = False) -> Snapshot:
         """See Run; the worker's own are weights alone, of after the last round."""
         if not own:

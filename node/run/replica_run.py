@@ -177,6 +177,9 @@ class ReplicaRun(Run):
         self._submitted = round, own
         self.driver.command(lambda now: self.member.submit(now, own))
 
+    def _absent(self, round: int) -> None:
+        """Nobody needs a vote of ours; who would exchange with us looks for another after a while, or trains on."""
+
     async def _end(self, for_good: bool) -> None:
         await self.saving.end_own(self.samples, self.training, for_good)
 

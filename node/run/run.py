@@ -118,7 +118,7 @@ class Run(ABC):
         if self._settings.trains:
             worker, last = self._settings.worker(self.manifest, self.outer.sizes), self.manifest.rounds.last
             count, spawn = partial(training_now, member.membership), self._tasks.spawn
-            self.training = Training(worker, self.outer, self._submit, spawn, count, self._moments, last)
+            self.training = Training(worker, self.outer, self._submit, spawn, count, self._moments, last, self._absent)
             self._moments = None
             self.training.start()
         self._tasks.spawn(self._report())
@@ -224,6 +224,10 @@ class Run(ABC):
         loss = self.training.last_loss if self.training is not None else None
         self.commits.submitted(self.driver.now(), tokens, loss if tokens else None)
         self._offer(round, tokens, vector)
+
+    @abstractmethod
+    def _absent(self, round: int) -> None:
+        """Nobody trains for `round` here, for now."""
 
     @abstractmethod
     async def _end(self, for_good: bool) -> None:

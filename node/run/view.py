@@ -133,7 +133,7 @@ def waiting_for(run: Run) -> str | None:
         return None
     if run.driver.trouble:
         return run.driver.trouble
-    if run.training is not None and run.training.trouble and run.member.phase == "training":
+    if run.training is not None and run.training.trouble:
         return run.training.trouble
     number = run.outer.committed.current.round + 1
     if run.voted_before > number:

@@ -4,6 +4,8 @@ Rules:
 - What it is to do, and when, its agenda says.
 - When the others wait, the worker is asked for what it has, but only after a first step: little is worth waiting for
   a moment, nothing is not.
+- A worker that is away (attendance.py) holds up nobody: the node takes part without a contribution. What a worker that
+  is back hands in for the open round still counts, unless a group was formed meanwhile.
 - What was trained from a state that we have left is never submitted, even if the round has the same number again.
 - Any program may be the worker, so what it hands in is looked at here.
 - After the run's last round nobody trains, and no worker of ours lives.
@@ -25,10 +27,12 @@ from shoal.node.pools import ROUNDS
 from shoal.node.state.committed import Snapshot
 from shoal.node.state.outer import Outcome, OuterState, numbers
 from shoal.node.worker.agenda import MOST_LANDINGS, Agenda, Stint
+from shoal.node.worker.attendance import Attendance
 from shoal.node.worker.ended import Ended
 from shoal.node.worker.messages import Contribution, Finished, Landing, Progress, Train
 from shoal.node.worker.process import WorkerSettings
 from shoal.node.worker.shm import FloatArray
+from shoal.node.worker.watchdog import LOOK
 from shoal.node.worker.workers import Worker
 from shoal.protocol.errors import LocalError
 
@@ -53,8 +57,9 @@ class Training:
         take_part: Callable[[], int],
         moments: FloatArray | None = None,
         last: int | None = None,
+        absent: Callable[[int], None] = lambda round: None,
     ) -> None:
-        """`take_part` says how many members train just now, with us.
+        """`take_part` says how many members train just now, with us; `absent` is told that nobody trains for a round.
 
         `moments` are what the worker goes on with, from a checkpoint; `last` is the run's last round.
         """
@@ -73,6 +78,9 @@ class Training:
         self._spawn = spawn
         self._begun = 0  # how often we began anew
         self._called_for = 0  # the round that the others wait for us to hand in
+        self._absent, self._attendance = absent, Attendance()
+        self._open = 0  # the round that is open
+        self._awaited = 0  # the round for which the others wait for us, until we are ready
         self._is_script, self._last = not settings.program, last
         self._worker = Worker(
             settings,
@@ -81,6 +89,7 @@ class Training:
             on_trained=self._on_trained,
             on_lost=self._on_lost,
         )
+        self._worker.on_sign = self._on_sign
         if moments is not None:
             np.copyto(self._worker.moments, moments)
 
@@ -101,6 +110,7 @@ class Training:
         self._shown.clear()
         self._worker.forget()
         self._start(self._agenda.begin(base))
+        self._opens(base + 1)
         self._finish_after(base)
 
     def note(self, round: int, outcome: Outcome) -> None:
@@ -115,12 +125,16 @@ class Training:
         """
         self._lane, self._samples = lane, samples
         self._start(self._agenda.committed(base))
+        self._opens(base + 1)
         self._finish_after(base)
 
     def call(self, round: int) -> None:
         """The others wait for our contribution to `round`."""
         self._called_for = round
         self._hand_in_if_called()
+        if round == self._open != self._awaited:
+            self._awaited = round
+            self._spawn(self._bear_with(round))
 
     @property
     def loss(self) -> float | None:
@@ -183,6 +197,24 @@ class Training:
             )
             await self._worker.train(order, self._agreed(snapshot), self._outer.answers.get(snapshot.round))
 
+    def _opens(self, round: int) -> None:
+        self._open, self._awaited = round, 0
+        if self._attendance.is_away:
+            self._absent(round)
+
+    async def _bear_with(self, round: int) -> None:
+        """The others wait: once the worker turns out to be away they need not."""
+        now = asyncio.get_running_loop().time
+        called_at = now()
+        while self._awaited == round and not self._attendance.is_away:
+            if self._attendance.look(now(), called_at, self._worker.pid is not None, self._worker.usual_step):
+                self.trouble = self.trouble or f"the worker has made no step for {now() - called_at:.0f} s"
+                self._absent(round)
+            await asyncio.sleep(LOOK)
+
+    def _on_sign(self) -> None:
+        self._attendance.heard(asyncio.get_running_loop().time())
+
     def _finish_after(self, base: int) -> None:
         """Once the last round is over a script is told; a worker of ours ends, after it has shown its weights."""
         if self._last is None or base < self._last:
@@ -216,6 +248,7 @@ class Training:
         self._start(self._agenda.done())
 
     def _on_lost(self, ended: Ended) -> None:
+        self._attendance.lost(for_good=self._is_script or ended.is_final)
         if self._is_script:
             self.trouble = f"{ended}: run it again, and it goes on"
             log.info("%s", self.trouble)
@@ -225,6 +258,8 @@ class Training:
         else:
             self.trouble = f"{ended}; it is started again"
             warn(log, "worker-lost", self.trouble)
+        if self._attendance.is_away:
+            self._absent(self._open)
 
     def _on_progress(self, progress: Progress) -> None:
         self.progress, self.trouble, self.utilisation = progress, "", progress.utilisation
@@ -245,6 +280,7 @@ class Training:
             warn(log, "diverged", f"training diverged in round {contribution.round}; we contribute nothing to it")
             weight = 0
         if begun == self._begun:
+            self._awaited = 0 if contribution.round == self._awaited else self._awaited
             self.last_loss = contribution.loss
             self._submit(contribution.round, weight, vector if weight else None)
         await self._worker.unload()

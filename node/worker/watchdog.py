@@ -36,6 +36,11 @@ class Watchdog:
         least = max(LEAST, MANY * self._usual.deadline())
         return self._lenience * (least if self._has_stepped else max(LOADING, least))
 
+    @property
+    def usual(self) -> float:
+        """Seconds within which a step is usually made; 0.0 while nobody knows."""
+        return self._usual.deadline()
+
     def begin(self, now: float) -> None:
         """A new process."""
         self._order, self._has_stepped = None, False

@@ -68,6 +68,7 @@ class Worker:
         self.pid: int | None = None
         self.device: str | None = None  # on which the worker trains, once it has built its model
         self.socket: Path | None = None  # where it is listened for, once it is
+        self.on_sign: Callable[[], None] = lambda: None  # of life: a step or an answer, be it to an older order
         self._on_progress = on_progress
         self._on_contribution = on_contribution
         self._on_trained = on_trained
@@ -102,6 +103,11 @@ class Worker:
     def copied_moments(self) -> FloatArray | None:
         """A copy of them as of the last hand-in; None if there is none. In any thread."""
         return copy_whole(self._vectors.moments)
+
+    @property
+    def usual_step(self) -> float:
+        """Seconds within which it usually makes a step; 0.0 while nobody knows."""
+        return self._watchdog.usual
 
     @property
     def is_over(self) -> bool:
@@ -229,8 +235,10 @@ class Worker:
 
     async def _host(self, listener: WorkerListener) -> Ended:
         """Wait for a script and talk to it until it is over; why it was."""
+        self._watchdog.begin(asyncio.get_running_loop().time())
+        ends = (self._converse_with_a_script(listener), self._stop_is_wanted(), self._watch())
         try:
-            return Ended(await first_of(self._converse_with_a_script(listener), self._stop_is_wanted()))
+            return Ended(await first_of(*ends))
         finally:
             self._hang_up()
 
@@ -266,6 +274,7 @@ class Worker:
             if not isinstance(message, Progress | Contribution | Trained):
                 return f"broke the protocol: {type(message).__name__} is not a worker's to send"
             self._see(message)
+            self.on_sign()
             if self._order is None or message.order != self._order.order:
                 continue  # the answer to an older order
             if message.round != self._order.round:
@@ -273,6 +282,12 @@ class Worker:
             if isinstance(message, Trained if self._order.hand_in else Contribution):
                 return f"broke the protocol: {type(message).__name__} is not what its order asked for"
             self._pass_on(message)
+
+    async def _watch(self) -> str:
+        """Learn how long a script's steps take; nobody ends it, however long it is silent."""
+        while True:
+            self._watchdog.look(asyncio.get_running_loop().time())
+            await asyncio.sleep(watchdog.LOOK)
 
     async def _hang(self) -> str:
         """Returns once the worker makes no step any more."""

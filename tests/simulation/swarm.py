@@ -105,6 +105,8 @@ class Peer(Node):
         self._decision: Decision | None = None
         self._training_for = -1
         self._token = 0
+        self.has_worker = True
+        self._offered_nothing = False  # in the open round, and may offer something yet
         self.has_parted = False
         self.blamed: list[Blamed] = []
         self._role = ""
@@ -215,19 +217,22 @@ class Peer(Node):
         base = self.member.rounds.base
         if base is None:
             return effects
+        self._offered_nothing = self._offered_nothing and self._training_for == base.round + 1
         self._training_for = base.round + 1
         self._token += 1
         if self._training_for > self.shape.last:
             return effects
-        took = self._rng.uniform(0.5, 1.0) * TRAINING
+        took = self._rng.uniform(0.5, 1.0) * TRAINING if self.has_worker else 0.0
         return [*effects, Wake(took, Timer("app", "trained", self._token))]
 
     def _submit(self, now: float) -> list[Effect]:
         base = self.member.rounds.base
-        if base is None or self.member.phase != "training":
+        if base is None or self.member.phase not in ("training", *(("matching",) if self._offered_nothing else ())):
             return []
         self._token += 1
-        weight = 0 if self.me in self.shape.keepers else self._rng.randint(1, 1000)
+        trains = self.has_worker and self.me not in self.shape.keepers
+        self._offered_nothing = not self.has_worker
+        weight = self._rng.randint(1, 1000) if trains else 0
         part = self.shape.part(base.round + 1)
         offered = [old + (1.0 + self._rng.random()) for old in self._residual[part]]
         self._offered[part] = offered
@@ -238,6 +243,16 @@ class Peer(Node):
         self._oracle.begins(base.round + 1)
         offer = Offer(weight, up=self.shape.up(self.me), standing=self.shape.standing(self.me))
         return self.member.submit(now, offer, payloads.__getitem__ if weight else None)
+
+    def lose_worker(self, now: float) -> list[Effect]:
+        """Our worker is gone: we offer nothing, to the open round at once."""
+        self.has_worker = False
+        return self._submit(now) if self.member.phase == "training" else []
+
+    def regain_worker(self, now: float) -> list[Effect]:
+        """It is back, and trains for the round that is open; what it makes is offered in place of nothing."""
+        self.has_worker = True
+        return self._train([])
 
     def _apply(self, now: float) -> list[Effect]:
         decision, self._decision = self._decision, None

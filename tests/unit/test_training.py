@@ -23,7 +23,7 @@ from shoal.node.state.shape import StateShape
 from shoal.node.worker import training
 from shoal.node.worker.ended import Ended
 from shoal.node.worker.messages import Contribution, Landing, Progress, Train
-from shoal.node.worker.process import WorkerSettings
+from shoal.node.worker.process import BUILT_IN, WorkerSettings
 from shoal.node.worker.shm import FloatArray
 from shoal.node.worker.training import Training
 from shoal.node.worker.vectors import Sizes
@@ -55,6 +55,9 @@ class FakeWorker:
         self.unloaded = 0
         self.retired: list[bool] = []  # whether its contribution was kept
         self.is_over = False
+        self.pid: int | None = 1
+        self.usual_step = 0.0
+        self.on_sign: Callable[[], None] = lambda: None
 
     def forget(self) -> None:
         self.forgotten += 1
@@ -79,12 +82,15 @@ class Bench:
     training: Training
     worker: FakeWorker
     submitted: list[tuple[int, int, FloatArray | None]]
+    absent: list[int]  # rounds for which nobody trains
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def settle(self) -> None:
         """Until nothing that was started is going on."""
         while self.tasks:
             await self.tasks.pop(0)
+        for _ in range(5):  # looks at a worker that is waited for
+            await asyncio.sleep(0)
 
 
 class Outer:
@@ -100,20 +106,28 @@ class Outer:
         return self.committed.lease()
 
 
-def bench_of(method: Method, folder: Path, monkeypatch: pytest.MonkeyPatch, last: int | None = None) -> Bench:
+def bench_of(
+    method: Method, folder: Path, monkeypatch: pytest.MonkeyPatch, last: int | None = None, is_script: bool = False
+) -> Bench:
     monkeypatch.setattr(training, "Worker", FakeWorker)
-    settings = WorkerSettings(folder, folder / "worker.log", b"", Sizes(SIZE), 1)
+    monkeypatch.setattr(training, "LOOK", 0.0)
+    program = () if is_script else BUILT_IN
+    settings = WorkerSettings(folder, folder / "worker.log", b"", Sizes(SIZE), 1, program=program)
     submitted: list[tuple[int, int, FloatArray | None]] = []
     tasks: list[asyncio.Task[None]] = []
+    waiting: list[asyncio.Task[None]] = []  # for a worker, for which nothing else waits
 
     def spawn(work: Coroutine[Any, Any, None]) -> None:
-        tasks.append(asyncio.create_task(work))
+        task = asyncio.create_task(work)
+        (waiting if work.cr_code is Training._bear_with.__code__ else tasks).append(task)  # type: ignore[attr-defined]
 
     def submit(round: int, weight: int, vector: FloatArray | None) -> None:
         submitted.append((round, weight, vector))
 
-    made = Training(settings, Outer(method), submit, spawn, lambda: MEMBERS, None, last)  # type: ignore[arg-type]
-    return Bench(made, made._worker, submitted, tasks)  # type: ignore[arg-type]
+    absent: list[int] = []
+    outer = Outer(method)
+    made = Training(settings, outer, submit, spawn, lambda: MEMBERS, None, last, absent.append)  # type: ignore[arg-type]
+    return Bench(made, made._worker, submitted, absent, tasks)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -211,6 +225,68 @@ async def test_the_loss_of_a_worker_is_trouble_until_the_next_makes_a_step(bench
     bench.worker.on_progress(progress(3))
     assert bench.training.trouble == ""
     await bench.settle()
+
+
+@pytest.mark.asyncio
+async def test_the_node_answers_for_a_script_that_has_gone_until_the_next_makes_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = bench_of(DiLoCo(5, 0.7, 0.9), tmp_path, monkeypatch, is_script=True)
+    bench.training.begin(2, lane=2)
+    assert bench.absent == [], "it may be about to come"
+    bench.worker.on_sign()
+    bench.worker.on_progress(progress(3))
+    bench.worker.on_lost(Ended("the script has gone"))
+    assert bench.absent == [3], "at once"
+    bench.training.committed(3, lane=0)
+    assert bench.absent == [3, 4]
+    bench.worker.on_sign()
+    bench.training.committed(4, lane=0)
+    assert bench.absent == [3, 4]
+    await bench.settle()
+
+
+@pytest.mark.asyncio
+async def test_a_script_that_was_never_there_is_answered_for_when_the_others_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = bench_of(DiLoCo(5, 0.7, 0.9), tmp_path, monkeypatch, is_script=True)
+    bench.worker.pid = None
+    bench.training.begin(2, lane=2)
+    bench.training.call(2)
+    await bench.settle()
+    assert bench.absent == [], "that is another round"
+    bench.training.call(3)
+    await bench.settle()
+    assert bench.absent == [3]
+
+
+@pytest.mark.asyncio
+async def test_a_worker_that_is_started_again_is_waited_for_until_the_others_call(bench: Bench) -> None:
+    bench.training.begin(2, lane=2)
+    bench.worker.on_lost(Ended("the worker was ended by SIGKILL"))
+    bench.training.committed(3, lane=0)
+    assert bench.absent == []
+    bench.worker.pid = None  # in its back-off
+    bench.training.call(4)
+    await bench.settle()
+    assert bench.absent == [4]
+    bench.training.committed(4, lane=0)
+    assert bench.absent == [4, 5], "the others wait once, not in each round"
+    bench.worker.on_lost(Ended("the worker has failed: cuda is not here", is_final=True))
+    assert bench.absent == [4, 5, 5]
+    await bench.settle()
+
+
+@pytest.mark.asyncio
+async def test_a_worker_that_works_is_waited_for(bench: Bench) -> None:
+    bench.training.begin(2, lane=2)
+    bench.training.call(3)
+    await asyncio.sleep(0)
+    bench.worker.on_sign()
+    bench.worker.on_contribution(contribution(3))
+    await bench.settle()
+    assert (bench.absent, len(bench.submitted)) == ([], 1)
 
 
 @pytest.mark.asyncio
