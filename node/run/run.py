@@ -22,7 +22,7 @@ from shoal.node.disk import Disk
 from shoal.node.logs import warn
 from shoal.node.peers.reach import worth_remembering
 from shoal.node.pools import DISK
-from shoal.node.room import no_room
+from shoal.node.refusals import refusal
 from shoal.node.run.detours import Detours
 from shoal.node.run.driver import Driver
 from shoal.node.run.facts import samples_before, training_now
@@ -150,7 +150,7 @@ class Run(ABC):
     def _fail(self, error: Exception) -> None:
         """Our own mistake, or a want of memory or disk: we are silent from now on, and say so in `status`."""
         self.may_be_opened_again = is_temporary(error)
-        error = no_room(error) or error
+        error = refusal(error) or error
         expected = isinstance(error, ShoalError)
         self.failure = str(error) if expected else f"{type(error).__name__}: {error}"
         words = f"run {self.manifest.name} has failed on this node and is given up here: {self.failure}"

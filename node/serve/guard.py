@@ -13,6 +13,7 @@ import logging
 
 from aiohttp import web
 
+from shoal.node.refusals import refusal
 from shoal.node.serve.engine import Busy
 from shoal.node.serve.faults import CALLER, SERVER, Fault, fault_of
 from shoal.node.serve.paths import usual
@@ -107,7 +108,10 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         return _answer(Fault(error.status, f"{request.method} {request.path[:100]}: {error.reason}", CALLER))
     except ShoalError as error:
         return _answer(fault_of(error))
-    except Exception:  # our own mistake: one answer is lost, the server is not
+    except Exception as error:  # our own mistake: one answer is lost, the server is not
+        if (said := refusal(error)) is not None:
+            log.error("%s %s: %s", request.method, request.path, said, extra={"code": "refused"})
+            return _answer(Fault(500, str(said), SERVER))
         log.exception("the server failed on %s %s", request.method, request.path)
         return _answer(Fault(500, "the server made a mistake; its log has the details", SERVER))
 

@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from shoal.node.room import NoRoom, no_room
+from shoal.node.refusals import refusal
+from shoal.node.room import NoRoom
 from shoal.node.service import UnknownRound, UnknownRun
 from shoal.protocol.errors import RemoteError, ShoalError, TransportError
 from shoal.protocol.version import agent, shoal_version
@@ -68,8 +69,14 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     except ShoalError as error:
         return failure(400, str(error))
     except Exception as error:  # our own mistake: one answer is lost, the node is not
-        if (lack := no_room(error)) is not None:
-            log.error("%s %s: %s", request.method, request.path, lack, extra={"code": "no-room"})
-            return failure(507, str(lack), blame="machine")
+        if (said := refusal(error)) is not None:
+            log.error(
+                "%s %s: %s",
+                request.method,
+                request.path,
+                said,
+                extra={"code": "no-room" if isinstance(said, NoRoom) else "refused"},
+            )
+            return failure(507 if isinstance(said, NoRoom) else 500, str(said), blame="machine")
         log.exception("the API failed on %s %s", request.method, request.path)
         return failure(500, "the node made a mistake; its log has the details", blame="node")

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shoal.node.room import no_room
+from shoal.node.refusals import refusal
+from shoal.node.room import NoRoom
 from shoal.protocol.errors import LocalError, ShoalError
 from shoal.protocol.shortages import is_temporary
 
@@ -29,6 +30,7 @@ class Ended:
 
 def reason_of(error: Exception) -> tuple[str, bool]:
     """What a worker says of the error that ends it, and whether that is final."""
-    lack = no_room(error)
-    words = str(error) if isinstance(error, ShoalError) else str(lack or f"{type(error).__name__}: {error}")
-    return words[:MAX_REASON], lack is None and isinstance(error, LocalError) and not is_temporary(error)
+    said = refusal(error)
+    words = str(error) if isinstance(error, ShoalError) else str(said or f"{type(error).__name__}: {error}")
+    is_final = isinstance(error, LocalError) and not isinstance(said, NoRoom) and not is_temporary(error)
+    return words[:MAX_REASON], is_final

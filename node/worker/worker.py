@@ -31,6 +31,7 @@ from torch import Tensor
 from shoal.node.dataset.corpus import load_corpus
 from shoal.node.logs import setup_logging
 from shoal.node.methods.registry import method_of
+from shoal.node.refusals import refusal
 from shoal.node.signals import leave_ending_to_the_parent
 from shoal.node.spec.manifest import decode_manifest
 from shoal.node.trainer.device import choose_device, device_bytes, device_name
@@ -224,9 +225,10 @@ def made_ready(link: WorkerLink, orders: Orders) -> TrainingLoop:
 
 
 def print_why(error: Exception) -> None:
-    """To the log: an error with words of its own in a line, any other with its stack."""
-    if isinstance(error, ShoalError):
-        print(f"worker: {error}", file=sys.stderr, flush=True)
+    """To the log: an error with words of its own, or a refusal, in a line; any other with its stack."""
+    said = error if isinstance(error, ShoalError) else refusal(error)
+    if said is not None:
+        print(f"worker: {said}", file=sys.stderr, flush=True)
     else:
         traceback.print_exception(error)
 

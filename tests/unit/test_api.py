@@ -64,6 +64,20 @@ async def test_a_want_of_memory_or_disk_is_the_machines(call: Caller, monkeypatc
 
 
 @pytest.mark.asyncio
+async def test_what_the_system_refuses_is_no_mistake_of_the_node(call: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = PermissionError(errno.EACCES, "Permission denied", "/x")
+    errors = {
+        "cannot use /x: Permission denied": refused,
+        "is not UTF-8": UnicodeEncodeError("utf-8", "\udcff", 0, 1, ""),
+    }
+    for said, error in errors.items():
+        monkeypatch.setattr(call.service, "create_run", AsyncMock(side_effect=error))
+        status, answer = await call("POST", "/v1/runs", {"manifest": "", "train": True})
+        assert (status, answer["blame"]) == (500, "machine")
+        assert said in answer["error"]
+
+
+@pytest.mark.asyncio
 async def test_an_examination_comes_line_by_line(call: Caller) -> None:
     async with call.session.post(f"{call.base}/v1/doctor", data='{"peer": "x"}', headers=BEARER) as response:
         assert (response.status, response.content_type) == (200, "application/x-ndjson")
