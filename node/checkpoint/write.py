@@ -112,6 +112,8 @@ def _named(layout: Layout, vectors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _bytes_of(tensor: Tensor) -> memoryview:
     """The tensor's bytes where they lie."""
+    if not tensor.numel():
+        return memoryview(b"")
     return tensor.detach().reshape(-1).numpy().data.cast("B")
 
 

@@ -35,7 +35,11 @@ def manifest_of(own: OwnModule, tables: Mapping[str, Any]) -> Manifest:
     except ValidationError as error:
         raise LocalError(f"this run cannot be: {explain(error, Manifest)}") from error
     if len(manifest.canonical()) > MAX_MANIFEST:
-        raise LocalError(f"the names and shapes of the module's tensors are more than {MAX_MANIFEST >> 10} KiB")
+        raise LocalError(
+            f"the names and shapes of the module's tensors are more than the {MAX_MANIFEST >> 10} KiB of a manifest: "
+            "give them shorter names; layers that are alike and numbered one after the other (layers.0.weight, "
+            "layers.1.weight) take no more than one"
+        )
     return manifest
 
 

@@ -14,6 +14,7 @@ import torch
 from blake3 import blake3
 from torch import Tensor, nn
 
+from shoal.node.script.parameters import check_parameters
 from shoal.node.script.state_weights import StateWeights, shown
 from shoal.node.spec.custom import CustomSpec
 from shoal.node.spec.tensors import expand, first_difference, fold
@@ -33,6 +34,7 @@ class OwnModule:
         self.optimizer = optimizer
         self.steps = 0  # of the optimizer, since we came
         self.has_private = False  # whether the run's method keeps vectors beside the moments
+        check_parameters(self.module)
         weights = dict(trained(self.module))
         _check(weights, optimizer)
         self.device = next(iter(weights.values())).device
@@ -79,8 +81,16 @@ class OwnModule:
             return ""
         hasher = blake3()
         for name, weight in still:
-            hasher.update(f"{name} {weight.dtype} {tuple(weight.shape)}\0".encode())
-            hasher.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+            hasher.update(f"{name} {weight.dtype} {tuple(weight.shape)}\0".encode(errors="backslashreplace"))
+            try:
+                plain = weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+            except (RuntimeError, TypeError, NotImplementedError) as error:
+                raise LocalError(
+                    f"the frozen parameter {name} ({type(weight.data).__name__}, {weight.dtype}) has no bytes that "
+                    "members could compare: keep it as a buffer, or outside of the module"
+                ) from error
+            if plain.size:
+                hasher.update(plain.data)
         return str(hasher.hexdigest())
 
     def load(self, theta: Tensor, *, is_end: bool = False) -> None:
@@ -134,12 +144,12 @@ def unwrapped(given: Any, what: str) -> Any:
 def _check(weights: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
     if not weights:
         raise LocalError("the module has no parameters that are trained")
+    if not any(weight.numel() for weight in weights.values()):
+        raise LocalError("the module's trained parameters are all empty: there is nothing to train")
     stepped = _stepped(optimizer)
     for name, weight in weights.items():
         if weight not in stepped:
             raise LocalError(f"{name} is in no group of the optimizer: add it, or freeze it by requires_grad_(False)")
-        if weight.dtype != torch.float32:
-            raise LocalError(f"{name} is {weight.dtype}: keep the weights in fp32, and compute under torch.autocast")
     if stepped - set(weights.values()):
         raise LocalError("the optimizer steps parameters that are not the module's: one module has one optimizer")
 

@@ -25,6 +25,8 @@ class CustomSpec(Spec):
     @model_validator(mode="after")
     def _can_be(self) -> CustomSpec:
         check_size(self.tensors)
+        if not self.parameters:
+            raise ValueError("a model has parameters")
         return self
 
     @property

@@ -4,8 +4,10 @@
     shapes  = [[384, 128], [128, 384]]
     times   = 32
 
-stands for 64 tensors, layer by layer: `#` counts. So a model of any depth fits in a manifest, and who only keeps a
-run's state needs neither torch nor the library that builds the model to know what it is made of.
+stands for 64 tensors, layer by layer: `#` counts, and `##` is a # of the name itself. A number that is written
+otherwise than one counts, as 07 is, stays as it is. So any name comes back as it was, and a model of any depth fits in
+a manifest; who only keeps a run's state needs neither torch nor the library that builds the model to know what it is
+made of.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from itertools import groupby
 from math import prod
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from shoal.node.spec.base import Spec
 from shoal.protocol.errors import LocalError
@@ -24,12 +26,32 @@ from shoal.protocol.errors import LocalError
 MAX_TENSORS = 100_000
 MAX_ELEMENTS = 1 << 40
 COUNTER = "#"
+LONGEST = 1000  # characters of a name
+MOST = 4096  # that a counter counts
+RESERVED = "__metadata__"  # which safetensors files have for themselves
 
-_LAYER = re.compile(r"(?:^|\.)(?:layers|layer|blocks|block|h)\.(\d+)\.")  # as libraries name the list of layers
-_NUMBER = re.compile(r"\.(\d+)\.")
+_LAYER = re.compile(r"(?:^|\.)(?:layers|layer|blocks|block|h)\.([0-9]+)\.")  # as libraries name the list of layers
+_NUMBER = re.compile(r"(?<=\.)(?:0|[1-9][0-9]{0,3})(?=\.)")
+_MARKS = re.compile(f"{COUNTER}{COUNTER}?")
 
-Dimension = Annotated[int, Field(ge=1, le=1 << 32)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.#-]*$", max_length=200)]
+
+def problem_of(name: str) -> str:
+    """Why a tensor cannot have this name in a manifest, in files and on screens; empty if it can."""
+    if not name.isprintable():
+        return "has characters that cannot be shown"
+    if len(name) > LONGEST:
+        return f"is longer than {LONGEST} characters"
+    return "means something else in safetensors files" if name == RESERVED else ""
+
+
+def _checked(name: str) -> str:
+    if not name or (problem := problem_of(name.replace(COUNTER * 2, COUNTER))):
+        raise ValueError(f"a tensor's name {problem if name else 'is not empty'}")
+    return name
+
+
+Dimension = Annotated[int, Field(ge=0, le=1 << 32)]
+Name = Annotated[str, Field(max_length=2 * LONGEST), AfterValidator(_checked)]
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -37,15 +59,15 @@ class TensorGroup(Spec):
     """Tensors in the order of the flat vector, all of them `times` over, numbered from `first`."""
 
     names: Annotated[tuple[Name, ...], Field(min_length=1)]
-    shapes: tuple[Annotated[tuple[Dimension, ...], Field(max_length=8)], ...]
-    times: Annotated[int, Field(ge=1, le=4096)] = 1
-    first: Annotated[int, Field(ge=0, le=4096)] = 0
+    shapes: tuple[Annotated[tuple[Dimension, ...], Field(max_length=64)], ...]
+    times: Annotated[int, Field(ge=1, le=MOST)] = 1
+    first: Annotated[int, Field(ge=0, le=MOST)] = 0
 
     @model_validator(mode="after")
     def _belong_together(self) -> TensorGroup:
         if len(self.names) != len(self.shapes):
             raise ValueError("each name of a group of tensors has one shape")
-        if self.times > 1 and not all(COUNTER in name for name in self.names):
+        if self.times > 1 and not all(COUNTER in _MARKS.findall(name) for name in self.names):
             raise ValueError(f"the names of a group that comes {self.times} times need a {COUNTER}, which counts")
         return self
 
@@ -75,7 +97,7 @@ def expand(groups: Iterable[TensorGroup]) -> Iterator[tuple[str, tuple[int, ...]
     for group in groups:
         for number in range(group.first, group.first + group.times):
             for name, shape in zip(group.names, group.shapes, strict=True):
-                yield name.replace(COUNTER, str(number)), shape
+                yield _filled(name, str(number)), shape
 
 
 def fold(shapes: Shapes) -> tuple[TensorGroup, ...]:
@@ -83,10 +105,11 @@ def fold(shapes: Shapes) -> tuple[TensorGroup, ...]:
     groups: list[TensorGroup] = []
     for (pattern, number), members in groupby(shapes.items(), key=lambda item: _place(item[0])):
         named = list(members)
-        names = tuple(_counted(name) if pattern else name for name, _ in named)
+        names = tuple(_pattern(name) for name, _ in named)
         group = TensorGroup(names=names, shapes=tuple(tuple(shape) for _, shape in named), first=number)
         last = groups[-1] if groups else None
-        if last and pattern and (last.names, last.shapes, last.first + last.times) == (names, group.shapes, number):
+        is_next = last is not None and last.times < MOST and last.first + last.times == number
+        if last and pattern and is_next and (last.names, last.shapes) == (names, group.shapes):
             groups[-1] = last.model_copy(update={"times": last.times + 1})
         else:
             groups.append(group)
@@ -113,12 +136,26 @@ def layer_of(name: str) -> int | None:
 
 
 def _place(name: str) -> tuple[str, int]:
-    """What is before the first number of a name, and the number; ("", 0) where there is none."""
-    if COUNTER in name:
-        raise LocalError(f"a tensor must not have a {COUNTER} in its name, as {name} has")
-    found = _NUMBER.search(name)
-    return (name[: found.start()], int(found[1])) if found else ("", 0)
+    """What is before the number that is counted in a name, and the number; ("", 0) where there is none."""
+    if not name or (problem := problem_of(name)):
+        raise LocalError(f"the tensor {name!r} {problem if name else 'has no name'}: give it another one")
+    found = _counted(name)
+    return (name[: found.start()], int(found[0])) if found else ("", 0)
 
 
-def _counted(name: str) -> str:
-    return _NUMBER.sub(f".{COUNTER}.", name, count=1)
+def _counted(name: str) -> re.Match[str] | None:
+    """The first number in a name that can be counted."""
+    return next((each for each in _NUMBER.finditer(name) if int(each[0]) <= MOST), None)
+
+
+def _pattern(name: str) -> str:
+    """What stands for a name in a group, with a counter in the place of its number."""
+    found, escaped = _counted(name), COUNTER * 2
+    if found is None:
+        return name.replace(COUNTER, escaped)
+    before, after = name[: found.start()], name[found.end() :]
+    return f"{before.replace(COUNTER, escaped)}{COUNTER}{after.replace(COUNTER, escaped)}"
+
+
+def _filled(pattern: str, number: str) -> str:
+    return _MARKS.sub(lambda mark: number if mark[0] == COUNTER else COUNTER, pattern)

@@ -19,11 +19,12 @@ from torch import Tensor
 from shoal.node.disk import force
 from shoal.node.methods.method import PARAMETERS
 from shoal.node.state.committed import CommittedState, Snapshot
+from shoal.node.state.layout import Layout
 from shoal.node.state.shape import FORMAT, StateShape
 from shoal.node.worker.shm import FloatArray
 from shoal.protocol.errors import LocalError
 
-PREFIX = "outer."  # "outer.momentum.model.norm.weight"
+PREFIX = "outer."  # "outer.momentum.model.norm.weight"; behind another dot, which no name begins with, if a name has it
 METADATA = "shoal"  # the only key, since the order of several is the library's choice
 
 
@@ -34,7 +35,7 @@ def save_state(snapshot: Snapshot, path: Path) -> None:
     for vector in snapshot.shape.vectors:
         if vector != PARAMETERS:
             views = layout.views(snapshot.vectors[vector])
-            tensors |= {f"{PREFIX}{vector}.{name}": tensor for name, tensor in views.items()}
+            tensors |= {f"{_prefix(layout)}{vector}.{name}": tensor for name, tensor in views.items()}
     about = {"format": FORMAT, "root": snapshot.root.hex(), "round": snapshot.round}
     fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
@@ -65,11 +66,15 @@ def load_state(path: Path, shape: StateShape) -> CommittedState:
         round, root = int(about["round"]), bytes.fromhex(about["root"])
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise LocalError(f"{path} is not a state file: {error}") from error
-    vectors = {vector: layout.pack(_taken(tensors, f"{PREFIX}{vector}.")) for vector in shape.vectors[1:]}
+    vectors = {vector: layout.pack(_taken(tensors, f"{_prefix(layout)}{vector}.")) for vector in shape.vectors[1:]}
     state = CommittedState(shape, {PARAMETERS: layout.pack(tensors), **vectors}, round)
     if state.current.root != root:
         raise LocalError(f"{path} is damaged: its numbers are not those that were saved")
     return state
+
+
+def _prefix(layout: Layout) -> str:
+    return f".{PREFIX}" if any(place.name.startswith(PREFIX) for place in layout) else PREFIX
 
 
 def _taken(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from shoal.node.spec.tensors import TensorGroup, check_size, expand, first_difference, fold, layer_of, total
+from shoal.protocol.errors import LocalError
 
 DEEP = {
     "model.embed.weight": (300, 8),
@@ -28,6 +29,22 @@ def test_layers_that_are_alike_are_written_once() -> None:
     assert total(folded) == 300 * 8 + 40 * 72 + 8
 
 
+def test_a_long_list_of_layers_is_written_as_often_as_a_counter_ends() -> None:
+    shapes = {f"a.{n}.w": (2,) for n in range(5000)}
+    assert [(group.first, group.times, len(group.names)) for group in fold(shapes)] == [
+        (0, 4096, 1),
+        (4096, 1, 1),
+        (0, 1, 903),
+    ]
+    assert dict(expand(fold(shapes))) == shapes
+
+
+@pytest.mark.parametrize("name", ["", "a\n", "\x1b[2J", "\ud800", "__metadata__", "a" * 1001])
+def test_a_name_that_cannot_be_is_named(name: str) -> None:
+    with pytest.raises(LocalError, match="give it another one"):
+        fold({"before": (1,), name: (1,)})
+
+
 def test_a_layer_that_differs_stands_by_itself() -> None:
     shapes = {f"h.{n}.w": (4 if n == 2 else 3,) for n in range(5)}
     assert [(group.first, group.times) for group in fold(shapes)] == [(0, 2), (2, 1), (3, 2)]
@@ -35,7 +52,13 @@ def test_a_layer_that_differs_stands_by_itself() -> None:
 
 
 names = st.builds(
-    lambda parts: ".".join(parts), st.lists(st.sampled_from(["a", "b", "layers", "0", "1", "2", "7"]), min_size=1)
+    lambda parts: ".".join(parts),
+    st.lists(
+        st.sampled_from(
+            ["a", "layers", "0", "1", "2", "7", "00", "01", "4096", "4097", "99999", "#", "a##b", "x y/ü", "٣"]
+        ),
+        min_size=1,
+    ),
 )
 
 
@@ -49,9 +72,13 @@ def test_whatever_is_folded_unfolds_to_the_same(shapes: dict[str, tuple[int, ...
     [
         {"names": ("a",), "shapes": ((1,), (2,))},
         {"names": ("a",), "shapes": ((1,),), "times": 2},
-        {"names": ("a/../b",), "shapes": ((1,),)},
+        {"names": ("a\n",), "shapes": ((1,),)},
+        {"names": ("",), "shapes": ((1,),)},
+        {"names": ("__metadata__",), "shapes": ((1,),)},
+        {"names": ("a" * 1001,), "shapes": ((1,),)},
+        {"names": ("a##",), "shapes": ((1,),), "times": 2},
         {"names": (), "shapes": ()},
-        {"names": ("a",), "shapes": ((0,),)},
+        {"names": ("a",), "shapes": ((-1,),)},
     ],
 )
 def test_a_group_that_makes_no_sense_is_refused(group: dict[str, object]) -> None:
