@@ -19,7 +19,7 @@ from shoal.node.dataset.plan import Ask, Plan
 from shoal.node.dataset.store import Dataset, Download, Store
 from shoal.node.logs import warn
 from shoal.node.pools import DISK
-from shoal.protocol.errors import LocalError, RemoteError, TransportError
+from shoal.protocol.errors import LocalError, RemoteError, Shortage, TransportError
 from shoal.protocol.ids import Digest, PeerId
 from shoal.protocol.messages.data import GetPiece, Later, PieceIs
 from shoal.protocol.messages.node import Refused
@@ -130,7 +130,7 @@ class Fetch:
         if now - self._hoped < (LOOK if self._plan.is_refused else PATIENCE):
             return
         if self._download is None:
-            raise LocalError(
+            raise Shortage(
                 f"this node has not the run's data ({-(-self.wanted.size >> 20)} MiB), and no member that can be "
                 "reached gives them: start it with --data and the same text, or join when such a member is there"
             )

@@ -29,7 +29,7 @@ from shoal.node.dataset.pack import SUFFIX, file_digest, pack, stream_hasher
 from shoal.node.dataset.pieces import PAGES, PIECE, PIECES, TOP, Blob, Cutter, Index
 from shoal.node.dataset.texts import Text, check_any, read_texts
 from shoal.node.disk import force, replace_file
-from shoal.protocol.errors import LocalError
+from shoal.protocol.errors import LocalError, Shortage
 from shoal.protocol.ids import DIGEST_SIZE, Digest
 from shoal.protocol.shortages import is_temporary
 
@@ -177,7 +177,7 @@ class Download:
     def _check_room(self) -> None:
         wanted, free = len(self.missing) * PIECE, shutil.disk_usage(self._folder).free
         if self.missing and free < wanted + SPARE:
-            raise LocalError(
+            raise Shortage(
                 f"the run's data need {wanted >> 20} MiB more in {self._folder}, and {free >> 20} MiB are free: "
                 "make room, or choose another SHOAL_HOME"
             )

@@ -42,7 +42,7 @@ from shoal.node.service import Answer, find_run
 from shoal.node.spec.fitting import Load, check_fits, checkpoint_bytes, problem
 from shoal.node.spec.manifest import Manifest, parse_manifest, sign_manifest
 from shoal.protocol.addresses import is_loopback
-from shoal.protocol.errors import LocalError, ShoalError
+from shoal.protocol.errors import LocalError, ShoalError, TransportError
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId, RunId
 from shoal.protocol.network import Network
@@ -129,7 +129,7 @@ class Runs:
                 except (ShoalError, OSError, MemoryError) as error:
                     if self.paused:
                         continue  # in the middle of it
-                    if is_temporary(error):
+                    if is_temporary(error) or isinstance(error, TransportError):  # or nobody is there who has its data
                         if self.lacking.get(run) is None:
                             warn(log, "no-room", f"cannot be in run {run} again yet: {in_words(error)}; trying again")
                         self.lacking[run] = in_words(error)

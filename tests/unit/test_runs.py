@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,7 +20,7 @@ from shoal.node.run.runs import Runs
 from shoal.node.run.view import restoring_row
 from shoal.node.spec.manifest import DataSpec, parse_manifest
 from shoal.node.state.resting import FOLDER, save_rest
-from shoal.protocol.errors import LocalError
+from shoal.protocol.errors import LocalError, TransportError
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId
 from shoal.protocol.network import Network
@@ -60,6 +61,39 @@ async def test_a_run_may_be_left_before_it_is_open_again(home: Home) -> None:
     assert remembered_runs(home) == [SECOND]
     await runs.restore([])
     assert set(runs.broken) == {SECOND}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("error", [OSError(errno.EMFILE, "Too many open files"), TransportError("nobody has its data")])
+async def test_a_run_that_cannot_be_opened_for_what_passes_is_tried_again(
+    home: Home, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    runs, lacking = made(home), True
+
+    def recall(*_: object) -> None:
+        raise error if lacking else LocalError("damaged")
+
+    monkeypatch.setattr(reloading, "recall", recall)
+    await runs.restore([])
+    assert (set(runs.restoring), set(runs.lacking), runs.broken) == ({FIRST, SECOND}, {FIRST, SECOND}, {})
+    lacking = False
+    await runs.restore([])
+    assert (runs.restoring, runs.lacking, set(runs.broken)) == ([], {}, {FIRST, SECOND})
+
+
+@pytest.mark.asyncio
+async def test_a_run_that_has_failed_for_what_passes_is_opened_again(home: Home) -> None:
+    runs, closed = made(home), []
+
+    async def close() -> None:
+        closed.append(True)
+
+    full = SimpleNamespace(may_be_opened_again=True, failure="the disk is full", close=close, manifest=MANIFEST)
+    bug = SimpleNamespace(may_be_opened_again=False, failure="KeyError", close=close, manifest=MANIFEST)
+    runs.open |= {"aa": cast(Run, full), "bb": cast(Run, bug)}
+    await runs._set_aside()
+    assert (list(runs.open), runs.lacking, closed) == (["bb"], {"aa": "the disk is full"}, [True])
+    assert "aa" in runs.restoring
 
 
 def test_its_row_says_so(home: Home) -> None:
