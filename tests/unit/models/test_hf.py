@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from shoal.node.checkpoint.export import export
@@ -259,7 +260,35 @@ def test_peft_opens_exported_adapters_with_the_same_logits(tmp_path: Path, base:
         ours = registry.build(whole, (base,))
         checkpoint.shape.layout.load(moved, ours)
         assert torch.equal(ours(TOKENS), theirs)
+        assert isinstance(ours, HfModel)
+        ours.network.save_pretrained(tmp_path / "theirs")
     assert not torch.equal(plain, theirs)
+    one, other = (load_file(tmp_path / folder / "adapter_model.safetensors") for folder in ("out", "theirs"))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    settings = [json.loads((tmp_path / folder / "adapter_config.json").read_text()) for folder in ("out", "theirs")]
+    assert settings[0].keys() == settings[1].keys()
+
+
+def test_the_buffers_of_a_base_are_part_of_it(tmp_path: Path) -> None:
+    needs("peft")
+    table = {
+        **{key: value for key, value in TABLE.items() if key != "tie_word_embeddings"},
+        **{"model_type": "glm4_moe", "n_routed_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16},
+        **{"first_k_dense_replace": 1, "head_dim": 8, "n_group": 1, "topk_group": 1},
+    }
+    config = transformers.AutoConfig.for_model(**table)
+    with torch.random.fork_rng(devices=()):
+        network = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    network.save_pretrained(tmp_path / "base")
+    (bias,) = (each for name, each in network.named_buffers() if name.endswith("e_score_correction_bias"))
+    bias += 1
+    network.save_pretrained(tmp_path / "other")
+    run = manifest(table, lora=LORA.model_copy(update={"base": "weights"}))
+    whole, _ = founded(tmp_path, run, (tmp_path / "base",))
+    registry.build(whole, (tmp_path / "base",))
+    with pytest.raises(LocalError, match="holds other weights"):
+        registry.build(whole, (tmp_path / "other",))
 
 
 def test_another_base_is_refused(tmp_path: Path, base: Path) -> None:
