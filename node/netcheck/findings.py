@@ -89,18 +89,27 @@ def verdict(facts: Facts) -> tuple[str, str]:
 
 
 def _unreachable(facts: Facts, kind: str) -> str:
+    but = _but(facts)
     if facts.came:
         rest = "and relays carry the rest" if facts.relays else "and no relay connects the others with it"
         return f"Most others cannot dial this node, though {_have(facts.came)}, {rest}."
     if not facts.relays:
-        return "Nobody can dial this node, and no relay connects others with it: it reaches public peers only."
+        return f"Nobody{but} can dial this node, and no relay connects others with it: it reaches public peers only."
     how = {
-        "firewall": "A firewall keeps others from dialling this node; it meets most of them directly all the same",
-        "keeping": "Others cannot dial this node, but it meets most of them directly",
-        "symmetric": "Others cannot dial this node, and its router hides where to meet it: it connects directly with "
-        "public peers only",
-    }.get(kind, "Others cannot dial this node")
+        "firewall": f"A firewall keeps others{but} from dialling this node; "
+        "it meets most of them directly all the same",
+        "keeping": f"Others{but} cannot dial this node, but it meets most of them directly",
+        "symmetric": f"Others{but} cannot dial this node, and its router hides where to meet it: "
+        "it connects directly with public peers only",
+    }.get(kind, f"Others{but} cannot dial this node")
     return f"{how}, and relays carry the rest."
+
+
+def _but(facts: Facts) -> str:
+    """Who has dialled a node all the same that most of the internet cannot: nobody is told what the addresses deny."""
+    by_ipv6 = [each for each in facts.found_at if each in facts.ipv6]
+    who = ["those nearby"] * (len(by_ipv6) < len(facts.found_at)) + ["those who use IPv6"] * bool(by_ipv6)
+    return f" but {' and '.join(who)}" if who else ""
 
 
 def _have(number: int) -> str:
@@ -145,7 +154,9 @@ def _dial(facts: Facts) -> Finding:
         return Finding("NET-DIAL-OK", OK, f"Others have dialled this node at {at}.")
     if facts.reachability == "nat":
         tried = "Others have tried to dial this node, and did not get through."
-        if facts.came:
+        if facts.found_at:
+            tried = f"Others have dialled this node at {at}, but most of the internet does not get through."
+        elif facts.came:
             tried = f"{_have(facts.came)} dialled this node, but most who tried when asked to did not get through."
         return Finding("NET-DIAL-NO", WARN if facts.relays else BAD, tried, open_ports(facts))
     if facts.is_local:

@@ -142,6 +142,24 @@ def test_nobody_is_said_to_get_through_where_somebody_has() -> None:
         assert all("1 peer has" in each and "Nobody" not in each for each in said), said
 
 
+@pytest.mark.parametrize(
+    ("found_at", "who"),
+    [
+        ((HOME,), "those nearby"),
+        ((GLOBAL,), "those who use IPv6"),
+        ((GLOBAL, HOME), "those nearby and those who use IPv6"),
+    ],
+)
+@pytest.mark.parametrize("facts", [HIDDEN, FIREWALL, KEEPING, SYMMETRIC, SHUT_OFF])
+def test_who_gets_through_is_not_denied_by_what_is_said_of_the_others(
+    facts: Facts, found_at: tuple[str, ...], who: str
+) -> None:
+    facts = dataclasses.replace(facts, own=(*facts.own, HOME, GLOBAL), found_at=found_at)
+    assert f" but {who} " in verdict(facts)[0]
+    [dial] = [each.sentence for each in findings(facts) if each.code == "NET-DIAL-NO"]
+    assert dial.startswith(f"Others have dialled this node at {', '.join(found_at)}, but")
+
+
 def test_the_owner_s_limits_are_said_where_there_are_any() -> None:
     [said] = [each for each in findings(dataclasses.replace(KEEPING, limits="20 Mbit/s up")) if "LIMITS" in each.code]
     assert said.sentence == "This node's owner lets no more pass than 20 Mbit/s up."
