@@ -31,7 +31,7 @@ from shoal.protocol.identity import Identity, public_key
 from shoal.protocol.ids import PeerId, RunId, short
 from shoal.protocol.journal import ITSELF
 from shoal.protocol.link import SPOKEN, Neighbour
-from shoal.protocol.multiaddrs import place_of, split
+from shoal.protocol.multiaddrs import host_and_port, place_of, split
 from shoal.protocol.namesake import Namesake
 from shoal.protocol.neighbours import MAX_NEIGHBOURS, Neighbours
 from shoal.protocol.ports import also_by_ipv6, claim_pair
@@ -149,8 +149,9 @@ class Network:
         return self._whereabouts.untold
 
     def remember(self, peer: PeerId, addresses: tuple[str, ...] | list[str]) -> None:
-        """Where `peer` may be reached; the latest words come first."""
-        self._neighbours.of(peer).dialing.learn(self._without_ours([place_of(each) for each in addresses]))
+        """Where `peer` may be reached; the latest words come first. Names are left out: `connect` looks them up."""
+        places = [place for each in addresses if host_and_port(place := place_of(each)) is not None]
+        self._neighbours.of(peer).dialing.learn(self._without_ours(places))
 
     async def connect(self, multiaddr: str) -> PeerId:
         """Connect with the peer of the name in the multiaddr's /p2p/; if it has none, with whoever else answers there.
@@ -160,10 +161,10 @@ class Network:
         address, name = split(multiaddr)
         if address != multiaddr:
             _check_name(name, multiaddr)
-        others = self._without_ours(await resolve(address))
         if name not in ("", self.peer):
             peer = PeerId(name)
-        elif others:  # a name of ours may be said of where we were once, and somebody else is now
+            others = await self._also_at(peer, address)
+        elif others := self._without_ours(await resolve(address)):  # our name is where we were once: others may be now
             peer, others = await self._somebody_at(multiaddr, others)
         else:
             raise LocalError(f"{multiaddr} is this node itself")
@@ -174,6 +175,15 @@ class Network:
         dialing.forget_failures()
         await dialing.reach()
         return peer
+
+    async def _also_at(self, peer: PeerId, address: str) -> tuple[str, ...]:
+        """Where an address of a peer's leads; if its name cannot be looked up, the other addresses have to do."""
+        try:
+            return self._without_ours(await resolve(address))
+        except TransportError:
+            if not self._neighbours.of(peer).dialing.can_dial:
+                raise
+            return ()
 
     async def name_at(self, *addresses: str) -> PeerId:
         """Who else answers at the first of `addresses` that has an answer; the connection serves for nothing else."""

@@ -52,6 +52,7 @@ IMPURE = {
     *("threading", "multiprocessing", "concurrent", "queue", "time", "datetime", "secrets", "uuid", "os"),
 }
 LIBP2P = {"libp2p", "trio"}
+LOOKING_UP = ("protocol/resolving.py", "node/serve/app.py")  # the second before anything else runs
 LIBP2P_ALLOWED = (
     *(f"protocol/{name}.py" for name in ("host", "raw_stream", "swarm", "session", "muxer", "muxed", "packets")),
     *(
@@ -144,6 +145,7 @@ def violations(path: str, source: str) -> list[str]:
         *(pair for line, name in imports(ast.walk(tree)) for pair in check_import(path, line, name)),
         *check_execution(tree),
         *check_threads(tree),
+        *check_look_ups(path, tree),
         *(check_randomness(tree) if is_pure(path) else ()),
     ]
     return [f"{path}:{line}: {sentence}" for line, sentence in found]
@@ -184,6 +186,12 @@ def check_threads(tree: ast.AST) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node).partition("(None,")[0].endswith(".run_in_executor"):
             yield node.lineno, "uses the loop's own threads, shared with all else: take the pool of your purpose"
+
+
+def check_look_ups(path: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr == "getaddrinfo" and path not in LOOKING_UP:
+            yield node.lineno, "looks a name up, which may take minutes: protocol/resolving.py does, in its own threads"
 
 
 def check_randomness(tree: ast.AST) -> Iterator[tuple[int, str]]:

@@ -86,6 +86,7 @@ PLANTED = [
     (CORE, "import torch", "torch stays"),
     ("node/daemon.py", "import asyncio\nasyncio.to_thread(print)", "the pool of your purpose"),
     ("node/daemon.py", "loop.run_in_executor(None, print)", "the pool of your purpose"),
+    ("node/api.py", "import socket\nsocket.getaddrinfo('seed', 1)", "in its own threads"),
     ("node/daemon.py", "def f():\n    from torch import Tensor", "torch stays"),
     ("node/daemon.py", "from safetensors.torch import load_file", "torch stays"),
     ("node/daemon.py", "import pickle", "never executed"),

@@ -34,7 +34,7 @@ from shoal.protocol.addresses import resolve
 from shoal.protocol.errors import ShoalError, TransportError
 from shoal.protocol.ids import PeerId
 from shoal.protocol.journal import ITSELF, OTHER
-from shoal.protocol.multiaddrs import is_relayed, place_of, split
+from shoal.protocol.multiaddrs import host_and_port, is_relayed, place_of, split
 from shoal.protocol.network import Network
 
 RETRY_FIRST, RETRY_MOST = 0.5, 30.0  # seconds between two tries
@@ -258,7 +258,8 @@ class Reaching:
         kind = Kind.NEARBY if peer in self._nearby else Kind.KNOWN
         self._network.remember(peer, addresses)
         try:
-            await self._network.connect(f"{addresses[0]}/p2p/{peer}")
+            named = next((each for each in addresses if host_and_port(each) is None), addresses[0])
+            await self._network.connect(f"{named}/p2p/{peer}")  # all are tried, and a name that it was met by, too
         except ShoalError as error:
             if peer in self._nearby or peer in self.last_seen:  # else it was unheard meanwhile
                 self._doors.shut(peer, kind, error)

@@ -961,3 +961,16 @@ async def test_where_another_answers_than_was_looked_for_is_said_and_it_can_be_g
             await a.connect(f"{ours}/p2p/{Identity.generate().peer}")
         a.remember(b.peer, [ours])
         assert ours not in a.account(b.peer).known
+
+
+@pytest.mark.asyncio
+async def test_a_name_that_cannot_be_looked_up_leaves_the_other_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = Node(), Node()
+    async with running(a, b):
+        place = b.addresses()[0].partition("/p2p/")[0]
+        named = f"/dns4/nobody.invalid/tcp/4101/p2p/{b.peer}"
+        with pytest.raises(TransportError, match="cannot be looked up"):
+            await a.connect(named)
+        a.remember(b.peer, ["/dns4/nobody.invalid/tcp/4101", place])
+        assert a.account(b.peer).known == (place,), "no peer makes us look a name up"
+        assert await a.connect(named) == b.peer

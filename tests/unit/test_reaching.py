@@ -414,3 +414,12 @@ async def test_on_a_large_network_peers_of_our_last_life_come_first_and_the_othe
     seeking.unhear(PeerId("c"))
     assert list(seeking._nearby) == [ANNA, "a"]
     assert said(caplog, "more than 2 peers are on this network") == 1
+
+
+@pytest.mark.asyncio
+async def test_a_peer_that_was_met_by_a_name_is_looked_for_by_it(cache: PeerCache) -> None:
+    cache.update({ANNA: ("/ip4/192.0.2.1/tcp/1", "/dns4/seed.example/tcp/4101")})
+    doors = Doors()
+    async with working(made(doors, cache)):
+        await until(lambda: doors.open)
+    assert doors.open == ["/dns4/seed.example/tcp/4101/p2p/anna"]
