@@ -14,6 +14,7 @@ from typing import Any
 from blake3 import blake3
 
 from shoal.node.dataset.texts import Text
+from shoal.node.textfile import shown, unreadable
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import Digest
 
@@ -44,9 +45,13 @@ def unpack(stream: memoryview) -> Iterator[Text]:
 def read_pack(path: Path) -> list[Text]:
     """All texts of a packed file."""
     try:
-        return list(unpack(memoryview(path.read_bytes())))
+        content = path.read_bytes()
     except OSError as error:
-        raise LocalError(f"cannot read {path}: {error}") from error
+        raise LocalError(unreadable(shown(path), error)) from error
+    try:
+        return list(unpack(memoryview(content)))
+    except LocalError as error:
+        raise LocalError(f"{shown(path)}: {error}") from error
 
 
 def is_pack(path: Path) -> bool:

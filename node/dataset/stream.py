@@ -21,6 +21,7 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
+from shoal.node.dataset.tables import text_of
 from shoal.node.models import extra
 from shoal.node.spec.data import StreamSpec
 from shoal.protocol.errors import LocalError, TransportError
@@ -79,10 +80,10 @@ class Stream:
                 raise LocalError(f"the stream has no text in its column {self._column!r} to train on")
 
     def _rows(self, opened: Any) -> Iterator[str]:
-        for row in opened:
+        for number, row in enumerate(opened, start=1):
             if self._column not in row:
                 raise LocalError(f"the stream has no column {self._column!r}, but {', '.join(row)}")
-            if isinstance(text := row[self._column], str) and text:
+            if text := text_of(row[self._column], self._column, f"row {number} of the stream"):
                 yield text
 
 

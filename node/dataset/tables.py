@@ -80,7 +80,7 @@ def rows(name: str, path: Path, columns: Columns, left_out: LeftOut | None = Non
     for number, row in enumerate(_rows(path, columns)):
         where = f"{row.place} of {shown(path)}"
         text, *domain = row.values
-        text = _text(text, columns.text, where)
+        text = text_of(text, columns.text, where)
         if text and NUL not in text:
             folder = "".join(f"{_folder(each)}/" for each in domain)
             yield f"{folder}{name}/{number:09}", text.encode("utf-8", "replace")
@@ -88,7 +88,8 @@ def rows(name: str, path: Path, columns: Columns, left_out: LeftOut | None = Non
             noted.rows.add("holds a NUL, which no text does" if text else f"has no text in {columns.text!r}", where)
 
 
-def _text(value: Any, column: str, where: str) -> str:
+def text_of(value: Any, column: str, where: str) -> str:
+    """The text in a row's column, empty if it is null; LocalError if it is anything else. `where` names the row."""
     if value is None or isinstance(value, str):
         return value or ""
     if isinstance(value, bytes):  # as some write text into parquet

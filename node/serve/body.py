@@ -59,7 +59,7 @@ def misfit(words: str, *at: str | int, code: str | None = None) -> PydanticCusto
 def read_asked(kind: type[AnyBody], body: Any) -> AnyBody:
     """The request that a JSON body is; BadRequest, which names the parameter, if it is none."""
     try:
-        return kind.model_validate(without_nulls(body))
+        return kind.model_validate(as_meant(body))
     except ValidationError as error:
         first = min(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
         raise _refusal(first, kind) from error
@@ -67,11 +67,13 @@ def read_asked(kind: type[AnyBody], body: Any) -> AnyBody:
         raise BadRequest("the body is nested too deeply") from error
 
 
-def without_nulls(value: Any) -> Any:
-    """Without keys whose value is null: clients send what they have no value for."""
+def as_meant(value: Any) -> Any:
+    """Without keys whose value is null, and with 4 for 4.0: some clients know no absence, and no whole numbers."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
     if isinstance(value, dict):
-        return {key: without_nulls(each) for key, each in value.items() if each is not None}
-    return [without_nulls(each) for each in value] if isinstance(value, list) else value
+        return {key: as_meant(each) for key, each in value.items() if each is not None}
+    return [as_meant(each) for each in value] if isinstance(value, list) else value
 
 
 def ignored_keys(kind: type[Fields], body: Any) -> Iterator[str]:

@@ -16,12 +16,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from shoal.node.dataset.columns import NO_COLUMNS, Columns
 from shoal.node.dataset.corpus import load_corpus, read_files, tokenizer_of
 from shoal.node.dataset.folders import find
 from shoal.node.dataset.left_out import NAMED, LeftOut
 from shoal.node.dataset.store import Store, measure
+from shoal.node.dataset.stream import Stream
 from shoal.node.dataset.texts import read_texts
 from shoal.node.dataset.tokens import Tokenizer
 from shoal.node.report.read import read_story
@@ -420,6 +422,18 @@ def test_a_path_that_may_not_be_looked_at_is_said_to_be_so(shared: Path, as_nobo
         said = as_nobody(program.replace("import sys;", f"import os, sys; os.environ['SHOAL_HOME'] = {str(shared)!r};"))
         assert f"cannot read {command[-2]} {path}: Permission denied (give the user" in said.replace("\n", " ")
         assert "Traceback" not in said
+
+
+def test_a_packed_file_that_is_none_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LocalError, match=r"x\.shoalpack: the run's data are not a packed dataset"):
+        load_corpus(DataSpec(name="files"), [put(tmp_path, "x.shoalpack", b"none of these")])
+
+
+def test_a_streams_column_without_text_is_named_at_its_first_row() -> None:
+    rows: list[dict[str, object]] = [{"text": None}, {"text": "a"}, {"text": ["b"]}]
+    stream = Stream(rows, "text", lambda text: torch.tensor(list(text.encode()), dtype=torch.int32))
+    with pytest.raises(LocalError, match="column 'text' in row 3 of the stream holds a list, and no text"):
+        stream.validation()
 
 
 # -- the other files that a person may write ------------------------------------------------------------------

@@ -23,7 +23,7 @@ from shoal.node.spec.data import DataSpec, StreamSpec
 from shoal.node.spec.manifest import Manifest, ModelSpec
 from shoal.node.spec.method import MethodSpec
 from shoal.node.trainer.inner import InnerTrainer
-from shoal.protocol.errors import LocalError
+from shoal.protocol.errors import LocalError, TransportError
 from tests.hf_kit import needs
 
 WORDS = [f"word{n}" for n in range(40)]
@@ -289,7 +289,7 @@ def test_a_stream_that_cannot_be_had_is_said_to_be_so(monkeypatch: pytest.Monkey
         raise ConnectionError("nobody answers")
 
     monkeypatch.setattr(needs("datasets"), "load_dataset_builder", refuse)
-    with pytest.raises(LocalError, match="cannot stream somebody/words: ConnectionError: nobody answers"):
+    with pytest.raises(TransportError, match="cannot stream somebody/words: ConnectionError: nobody answers"):
         streams.open_stream(STREAM)
 
 
@@ -322,7 +322,7 @@ def test_a_folder_of_the_datasets_name_is_not_read(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(LocalError, match="cannot stream somebody/words"):
+    with pytest.raises(TransportError, match="cannot stream somebody/words"):
         streams.open_stream(STREAM)
 
 

@@ -138,6 +138,13 @@ def test_null_is_absent_at_every_depth() -> None:
     assert read_asked(ChatAsked, CHAT | deep | more).n == 1
 
 
+def test_a_whole_number_may_be_written_as_a_fraction() -> None:
+    asked = read_asked(CompletionAsked, COMPLETION | {"max_tokens": 4.0, "n": 2.0, "seed": 7.0, "prompt": [97.0, 98]})
+    assert (asked.max_tokens, asked.n, asked.seed, asked.prompts) == (4, 2, 7, [[97, 98]])
+    with pytest.raises(BadRequest, match="'max_tokens': Input should be a valid integer"):
+        read_asked(CompletionAsked, COMPLETION | {"max_tokens": 4.5})
+
+
 # -- errors ---------------------------------------------------------------------------------------------------
 
 TEXT = {"type": "text", "text": "a"}
