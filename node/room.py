@@ -27,6 +27,7 @@ OUT_OF_MEMORY = (  # of errors that have no type of their own: torch's allocator
     "not enough memory",  # and elsewhere
     "cannot allocate memory",  # the C library
     "failed to map segment",
+    "bad_alloc",  # C++
     "can't start new thread",
 )
 

@@ -30,7 +30,7 @@ from tests.unit.checkpoint_kit import write
 
 GIANT = 'name = "giant"\n[model]\ndim = 16384\nlayers = 64\n'
 BIG = 'name = "big"\n[model]\ndim = 512\nlayers = 6\nhidden = 1024\n[rounds]\nmin_members = 2\n'  # 55 MB of parameters
-AT_ONCE = 2.0  # seconds
+AT_ONCE, USUAL = 2.0, 0.3  # seconds: of a refusal, and of a command that does nothing, on a machine that is not busy
 SUM = (
     r"52,753,874,944 parameters \(196.5 GiB\) take 1.9 TiB for the node, which holds the state 2 times \(786.1 GiB\), "
     r"and 1.1 TiB more for its worker \(589.6 GiB for weights and gradients, 393.0 GiB for moments, .* in all"
@@ -46,10 +46,16 @@ def children() -> Iterator[Children]:
 
 def shoal(home: Home, *arguments: str, prefix: tuple[str, ...] = ()) -> tuple[int, str, float]:
     """Exit code, all that was said, and seconds."""
-    environ = {**os.environ, "SHOAL_HOME": str(home.root)}
+    environ = {**os.environ, "SHOAL_HOME": str(home.root), "OPENBLAS_NUM_THREADS": "1"}
     begin, argv = time.monotonic(), [*prefix, sys.executable, "-P", "-m", "shoal.node", *arguments]
     done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=PATIENCE)
     return done.returncode, done.stdout + done.stderr, time.monotonic() - begin
+
+
+def at_once() -> float:
+    """Seconds in which a refusal comes, on a machine that is as busy as this one just now."""
+    usual = min(shoal(Home(Path("/nowhere")), "version")[2] for _ in range(2))
+    return AT_ONCE * max(1.0, usual / USUAL)
 
 
 @contextmanager
@@ -92,14 +98,14 @@ def test_a_giant_is_refused_at_once_by_every_way_in(children: Children, tmp_path
     node = RealNode(tmp_path / "node").start(children)
     code, said, seconds = shoal(node.home, "run", "create", str(manifest))
     assert (code, re.search(SUM, said) is None, re.search(FITS, said) is None) == (1, False, False), said
-    assert seconds < AT_ONCE
+    assert seconds < at_once()
     with introducer(GIANT) as link:
         code, said, seconds = shoal(node.home, "run", "preview", link)
         assert (code, re.search(SUM, said) is None, re.search(FITS, said) is None) == (0, False, False), said
-        assert seconds < AT_ONCE
+        assert seconds < at_once()
         code, said, seconds = shoal(node.home, "run", "join", "--yes", link)
         assert (code, re.search(SUM, said) is None, re.search(FITS, said) is None) == (1, False, False), said
-        assert seconds < AT_ONCE
+        assert seconds < at_once()
         with pytest.raises(LocalError, match=r"393\.0 GiB for moments|too large for this machine"):
             node.client.join_run(link, train=False)  # also for the node alone
     assert node.client.status()["runs"] == []
@@ -112,7 +118,7 @@ def test_a_play_of_giants_begins_with_no_peer(tmp_path: Path) -> None:
     code, said, seconds = shoal(Home(tmp_path), "up", "--manifest", str(manifest), "--out", str(out))
     assert (code, re.search(SUM, said) is None, re.search(FITS, said) is None) == (1, False, False), said
     assert "; 4 of them take " in said
-    assert seconds < AT_ONCE
+    assert seconds < at_once()
     assert not out.exists()
 
 
@@ -163,8 +169,8 @@ def test_who_opens_a_model_without_room_is_told_so(tmp_path: Path, command: str)
     """There is none for torch here, which is what comes first: no traceback, and not the checkpoint's fault."""
     checkpoint = write(tmp_path, 6)
     more = {"ckpt export": [str(tmp_path / "out")], "generate": ["Once"]}.get(command, [])
-    small = with_address_space(600 * MIB)
+    small = with_address_space(350 * MIB)
     code, said, _ = shoal(Home(tmp_path / "home"), *command.split(), str(checkpoint), *more, prefix=small)
     assert (code, said.count("\n")) == (1, 1), said
-    assert re.match(r"shoal: .*memory has run out(: .*a process here \(ulimit -v\) has 600\.0 MiB)?", said), said
+    assert re.match(r"shoal: .*memory has run out(: .*a process here \(ulimit -v\) has 350\.0 MiB)?", said), said
     assert not (tmp_path / "out").exists()

@@ -86,6 +86,7 @@ def caused(error: Exception, cause: Exception) -> Exception:
         (OSError(errno.ENOMEM, "Cannot allocate memory"), "memory has run out"),
         (ImportError("libtorch_cpu.so: failed to map segment from shared object"), "memory has run out"),
         (RuntimeError("can't start new thread"), "memory has run out"),
+        (RuntimeError("std::bad_alloc"), "memory has run out"),
         (RuntimeError("[enforce fail at alloc_cpu.cpp:118] . DefaultCPUAllocator: can't allocate memory"), "memory"),
         (OSError(errno.ENOSPC, "No space left on device", "/x/y"), "the disk of /x/y is full: free some"),
         (OSError(errno.EDQUOT, "Disk quota exceeded"), "the disk is full"),
