@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from shoal.node.home import Home
+from shoal.node.home import DaemonInfo, Home
+from shoal.node.life import network
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.version import shoal_version
 
@@ -38,6 +39,7 @@ class Client:
         info = home.read_daemon()
         if info is None:
             raise NoDaemon(_why_absent(home))
+        _check_that_it_is_near(home, info)
         self.pid = info.pid
         self._home = home
         self._host = _reachable(info.admin_host)
@@ -179,6 +181,25 @@ def _why_absent(home: Home) -> str:
     if pid is None:
         return f"no node runs in {home.root}: start one with `shoal node start`"
     return f"the node in {home.root} (pid {pid}) is starting or ending: try again, or see {home.daemon_log}"
+
+
+def _check_that_it_is_near(home: Home, info: DaemonInfo) -> None:
+    """LocalError if its port, on our loopback, would be somebody else's, who must not be shown the token."""
+    elsewhere = "" not in (info.network, network()) and info.network != network()
+    if elsewhere and _is_loopback(_reachable(info.admin_host)):
+        raise LocalError(
+            f"the node in {home.root} (pid {info.pid} where it runs) listens on the loopback of another container "
+            "or machine: ask it there, or start it with --admin-host and an address that is reached from here"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    from ipaddress import ip_address
+
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _reachable(host: str) -> str:

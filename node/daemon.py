@@ -18,7 +18,7 @@ from shoal.node.doctor.desk import Desk
 from shoal.node.faults import armed
 from shoal.node.handout.desk import Handout
 from shoal.node.home import DaemonInfo, Home
-from shoal.node.life import Life
+from shoal.node.life import Life, network
 from shoal.node.logs import warn
 from shoal.node.netcheck.gathering import NetCheck
 from shoal.node.options import NodeSettings
@@ -118,7 +118,8 @@ class Daemon:
             async with serve_api(self, self._home.token(), *where) as (host, port):
                 addresses = self._network.addresses()
                 here = self._home.is_log(STDERR)
-                self._home.write_daemon(DaemonInfo(os.getpid(), host, port, self._identity.peer, addresses, here))
+                about = DaemonInfo(os.getpid(), host, port, self._identity.peer, addresses, here, network())
+                self._home.write_daemon(about)
                 log.info("node %s listens on %s", self._identity.peer, ", ".join(addresses))
                 await self._live()
         finally:

@@ -47,6 +47,7 @@ class DaemonInfo:
     peer: str
     addresses: tuple[str, ...] = ()
     logs_here: bool = False  # into the home's daemon.log; a node in the foreground logs where it was started
+    network: str = ""  # in which its loopback address means itself, see life.py; empty: unknown
 
 
 @dataclass(frozen=True, slots=True)

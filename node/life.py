@@ -74,6 +74,14 @@ class Life:
         return True
 
 
+def network() -> str:
+    """Where a loopback address is the same machine's: the boot and the network namespace; empty if they are unknown."""
+    with suppress(OSError):
+        if (boot := _boot()) != UNKNOWN:
+            return f"{boot} {os.readlink(PROC / 'thread-self/ns/net')}"
+    return ""
+
+
 def _boot() -> str:
     with suppress(OSError):
         return (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip() or UNKNOWN

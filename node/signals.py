@@ -1,6 +1,6 @@
 """How a process of ours is asked to end, whoever asks: Ctrl-C, a service manager, a container, a terminal that closes.
 
-INT and TERM are always heard. HUP and QUIT are, unless they were ignored when the process started: that is what
+INT and TERM are always heard. HUP, QUIT and others are, unless they were ignored when the process started: that is what
 `nohup` does, and a shell for what it starts in the background. Asking twice is asking once: an end in good order,
 with the votes and the state on disk, is not cut short.
 """
@@ -14,11 +14,13 @@ import signal
 from collections.abc import Callable
 
 STANDARD = (0, 1, 2)
+# The last ones: schedulers before they kill a job, a limit of processor time (`ulimit -t`), a failing power supply.
+IF_NOT_IGNORED = ("SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXCPU", "SIGPWR")
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:
     """Those that ask this process to end."""
-    heard = [getattr(signal, name) for name in ("SIGHUP", "SIGQUIT") if hasattr(signal, name)]  # Windows has none
+    heard = [getattr(signal, name) for name in IF_NOT_IGNORED if hasattr(signal, name)]  # each system lacks some
     return (
         signal.SIGINT,
         signal.SIGTERM,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from shoal.node import launch
+from shoal.node.client import Client
 from shoal.node.home import Home
 from shoal.node.life import Life
 from shoal.protocol.errors import LocalError
@@ -26,6 +28,17 @@ import sys
 from pathlib import Path
 from shoal.node.home import Home
 with Home(Path(sys.argv[1])).create().locked():
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+LISTEN = """
+import os, sys
+from pathlib import Path
+from shoal.node.home import DaemonInfo, Home
+from shoal.node.life import network
+home = Home(Path(sys.argv[1])).create()
+with home.locked():
+    home.write_daemon(DaemonInfo(os.getpid(), "127.0.0.1", int(sys.argv[2]), "peer", network=network()))
     print("locked", flush=True)
     sys.stdin.read()
 """
@@ -104,3 +117,28 @@ def test_a_node_of_another_pid_namespace_is_not_stopped_by_its_number(
             assert sent == []
         finally:
             inside.kill()
+
+
+@needs_namespaces
+def test_a_port_of_another_network_namespace_is_shown_no_token(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home").create()
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        port = str(stranger.getsockname()[1])
+        with started(*NAMESPACE, sys.executable, "-c", LISTEN, str(home.root), port) as inside:
+            try:
+                assert first_line(inside) == "locked\n"
+                with pytest.raises(LocalError, match="of another container or machine: ask it there"):
+                    Client(home)
+            finally:
+                assert inside.stdin is not None
+                inside.stdin.close()
+                inside.wait(PATIENCE)
+        stranger.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            stranger.accept()
+
+
+def test_a_port_of_our_own_network_is_asked(tmp_path: Path) -> None:
+    with started(sys.executable, "-c", LISTEN, str(tmp_path / "home"), "4180") as near:
+        assert first_line(near) == "locked\n"
+        assert Client(Home(tmp_path / "home")).port == 4180

@@ -43,7 +43,7 @@ def until_ready(terminal: Terminal) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXCPU"])
 def test_each_usual_signal_is_heard(name: str, tmp_path: Path) -> None:
     with subprocess.Popen(program(tmp_path / "saved"), stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
