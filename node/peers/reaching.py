@@ -61,6 +61,7 @@ class Reaching:
         self._nearby: dict[PeerId, tuple[str, ...]] = {}
         self._waiting: OrderedDict[PeerId, tuple[str, ...]] = OrderedDict()  # heard of, beyond NEARBY
         self._greetings: set[asyncio.Task[None]] = set()
+        self._behind: dict[str, frozenset[str]] = {}  # the doors to which each address has led when last tested
         self._strangers: dict[str, asyncio.Task[None]] = {}  # who are being greeted, by where they are
         self._cache = cache
         self._misses_somebody = misses_somebody
@@ -93,6 +94,7 @@ class Reaching:
             least = next(shut, next(iter(self._linked)))
             self._cancel(self._linked.pop(least))
             self._doors.forget(least)
+            self._leads_to(least, [])
             log.info("the address %s of a link is not tried any more: %d others are", least, LINKED)
 
     def hear(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
@@ -203,11 +205,20 @@ class Reaching:
             places = await resolve(plain)
             if places != (plain,):
                 self._doors.opened(address, peer)
+                self._leads_to(address, [_door(place, name) for place in places])
             for place in places:
                 if place not in in_use:
                     await self._test_place(place, PeerId(name), kind)
                 else:
                     self._doors.opened(_door(place, name), peer)
+
+    def _leads_to(self, address: str, doors: Sequence[str]) -> None:
+        """`address` leads to these: doors to which it led before, and no address leads now, are tried no more."""
+        before = self._behind.pop(address, frozenset())
+        if doors:
+            self._behind[address] = frozenset(doors)
+        for door in before.difference(self._bootstrap, self._linked, *self._behind.values()):
+            self._doors.forget(door)
 
     async def _test_place(self, place: str, name: PeerId, kind: Kind) -> None:
         """One of the places to which an address leads; `name` is who should be there, if anybody was named."""
@@ -245,7 +256,7 @@ class Reaching:
                 await asyncio.wait([knocks[peer]], timeout=STAGGER)
         silent = [peer for peer, knock in knocks.items() if not knock.result()]
         if silent and len(silent) < len(knocks):
-            NOTES.begin(partial(self._cache.missed, silent))
+            NOTES.offer(partial(self._cache.missed, silent))
 
     async def _greet(self, peer: PeerId) -> None:
         await self._knock(peer)
@@ -280,7 +291,7 @@ class Reaching:
 
     async def _met(self, peer: PeerId, *addresses: str) -> None:
         self.on_met(peer, addresses)
-        NOTES.begin(partial(self._cache.reached, peer, addresses[0]))
+        NOTES.offer(partial(self._cache.reached, peer, addresses[0]))
 
     async def _until_somebody_is_missed(self) -> None:
         while not self._misses_somebody():

@@ -377,6 +377,36 @@ async def test_a_name_may_stand_for_several_nodes(
 
 
 @pytest.mark.asyncio
+async def test_where_a_name_does_not_lead_any_more_is_forgotten(
+    cache: PeerCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its addresses rotate, and some were somebody else's; what another name still leads to stays."""
+    name, other = "/dns4/all.example/tcp/4101", "/dns4/other.example/tcp/4101"
+    leads = {name: (FIRST, SECOND), other: (SECOND,)}
+
+    async def resolve(address: str) -> tuple[str, ...]:
+        return leads[address]
+
+    async def connect(address: str) -> PeerId:
+        return ANNA
+
+    doors = Doors()
+    doors.hang = {FIRST, SECOND}
+    doors.connect = connect  # type: ignore[method-assign]
+    monkeypatch.setattr(reaching, "resolve", resolve)
+    seeking = Reaching(cast(Network, doors), (), cache, lambda: True)
+    async with working(seeking):
+        await asyncio.sleep(0)
+        seeking.also((name, other))
+        await until(lambda: seeking._doors.is_shut(FIRST) and seeking._doors.is_shut(SECOND))
+        leads[name] = ("/ip4/192.0.2.7/tcp/4101",)
+        await until(lambda: not seeking._doors.is_shut(FIRST))
+        assert seeking._doors.is_shut(SECOND)
+        leads[other] = ()
+        await until(lambda: seeking.obstacle() is None)
+
+
+@pytest.mark.asyncio
 async def test_an_address_that_answered_outlives_those_that_did_not(
     cache: PeerCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
