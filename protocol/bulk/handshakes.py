@@ -12,7 +12,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
 
@@ -69,6 +69,9 @@ class Handshakes:
         self._pool.shutdown()
 
     def _do(self, other: str, handle: socket.socket, work: Callable[[], T]) -> T:
+        with self._lock:
+            if handle not in self._handles:
+                raise CancelledError  # it was turned away, as no thread could be had, and is still in the pool's queue
         try:
             return work()
         finally:
