@@ -34,7 +34,7 @@ from shoal.protocol.throttle import Pace, Throttle
 
 LONGEST_ID = 64  # bytes of a PeerID
 LINE_LIMIT = 2.0  # seconds for one connection with the one who is to be connected, while there are others
-ASK_LIMIT = 10.0  # seconds for a question, and for the answer of the one who is to be connected
+ASK_LIMIT = 10.0  # seconds for a question, and for all that the one who is to be connected is asked
 
 OpenStream = Callable[[INetConn, str], Awaitable[INetStream]]
 
@@ -111,13 +111,13 @@ class Relay:
     async def _call(self, target: ID, source: ID) -> INetStream:
         """A stream on which `target` has agreed to be connected with `source`.
 
-        It may have several connections with us, and one of them may be dead without a word.
+        It may have several connections with us, and one of them may be dead without a word: hardly the newest.
         """
-        lines = self._lines_to(target)
-        for left, line in reversed(list(enumerate(reversed(lines)))):
-            with trio.move_on_after(LINE_LIMIT if left else ASK_LIMIT):
-                if (stream := await self._call_on(line, source)) is not None:
-                    return stream
+        with trio.move_on_after(ASK_LIMIT):
+            for left, line in reversed(list(enumerate(self._lines_to(target)))):
+                with trio.move_on_after(LINE_LIMIT if left else ASK_LIMIT):
+                    if (stream := await self._call_on(line, source)) is not None:
+                        return stream
         raise Refused(Status.CONNECTION_FAILED)
 
     async def _call_on(self, line: INetConn, source: ID) -> INetStream | None:
