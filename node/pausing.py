@@ -67,7 +67,7 @@ class Pausing:
             self._say_paused("")
             self._tasks.spawn(self._runs.restore(list(self._seeds())))
         if self._volume.is_worth_saving():
-            NOTES.begin(partial(self._volume.write, self._volume.record()))  # which counting does not wait for
+            NOTES.offer(partial(self._volume.write, self._volume.record()))  # which counting does not wait for
 
     def _shut(self) -> None:
         """At once, before anything is waited for."""

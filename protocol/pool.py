@@ -3,13 +3,14 @@
 A loop hands its slow work to a pool. Were there one for all, as asyncio's own is, a disk, a name server or a library
 that hangs would soon have taken all threads, and what a round needs would wait behind it. So each purpose has its own.
 
-At the end of the process running work is waited for, for PARTING seconds: what hangs must not hold it up.
+At the end of the process running work is waited for, for PARTING seconds in all: what hangs must not hold it up.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -20,7 +21,10 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-PARTING = 10.0  # seconds
+PARTING = 10.0  # seconds, for all pools together
+MANY = 64  # pieces of work that are not done, beyond which no more are offered
+
+log = logging.getLogger(__name__)
 
 
 class Pool:
@@ -33,7 +37,8 @@ class Pool:
         self._threads = 0
         self._open = 0  # pieces of work that are not done
         self._done = threading.Condition(self._lock)
-        atexit.register(self.join, PARTING)
+        self._has_refused = False
+        _POOLS.append(self)
 
     async def run(self, function: Callable[..., T], *args: Any, **named: Any) -> T:
         """What `function` returns or raises, in one of our threads."""
@@ -48,6 +53,14 @@ class Pool:
             self._open += 1
         self._work.put((future, function))
         return future
+
+    def offer(self, function: Callable[[], object]) -> None:
+        """The same for what may be left undone: it is, and the log says so, while MANY pieces are not done."""
+        has_refused, self._has_refused = self._has_refused, self._open >= MANY
+        if not self._has_refused:
+            self.begin(function)
+        elif not has_refused:
+            log.warning("a disk does not answer: %s are left out until it does", self._name)
 
     def join(self, limit: float) -> bool:
         """Wait until all is done, for so many seconds at most; whether it is."""
@@ -80,3 +93,13 @@ class Pool:
             with self._lock:
                 self._open -= 1
                 self._done.notify_all()
+
+
+_POOLS: list[Pool] = []
+
+
+@atexit.register
+def _part() -> None:
+    due = time.monotonic() + PARTING
+    for pool in _POOLS:
+        pool.join(due - time.monotonic())

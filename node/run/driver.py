@@ -56,7 +56,7 @@ class Driver:
         """`kept` are the timelines of an earlier life, if they were read already: in a thread, as a disk may hang."""
         self.member = member
         self.phases = PhaseLog()
-        self.timelines = Timelines(member.me, disk.folder, NOTES.begin, kept)
+        self.timelines = Timelines(member.me, disk.folder, NOTES.offer, kept)
         self.trouble = ""  # why a record cannot be written just now
         self._disk = disk
         self._send = send

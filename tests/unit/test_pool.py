@@ -1,0 +1,41 @@
+"""Threads for one purpose: what hangs holds up neither the end of the process nor its memory."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from shoal.protocol.pool import MANY, Pool
+
+HANGING = """
+import threading
+from shoal.protocol import pool
+pool.PARTING = 1.0
+for number in range(30):
+    pool.Pool(f"pool{number}", 1).begin(threading.Event().wait)
+"""
+
+
+def test_all_pools_are_waited_for_together_at_the_end() -> None:
+    subprocess.run([sys.executable, "-c", HANGING], timeout=20, check=True)
+
+
+def test_what_may_be_left_out_is_while_much_waits(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    pool, go_on, done = Pool("notes", 1), threading.Event(), list[int]()
+    pool.begin(lambda: go_on.wait(30.0))
+    for number in range(10 * MANY):
+        pool.offer(lambda number=number: done.append(number))  # type: ignore[misc]
+    assert [record.getMessage() for record in caplog.records] == [
+        "a disk does not answer: notes are left out until it does"
+    ]
+    go_on.set()
+    assert pool.join(30.0)
+    assert done == list(range(MANY - 1))
+    pool.offer(lambda: done.append(-1))
+    assert pool.join(30.0)
+    assert done[-1] == -1
