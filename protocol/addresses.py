@@ -63,13 +63,20 @@ def own_hosts() -> list[str]:
 
 def own_addresses() -> list[str]:
     """Those of our addresses that we tell others: the likeliest of each kind, then the likeliest; the loopback last."""
-    return [*few(own_hosts(), MAX_OWN, kind_of_host), "127.0.0.1"]
+    return _told(own_hosts())
+
+
+def _told(hosts: Sequence[str]) -> list[str]:
+    return [*few(hosts, MAX_OWN, kind_of_host), "127.0.0.1"]
 
 
 def reachable_at(listening: Iterable[str]) -> tuple[str, ...]:
     """The multiaddrs on which we listen, with "everywhere" spelled out; loopbacks come last."""
-    addresses = list(listening)
-    found = _at_hosts(addresses, own_addresses())
+    return _reachable_at(list(listening), own_hosts())
+
+
+def _reachable_at(addresses: Sequence[str], hosts: Sequence[str]) -> tuple[str, ...]:
+    found = _at_hosts(addresses, _told(hosts))
     return tuple(sorted(found, key=is_loopback)) or tuple(each.replace("/::/", "/::1/") for each in addresses)
 
 
@@ -91,8 +98,9 @@ class Whereabouts:
         """The multiaddrs on which we listen."""
         now, listening = self._clock(), tuple(listening)
         if now >= self._until or listening != self._listening:
-            self._listening, self._found, self._until = listening, reachable_at(listening), now + FRESH
-            self._note_untold()
+            hosts = own_hosts()
+            self._listening, self._found, self._until = listening, _reachable_at(listening, hosts), now + FRESH
+            self._note_untold(hosts)
         return self._found
 
     def everywhere(self, listening: Iterable[str]) -> tuple[str, ...]:
@@ -100,9 +108,9 @@ class Whereabouts:
         found = self.of(listening)
         return (*(each for each in found if not is_loopback(each)), *self.untold)
 
-    def _note_untold(self) -> None:
+    def _note_untold(self, hosts: Sequence[str]) -> None:
         everywhere = [each for each in self._listening if each.split("/")[2:3] in ([host] for host in EVERYWHERE)]
-        untold = tuple(each for each in _at_hosts(everywhere, own_hosts()) if each not in self._found)
+        untold = tuple(each for each in _at_hosts(everywhere, hosts) if each not in self._found)
         if untold != self.untold and untold:
             told = len([each for each in self._found if not is_loopback(each)])
             log.info("others are told %d addresses of this node, and not %s", told, ", ".join(untold))

@@ -140,16 +140,17 @@ def test_which_addresses_lead_to_ourselves(address: str, loopback: bool) -> None
 
 
 def test_what_was_found_is_believed_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, ...]] = []
+    """And the system is asked once each time."""
+    asked: list[str] = []
 
-    def find(listening: tuple[str, ...]) -> tuple[str, ...]:
-        asked.append(listening)
-        return (*listening, str(len(asked)))
+    def own_hosts() -> list[str]:
+        asked.append(f"192.0.2.{len(asked) + 1}")
+        return asked[-1:]
 
-    monkeypatch.setattr(addresses, "reachable_at", find)
-    now = 0.0
+    monkeypatch.setattr(addresses, "own_hosts", own_hosts)
+    now, one, other = 0.0, "/ip4/0.0.0.0/tcp/1", "/ip4/0.0.0.0/tcp/2"
     whereabouts = Whereabouts(lambda: now)
-    assert whereabouts.of(["a"]) == whereabouts.of(("a",)) == ("a", "1")
-    assert whereabouts.of(["b"]) == ("b", "2"), "where we listen has changed"
+    assert whereabouts.of([one])[0] == whereabouts.of((one,))[0] == "/ip4/192.0.2.1/tcp/1"
+    assert whereabouts.of([other])[0] == "/ip4/192.0.2.2/tcp/2", "where we listen has changed"
     now = FRESH
-    assert whereabouts.of(["b"]) == ("b", "3")
+    assert whereabouts.of([other])[0] == "/ip4/192.0.2.3/tcp/2"
