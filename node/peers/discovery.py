@@ -8,7 +8,8 @@ Rules:
 - What a peer says of addresses is cut down to what it means to us (shoal.dht.scope) before the core sees it.
 - We serve while somebody can dial us (shoal.dht.reachability). Connections that nothing was asked over for a while are
   closed (idle.py).
-- Sequence numbers are milliseconds since 1970, and always later than the last: what we write after a restart wins.
+- Sequence numbers are milliseconds since 1970, and always later than the last: what we write after a restart wins. If
+  servers hold a later word of ours all the same, as a clock was ahead in our last life, we go on from that one.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from shoal.protocol.effects import Event, Tell, Timer, Wake
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import Digest, PeerId
-from shoal.protocol.messages.dht import Contact, FindNode, FindRecords, Greet, Greeted, Store, TryMe
+from shoal.protocol.messages.dht import Contact, FindNode, FindRecords, Greet, Greeted, Store, StoreResult, TryMe
 from shoal.protocol.messages.node import Refused
 from shoal.protocol.network import Network
 from shoal.protocol.tasks import Tasks
@@ -109,10 +110,23 @@ class Discovery:
 
     async def put(self, key: Digest, subkey: str, value: bytes, lifetime: float) -> Put:
         """Say `value` under (`key`, `subkey`) for `lifetime` seconds; a later word of ours replaces it."""
+        put = await self._put(key, subkey, value, lifetime)
+        if StoreResult.OUTDATED in put.refusals:
+            self._sequence = max(self._sequence, await self._last_word(key, subkey))
+            put = await self._put(key, subkey, value, lifetime)
+        return put
+
+    async def _put(self, key: Digest, subkey: str, value: bytes, lifetime: float) -> Put:
         ticket, clock = next(self._tickets), time.time()
         self._sequence = max(self._sequence + 1, int(1000 * clock))
         record = make_record(key, subkey, value, self._sequence, int(clock + lifetime), self._signer)
         return await self._ends(ticket, lambda now: self._core.put(now, ticket, record), Put)
+
+    async def _last_word(self, key: Digest, subkey: str) -> int:
+        """The sequence number of the latest record of ours that is held under (`key`, `subkey`); 0 if none is found."""
+        me = self._signer.peer
+        records = [each.record for each in (await self.get(key, ((me, subkey),))).found]
+        return max((each.sequence for each in records if (each.author, each.subkey) == (me, subkey)), default=0)
 
     def link(self, peer: PeerId, up: bool) -> None:
         """A connection was made or lost."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -20,8 +21,8 @@ DEADLINE = 60.0
 class Node:
     """A network with a DHT on it, and nothing else."""
 
-    def __init__(self) -> None:
-        identity = Identity.generate()
+    def __init__(self, identity: Identity | None = None) -> None:
+        self.identity = identity = identity or Identity.generate()
         self.network = Network(identity, host="127.0.0.1", port=0)
         self.dht = Discovery(identity, self.network)
         self.network.on_call = self.dht.on_call
@@ -93,6 +94,30 @@ async def test_the_last_word_wins_wherever_it_is_read() -> None:
             for reader in nodes:
                 got = await reader.dht.get(key("mine"), [(author, "entry")])
                 assert [each.record.value for each in got.found] == [word]
+
+
+@pytest.mark.asyncio
+async def test_the_last_word_wins_though_the_clock_was_ahead_in_the_last_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers hold an older word with a later number: who is back goes on from that."""
+    async with swarm(4) as nodes:
+        last, readers = nodes[3], nodes[:3]
+        with monkeypatch.context() as patch:
+            patch.setattr(last.dht, "_sequence", int(1000 * (time.time() + 3 * 86_400)))
+            await last.dht.put(key("mine"), "entry", b"old", 600.0)
+        await last.close()
+        back = Node(last.identity)
+        await back.start()
+        try:
+            await back.network.connect(nodes[0].network.addresses()[0])
+            await until(lambda: back.is_at_home)
+            put = await back.dht.put(key("mine"), "entry", b"new", 600.0)
+            assert put.held >= 3
+            assert not put.refusals
+            for reader in readers:
+                got = await reader.dht.get(key("mine"), [(last.network.peer, "entry")])
+                assert [each.record.value for each in got.found] == [b"new"]
+        finally:
+            await back.close()
 
 
 @pytest.mark.asyncio
