@@ -146,8 +146,8 @@ class Puncher:
                 await say(stream, hello(self.own))
                 other = heard(await hear(stream, HolePunch))
                 trip = trio.current_time() - asked
-                if not other.places:
-                    goals(self.own, other)
+                if not other.places and (failure := nowhere(self.own, other)) is not None:
+                    raise failure
                 if is_first:
                     self._account_for(peer)
                 for place in other.places if is_first else ():
