@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 import torch
 
@@ -23,7 +23,8 @@ from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import RunId
 
 _open: WeakValueDictionary[Path, Session] = WeakValueDictionary()  # of this process, by socket
-_replaced: WeakKeyDictionary[torch.optim.Optimizer, Session] = WeakKeyDictionary()  # by what they have stepped
+_replaced: WeakKeyDictionary[torch.optim.Optimizer, ref[Session]] = WeakKeyDictionary()  # by what they have stepped,
+# whose hook keeps them: held from here too, a session, which holds its optimizer, would keep both for ever
 
 
 def attach(socket: Path, own: OwnModule, batch_size: int | None, look: Callable[[], None]) -> Session:
@@ -31,7 +32,7 @@ def attach(socket: Path, own: OwnModule, batch_size: int | None, look: Callable[
     if (earlier := _open.get(socket)) is not None and not earlier.is_closed:
         own.check_fits(earlier.own.spec())
         earlier.give_way()
-        _replaced[earlier.own.optimizer] = earlier
+        _replaced[earlier.own.optimizer] = ref(earlier)
     link = WorkerLink.connect(socket)
     try:
         data = link.welcome.manifest
@@ -43,7 +44,8 @@ def attach(socket: Path, own: OwnModule, batch_size: int | None, look: Callable[
     except BaseException:
         link.close()
         raise
-    if (replaced := _replaced.pop(own.optimizer, None)) is not None:
-        replaced.close()
+    replaced = _replaced.pop(own.optimizer, None)
+    if replaced is not None and (session_then := replaced()) is not None:
+        session_then.close()
     _open[socket] = session
     return session

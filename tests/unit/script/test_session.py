@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from shoal.node.methods.diloco import DiLoCo
+from shoal.node.script import attaching
 from shoal.node.script import told as told_of
 from shoal.node.script.api import Run
 from shoal.node.script.module import OwnModule
@@ -387,6 +390,23 @@ def test_before_wrap_there_is_nothing_to_ask() -> None:
         Run("00", {}).report(1.0)
     with pytest.raises(LocalError, match="founded by `wrap`"):
         assert Run("", {}).link
+
+
+def test_what_was_wrapped_before_goes_when_its_script_lets_it_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    socket = Path("worker.sock")
+    monkeypatch.setattr(attaching.WorkerLink, "connect", lambda _: pytest.fail("this is as far as it is looked at"))
+    bench = Bench()
+    bench.node.tell(order(1, 1))
+    bench.session.start()
+    monkeypatch.setitem(attaching._open, socket, bench.session)
+    with pytest.raises(pytest.fail.Exception):
+        attaching.attach(socket, bench.session.own, None, lambda: None)
+    with pytest.raises(LocalError, match="has taken the place of this optimizer"):
+        bench.step()
+    gone = weakref.ref(bench.model)
+    del bench
+    gc.collect()
+    assert gone() is None
 
 
 def until(condition: Callable[[], Any]) -> None:
