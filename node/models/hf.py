@@ -39,6 +39,9 @@ log = logging.getLogger("shoal.models")
 MAX_BUFFERS = 1 << 30  # bytes: no manifest names them, and a config may ask for any
 BYTES = 256  # without a tokenizer, tokens are bytes
 FETCHES_CODE = ("rwkv",)  # types that do it whatever the environment says (extra.py)
+NAMES_CODE = (  # how keys begin, after underscores, that name it: transformers would fetch a kernel so named
+    *("auto_map", "custom_pipelines", "attn_implementation", "experts_implementation"),
+)
 PROBE = 8  # tokens, which every context holds, to see what a model looks at
 SEEN = 1e-4  # of the largest logit: what is more than roundings
 
@@ -310,14 +313,13 @@ def config_of(table: Mapping[str, Any]) -> Any:
     No code that it names is looked at.
     """
     library, kind = extra.transformers(), table.get("model_type")
-    settings = {key: each for key, each in table.items() if key not in ("model_type", "auto_map")}
     if not isinstance(kind, str):
         raise LocalError("the config names no model_type")
-    if kind in FETCHES_CODE and find_spec("kernels"):
-        raise LocalError(
-            f"models of type {kind} fetch code from the hub where the package kernels is installed: uninstall that"
-        )
+    if (kind in FETCHES_CODE or table.get("quantization_config")) and find_spec("kernels"):
+        which = f"models of type {kind}" if kind in FETCHES_CODE else "quantized models"
+        raise LocalError(f"{which} may fetch code from the hub where the package kernels is installed: uninstall that")
     with quietly(), _named("does not understand the config"):
+        settings = _without_code({key: each for key, each in table.items() if key != "model_type"})
         found = library.AutoConfig.for_model(kind, **settings)
     if type(found) not in library.MODEL_FOR_CAUSAL_LM_MAPPING:
         raise LocalError(
@@ -326,6 +328,14 @@ def config_of(table: Mapping[str, Any]) -> Any:
             "or gpt2 do"
         )
     return found
+
+
+def _without_code(value: Any) -> Any:
+    """A config's value without what names code, at any depth: parts of a model have configs of their own."""
+    if isinstance(value, Mapping):
+        kept = {key: each for key, each in value.items() if not key.lstrip("_").startswith(NAMES_CODE)}
+        return {key: _without_code(each) for key, each in kept.items()}
+    return [_without_code(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _from_config(spec: HfSpec) -> nn.Module:

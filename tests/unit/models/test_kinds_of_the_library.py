@@ -27,7 +27,7 @@ from shoal.node.spec.manifest import Manifest
 from shoal.node.spec.model import HfSpec
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import PeerId
-from tests.hf_kit import needs
+from tests.hf_kit import TABLE, needs
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 
@@ -151,3 +151,19 @@ def test_types_that_fetch_code_are_refused_where_they_would(tmp_path: Path, monk
     monkeypatch.setattr(hf, "find_spec", lambda name: name)
     with pytest.raises(LocalError, match="fetch code from the hub"):
         found(manifest({**toy("rwkv")}), (), Home(tmp_path).create(), ME)
+
+
+@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation", "experts_implementation"])
+def test_code_that_a_folders_config_names_is_not_looked_at(key: str) -> None:
+    config = hf.config_of({**TABLE, key: "somebody/kernel", "_attn_implementation_internal": "somebody/kernel"})
+    assert "somebody/kernel" not in vars(config).values()
+    part = {"model_type": "siglip_vision_model", key: "somebody/kernel"}
+    whole = hf.config_of({"model_type": "gemma3", "text_config": {key: "somebody/kernel"}, "vision_config": part})
+    for each in (whole, whole.text_config, whole.vision_config):
+        assert "somebody/kernel" not in vars(each).values()
+
+
+def test_a_quantized_model_that_would_fetch_code_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hf, "find_spec", lambda name: name)
+    with pytest.raises(LocalError, match="quantized models may fetch code from the hub"):
+        hf.config_of({**TABLE, "quantization_config": {"quant_method": "metal"}})
