@@ -67,7 +67,7 @@ class HfModel(TrainedModel):
         loss = F.cross_entropy(out.logits.flatten(0, 1), tokens[:, 1:].flatten())
         balance = getattr(out, "aux_loss", None)
         if self.training and isinstance(balance, Tensor):
-            loss = loss + getattr(self._config.get_text_config(), "router_aux_loss_coef", 0.0) * balance
+            loss = loss + self._weight_of_balance() * balance
         return loss
 
     def arrange(self, options: TrainerOptions) -> None:
@@ -90,6 +90,17 @@ class HfModel(TrainedModel):
         """As the network names them, not as ours."""
         named: Iterator[tuple[str, nn.Parameter]] = self.network.named_parameters(prefix, recurse, remove_duplicate)
         return named
+
+    def _weight_of_balance(self) -> float:
+        """What the library weighs it by: most models have that from keys of their own, and keep it under two names."""
+        for holder in (self.network, self._config.get_text_config()):
+            for name in ("router_aux_loss_coef", "aux_loss_coef"):
+                if isinstance(weight := getattr(holder, name, None), int | float):
+                    return weight
+        raise LocalError(
+            f"models of type {self._config.model_type} do not say what the balance of their router weighs in the loss: "
+            "train without output_router_logits"
+        )
 
     @property
     def _config(self) -> Any:

@@ -209,6 +209,41 @@ def test_a_mixture_of_experts_is_balanced_in_training_only(tmp_path: Path) -> No
     assert trained > model.loss(TOKENS) + 0.1
 
 
+JETMOE = {
+    "model_type": "jetmoe",
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 2,
+    "kv_channels": 8,
+    "intermediate_size": 32,
+    "aux_loss_coef": 0.5,
+}
+DBRX = {
+    "model_type": "dbrx",
+    "d_model": 16,
+    "n_heads": 2,
+    "n_layers": 2,
+    "max_seq_len": 32,
+    "attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 10_000.0},
+    "ffn_config": {"hidden_size": 16, "ffn_hidden_size": 32, "moe_num_experts": 4, "moe_loss_weight": 0.5},
+}
+
+
+@pytest.mark.parametrize("table", [JETMOE, DBRX], ids=lambda table: table["model_type"])
+def test_the_balance_weighs_what_the_type_calls_it(table: dict[str, Any]) -> None:
+    with quietly(), torch.random.fork_rng(devices=()):
+        config = hf.config_of({**table, "vocab_size": 256, "output_router_logits": True})
+        model = HfModel(transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32))
+    trained = model.train().loss(TOKENS)
+    assert trained > model.eval().loss(TOKENS) + 0.1
+
+
+def test_a_balance_that_nothing_weighs_is_refused(tmp_path: Path) -> None:
+    table = {**TABLE, "model_type": "granitemoe", "output_router_logits": True, "router_aux_loss_coef": None}
+    with pytest.raises(LocalError, match="type granitemoe do not say what the balance of their router weighs"):
+        founded(tmp_path, manifest(table))
+
+
 # -- adapters -----------------------------------------------------------------------------------------------
 
 
