@@ -22,6 +22,7 @@ from shoal.node.script import told as told_of
 from shoal.node.script.api import Run
 from shoal.node.script.module import OwnModule
 from shoal.node.script.session import Progress, Session
+from shoal.node.worker.link import WorkerLink
 from shoal.node.worker.messages import Contribution, Finished, HandIn, Ready, Stop, Train
 from shoal.node.worker.messages import Progress as Report
 from shoal.node.worker.vectors import SharedVectors, Sizes, mark_of
@@ -394,7 +395,7 @@ def test_before_wrap_there_is_nothing_to_ask() -> None:
 
 def test_what_was_wrapped_before_goes_when_its_script_lets_it_go(monkeypatch: pytest.MonkeyPatch) -> None:
     socket = Path("worker.sock")
-    monkeypatch.setattr(attaching.WorkerLink, "connect", lambda _: pytest.fail("this is as far as it is looked at"))
+    monkeypatch.setattr(WorkerLink, "connect", lambda _: pytest.fail("this is as far as it is looked at"))
     bench = Bench()
     bench.node.tell(order(1, 1))
     bench.session.start()
