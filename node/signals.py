@@ -29,15 +29,33 @@ def ending_signals() -> tuple[signal.Signals, ...]:
 
 
 def on_ending(told: Callable[[signal.Signals], object], *, but: tuple[signal.Signals, ...] = ()) -> None:
-    """Have the running event loop call `told` with each signal that asks us to end; `but` those mean something else."""
+    """Have the running event loop call `told` with each signal that asks us to end; `but` those mean something else.
 
-    def hear(number: signal.Signals) -> None:
+    They are heard beyond the loop's own end, until the process is gone: asked again in its last moments, it would else
+    be ended by the signal, as if it had not come to an end by itself.
+    """
+    loop, asked = asyncio.get_running_loop(), list[signal.Signals]()
+
+    def tell(number: signal.Signals) -> None:
         let_go_of_dead_terminals()
         told(number)
 
+    def listen(number: signal.Signals) -> None:
+        before = signal.getsignal(number)
+
+        def hear(*_: object) -> None:
+            if not loop.is_closed():
+                asked.append(number)
+                loop.call_soon_threadsafe(tell, number)
+            elif not asked:  # the loop has ended for another reason, and whoever ran it goes on
+                signal.signal(number, before)
+                signal.raise_signal(number)
+
+        signal.signal(number, hear)
+
     for number in ending_signals():
         if number not in but:
-            asyncio.get_running_loop().add_signal_handler(number, hear, number)
+            listen(number)
 
 
 def leave_ending_to_the_parent() -> None:

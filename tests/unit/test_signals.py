@@ -53,6 +53,36 @@ def test_each_usual_signal_is_heard(name: str, tmp_path: Path) -> None:
     assert (tmp_path / "saved").read_text() == name
 
 
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"])
+def test_who_is_asked_again_in_its_last_moments_ends_in_good_order_all_the_same(name: str, tmp_path: Path) -> None:
+    """Between the end of the event loop and that of the process."""
+    last = f"{LIVE}\nprint('over', flush=True)\nsys.stdin.readline()\n"
+    command = [sys.executable, "-c", last, str(tmp_path / "saved")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for line in (b"ready\n", b"over\n"):
+            assert process.stdout.readline() == line
+            process.send_signal(getattr(signal, name))
+        process.stdin.close()
+        assert process.wait(PATIENCE) == 0
+
+
+def test_a_loop_that_ended_unasked_leaves_its_caller_to_the_signals(tmp_path: Path) -> None:
+    unasked = LIVE.replace("    await over.wait()", "    heard.append('nobody')")
+    last = f"{unasked}\nsys.stdin.readline()\n"
+    command = [sys.executable, "-c", last, str(tmp_path / "saved")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == b"saving\n"
+        until_saved = time.monotonic() + PATIENCE
+        while not (tmp_path / "saved").exists():
+            assert time.monotonic() < until_saved
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == -signal.SIGTERM
+
+
 def test_a_closed_terminal_ends_it_in_good_order_though_its_last_words_reach_nobody(tmp_path: Path) -> None:
     with Terminal(program(tmp_path / "saved")) as terminal:
         until_ready(terminal)
