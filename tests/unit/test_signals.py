@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from tests.terminals import Terminal
 
 PATIENCE = 30.0
+IGNORABLE = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 LIVE = """
 import asyncio, signal, sys
 from pathlib import Path
@@ -32,6 +35,29 @@ asyncio.run(live())
 IGNORE = "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); os.execv(sys.executable, sys.argv[1:])"
 
 
+@pytest.fixture(autouse=True)
+def _nothing_is_ignored() -> Iterator[None]:
+    """However the tests were started: `nohup`, and a shell in the background, have signals ignored below them."""
+    ignored = [number for number in IGNORABLE if signal.getsignal(number) is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, signal.SIG_DFL)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
+
+
+@contextmanager
+def running(
+    command: Sequence[str], stdin: int | None = None, stdout: int | None = None, stderr: int | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process, which is gone afterwards, whatever it did not hear."""
+    with subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=stderr) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 def program(saved: Path) -> list[str]:
     return [sys.executable, "-c", LIVE, str(saved)]
 
@@ -45,7 +71,7 @@ def until_ready(terminal: Terminal) -> None:
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXCPU"])
 def test_each_usual_signal_is_heard(name: str, tmp_path: Path) -> None:
-    with subprocess.Popen(program(tmp_path / "saved"), stdout=subprocess.PIPE) as process:
+    with running(program(tmp_path / "saved"), stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         process.send_signal(getattr(signal, name))
@@ -58,7 +84,7 @@ def test_who_is_asked_again_in_its_last_moments_ends_in_good_order_all_the_same(
     """Between the end of the event loop and that of the process."""
     last = f"{LIVE}\nprint('over', flush=True)\nsys.stdin.readline()\n"
     command = [sys.executable, "-c", last, str(tmp_path / "saved")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with running(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         for line in (b"ready\n", b"over\n"):
@@ -72,7 +98,7 @@ def test_a_loop_that_ended_unasked_leaves_its_caller_to_the_signals(tmp_path: Pa
     unasked = LIVE.replace("    await over.wait()", "    heard.append('nobody')")
     last = f"{unasked}\nsys.stdin.readline()\n"
     command = [sys.executable, "-c", last, str(tmp_path / "saved")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with running(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         assert process.stderr.readline() == b"saving\n"
         until_saved = time.monotonic() + PATIENCE
