@@ -53,7 +53,10 @@ def _run() -> int:
     try:
         app(prog_name="shoal")
     except SystemExit as end:
-        return end.code if isinstance(end.code, int) else Exit.FAILED if end.code else Exit.OK
+        if end.code is None or isinstance(end.code, int):
+            return end.code or Exit.OK
+        _say(str(end.code))
+        return Exit.FAILED
     return Exit.OK
 
 

@@ -153,19 +153,24 @@ def test_replicas_of_a_module_are_exchanged(
 def test_a_script_that_was_killed_comes_back_and_goes_on(
     nodes: tuple[RealNode, RealNode], scripts: list[Script]
 ) -> None:
-    example, last = str(EXAMPLES / "digits.py"), 12
-    scripts.append(Script(nodes[0], example, "--rounds", str(last)))
+    """The other goes on without it, and with it again; which rounds these are is a matter of speed."""
+    example = str(EXAMPLES / "digits.py")
+    scripts.append(Script(nodes[0], example, "--rounds", "100000"))
     link = scripts[0].link()
     scripts.append(Script(nodes[1], example, link))
     until(lambda: nodes[1].round() >= 2, "a few rounds", scripts[1].words, PATIENCE)
+
+    def contributors() -> int:
+        """To the last round."""
+        return int(nodes[0].client.rounds(nodes[0].row()["run"])[-1]["contributors"])
+
+    until(lambda: contributors() == 2, "a round of both", scripts[1].words, PATIENCE)
     scripts[1].process.kill()
     scripts[1].process.wait()
     until(lambda: "has gone: run it again" in str(nodes[1].row()["waiting_for"]), "the loss to be said", nodes[1].words)
-    assert nodes[1].round() < last
+    until(lambda: contributors() == 1, "a round without it", nodes[0].words)
     scripts[1] = Script(nodes[1], example, "digits")  # by the name of a run that the node is in
-    for script in scripts:
-        script.end()
-    check_rounds(nodes, last)
+    until(lambda: contributors() == 2, "a round with it", scripts[1].words, PATIENCE)
 
 
 @pytest.mark.slow

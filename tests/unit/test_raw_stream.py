@@ -94,18 +94,20 @@ def test_who_serves_a_stream_that_was_reset_is_released_though_the_peer_takes_no
 
 def test_a_connection_of_its_own_ends_with_the_stream_when_the_peer_has_read_all_of_it() -> None:
     async def test() -> None:
-        is_over, is_closed = trio.Event(), trio.Event()
+        is_over, is_closed, said = trio.Event(), trio.Event(), list[str]()
 
         async def close() -> None:
             is_closed.set()
 
         muxed = SimpleNamespace(close=trio.lowlevel.checkpoint, wait_over=is_over.wait)
-        stream = a_stream(muxed, trio.lowlevel.checkpoint, SimpleNamespace(close=close))
+        connection = SimpleNamespace(close=close, muxed_conn=SimpleNamespace(ends_because=said.append))
+        stream = a_stream(muxed, trio.lowlevel.checkpoint, connection)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(stream.finish)
             await trio.testing.wait_all_tasks_blocked()
             assert not is_closed.is_set()
             is_over.set()
             await is_closed.wait()
+        assert said == ["the stream that it was for has ended"]
 
     run(test)

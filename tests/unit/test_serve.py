@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -90,6 +91,6 @@ async def test_few_are_read_at_a_time(dataset: Dataset, serving: Serving, monkey
         reading -= 1
         return b""
 
-    monkeypatch.setattr("shoal.node.dataset.serve.asyncio.to_thread", read)
+    monkeypatch.setattr("shoal.node.dataset.serve.DISK", SimpleNamespace(run=read))
     await asyncio.gather(*(serving.answer(ANNA, question(dataset, THE_TOP)) for _ in range(30)))
     assert most == READING

@@ -68,5 +68,8 @@ def test_each_peer_is_given_the_weights(plan: Plan, monkeypatch: pytest.MonkeyPa
 
 
 def test_weights_are_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is not a folder"):
+    with pytest.raises(UsageError, match="nowhere does not exist"):
         UpOptions(weights=(tmp_path / "nowhere",))
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="is not a folder"):
+        UpOptions(weights=(tmp_path / "file",))
