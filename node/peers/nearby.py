@@ -3,7 +3,8 @@
 Rules:
 - It is a convenience: what goes wrong with it is one warning, is tried again, and never ends the node.
 - It is spoken on all interfaces that lead to others by multicast: networks, then tunnels, then containers. If they are
-  more than HEARD_ON, the log says which ones are left out.
+  more than HEARD_ON, the log says which ones are left out. Where the system does not list them (sandboxes refuse that),
+  it is spoken on the way out: others hear us and greet us, but we believe nobody to be near.
 - What is heard is hearsay, and vetted (announcement.py). At most ASKED names are asked about at once.
 - When our addresses change (a laptop wakes up elsewhere), we sign off and begin anew with the new ones.
 - zeroconf is loaded with the first announcement: a node that listens on the loopback alone never needs it.
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING
 from shoal.node.logs import warn
 from shoal.node.options import NodeSettings
 from shoal.node.peers.announcement import SERVICE, believed, words
-from shoal.protocol.addresses import attached, is_loopback
+from shoal.protocol.addresses import attached, is_loopback, way_out
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import PeerId
 from shoal.protocol.interfaces import Attached, Interface, Leads, interfaces, ranked
@@ -60,6 +61,7 @@ class Nearby:
         self._on_found, self._on_gone = on_found, on_gone
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._has_warned = False
+        self._is_unlisted = False  # the system does not list our interfaces
         self._unheard: list[str] = []
 
     async def run(self) -> None:
@@ -76,9 +78,12 @@ class Nearby:
 
     async def _be_there(self, hosts: list[str]) -> None:
         """Speak and listen on the interfaces with these addresses for as long as they are ours."""
+        from zeroconf import InterfaceChoice
         from zeroconf.asyncio import AsyncServiceBrowser, AsyncZeroconf
 
-        zeroconf = AsyncZeroconf(interfaces=hosts)
+        zeroconf = AsyncZeroconf(
+            interfaces=hosts if interfaces() else InterfaceChoice.Default
+        )  # it looks hosts up there
         try:
             addresses = self._shown(hosts)
             if addresses:
@@ -107,7 +112,15 @@ class Nearby:
 
     def _own_hosts(self) -> list[str]:
         """Where we speak and listen."""
-        hosts, unheard = heard_on(interfaces())
+        known = interfaces()
+        if not known and (way := way_out()):
+            if not self._is_unlisted:
+                log.info(
+                    "this system does not list its networks: by mDNS this node is heard at %s, and hears nobody", way
+                )
+            self._is_unlisted = True
+            return [way]
+        hosts, unheard = heard_on(known)
         if unheard and unheard != self._unheard:
             log.info("mDNS is not spoken on %s: this machine has too many networks", ", ".join(unheard))
         self._unheard = unheard

@@ -81,6 +81,7 @@ def attach(monkeypatch: pytest.MonkeyPatch, *hosts: str) -> None:
     """This machine has these addresses, each on an interface."""
     found = [Attached(f"eth{host}", (ip_interface(f"{host}/24"),)) for host in hosts]
     monkeypatch.setattr(nearby, "interfaces", lambda: found)
+    monkeypatch.setattr(nearby, "way_out", lambda: hosts[0] if hosts else "")
 
 
 @pytest.fixture
@@ -163,6 +164,29 @@ async def test_with_new_addresses_it_begins_anew(air: Air, monkeypatch: pytest.M
     assert air.registered[1].parsed_addresses == ["10.0.0.8"]
     task.cancel()
     await asyncio.wait([task])
+
+
+@pytest.mark.asyncio
+async def test_where_the_system_does_not_list_its_networks_it_is_spoken_on_the_way_out(
+    air: Air, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """zeroconf finds no host's interface then, either, and is told to speak where the system would."""
+    caplog.set_level(logging.INFO)
+    asked: list[object] = []
+
+    def spoken(interfaces: object) -> Air:
+        asked.append(interfaces)
+        return air
+
+    monkeypatch.setattr(nearby, "interfaces", list)
+    monkeypatch.setattr(zeroconf.asyncio, "AsyncZeroconf", spoken)
+    task = asyncio.create_task(Ear().nearby.run())
+    await until(lambda: air.registered)
+    task.cancel()
+    await asyncio.wait([task])
+    assert asked == [zeroconf.InterfaceChoice.Default]
+    assert air.registered[0].parsed_addresses == ["10.0.0.7"]
+    assert sum("does not list its networks" in record.getMessage() for record in caplog.records) == 1
 
 
 @pytest.mark.asyncio
