@@ -21,6 +21,7 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ from shoal.protocol.errors import LocalError
 from shoal.protocol.private_file import create_private
 
 MAX_LIFE = 256  # bytes
+EXPORT = ".export-"  # how folders are called that the daemon tries an export in (models/naming.py)
 LOCK_PATIENCE = 0.25  # a prober may hold the lock for an instant
 
 
@@ -203,6 +205,7 @@ class Home:
             raise LocalError(f"cannot write {self.lock}: {error.strerror}; choose another SHOAL_HOME") from error
         try:
             self._take(handle)
+            self._sweep()
             try:
                 yield
             finally:
@@ -210,6 +213,11 @@ class Home:
                 _write(handle, "")
         finally:
             os.close(handle)
+
+    def _sweep(self) -> None:
+        """Away with what a daemon that was killed was about to make: whole models, which nobody would ever use."""
+        for path in self.root.glob(f"{EXPORT}*"):
+            shutil.rmtree(path, ignore_errors=True)
 
     def _take(self, handle: int) -> None:
         """Lock the lock, and write into it who we are."""

@@ -32,6 +32,9 @@ OUT_OF_MEMORY = (  # of errors that have no type of their own: torch's allocator
 )
 
 
+DISK_IS_FULL = ("no space left on device", "disk quota exceeded")  # of those of libraries that are no OSErrors
+
+
 class NoRoom(Shortage):
     """The machine lacks memory or disk for what is wanted, now: later, or with less, the same may work."""
 
@@ -89,6 +92,8 @@ def no_room(error: BaseException | None) -> NoRoom | None:
         if isinstance(each, OSError) and each.errno in (errno.ENOSPC, errno.EDQUOT):
             where = f" of {each.filename}" if each.filename else ""
             return NoRoom(f"the disk{where} is full: free some of it")
+        if not isinstance(each, ShoalError) and any(words in str(each).lower() for words in DISK_IS_FULL):
+            return NoRoom("the disk is full: free some of it")
     return None
 
 

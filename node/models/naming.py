@@ -20,7 +20,7 @@ from shoal.node.checkpoint.lineage import going_on
 from shoal.node.checkpoint.read import Checkpoint, load
 from shoal.node.checkpoint.write import write_checkpoint
 from shoal.node.explain import explain
-from shoal.node.home import Home
+from shoal.node.home import EXPORT, Home
 from shoal.node.methods.registry import method_of, shape_of
 from shoal.node.models.hf import (
     CONFIG_SEED,
@@ -36,6 +36,7 @@ from shoal.node.models.hf import (
 from shoal.node.models.lora import LoraModel
 from shoal.node.models.registry import kind_of
 from shoal.node.models.still import digest_of, still
+from shoal.node.room import check_disk
 from shoal.node.run.facts import first_base
 from shoal.node.spec.manifest import MAX_MANIFEST, Manifest
 from shoal.node.spec.model import HfSpec
@@ -92,8 +93,9 @@ def found(
 
 def _check_can_be_exported(spec: HfSpec, weights: Tensor, home: Home) -> None:
     """LocalError, with the reason, if nothing that a run makes of the model could ever leave it."""
+    check_disk(home.root, weights.nbytes, f"trying to export the model ({spec.parameters:,} parameters)")
     try:
-        with tempfile.TemporaryDirectory(dir=home.root, prefix=".export-") as folder:
+        with tempfile.TemporaryDirectory(dir=home.root, prefix=EXPORT) as folder:
             kind_of(spec).write(spec, weights, Path(folder))
             if spec.lora is None:
                 check_can_be_opened(Path(folder))

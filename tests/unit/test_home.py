@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.home import DaemonInfo, Home, find_home
+from shoal.node.home import EXPORT, DaemonInfo, Home, find_home
 from shoal.node.life import Life
 from shoal.protocol.errors import LocalError
 
@@ -177,3 +177,17 @@ def test_runs_at_rest_are_found_by_what_is_said_of_them(home: Home) -> None:
     (failed / "words.new").touch()  # the disk was full
     home.run_folder("ff" * 32)
     assert home.kept_runs() == ["ab" * 32]
+
+
+def test_an_export_that_a_killed_daemon_was_at_is_swept_by_the_next(home: Home) -> None:
+    left = home.root / f"{EXPORT}abc"
+    (left / "inner").mkdir(parents=True)
+    (left / "model.safetensors").write_bytes(b"weights")
+    with home.locked():
+        assert not left.exists()
+        assert home.runs.exists()
+        theirs = home.root / f"{EXPORT}def"
+        theirs.mkdir()
+        with pytest.raises(LocalError, match="already runs"), home.locked():
+            pytest.fail("it is locked")
+        assert theirs.exists(), "that of the daemon which lives"

@@ -90,6 +90,7 @@ def caused(error: Exception, cause: Exception) -> Exception:
         (RuntimeError("[enforce fail at alloc_cpu.cpp:118] . DefaultCPUAllocator: can't allocate memory"), "memory"),
         (OSError(errno.ENOSPC, "No space left on device", "/x/y"), "the disk of /x/y is full: free some"),
         (OSError(errno.EDQUOT, "Disk quota exceeded"), "the disk is full"),
+        (Exception("Error while serializing: I/O error: No space left on device (os error 28)"), "the disk is full"),
         (caused(ValueError("a library's own words"), MemoryError()), "memory has run out"),
         (NoRoom("in words already"), "in words already"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,6 +13,7 @@ from shoal.node.checkpoint.read import Checkpoint
 from shoal.node.home import Home
 from shoal.node.models import naming
 from shoal.node.options import NodeSettings
+from shoal.node.room import NoRoom
 from shoal.node.run.introduction import Introduction
 from shoal.node.run.remembered import PeerCache
 from shoal.node.run.runs import Runs
@@ -101,3 +103,11 @@ def test_a_config_of_which_nothing_can_be_made_is_said_to_be_so(
 ) -> None:
     with pytest.raises(LocalError, match=sentence):
         begun(tmp_path, manifest(table))
+
+
+def test_the_disk_is_asked_before_the_model_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    monkeypatch.setattr(naming, "kind_of", lambda _: pytest.fail("it was written"))
+    with pytest.raises(NoRoom, match=r"trying to export the model .* takes .* on the disk of .*, which has 1000 B"):
+        begun(tmp_path)
