@@ -95,9 +95,9 @@ def _judged(run: RunAtHand, error: Exception) -> tuple[str, str]:
     words = " ".join(str(error).split())
     if run.loop is not None:
         return "FAILS", f"{type(error).__name__}: {words}"
-    if any(each in words for each in LACKS):
-        return "needs a package", words
-    return ("refused" if isinstance(error, ShoalError) else "FAILS"), words
+    if isinstance(error, ShoalError):
+        return "refused", words
+    return ("needs a package" if any(each in words for each in LACKS) else "FAILS"), words
 
 
 def _checked(run: RunAtHand, trainer: Any) -> tuple[str, str]:

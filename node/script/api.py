@@ -142,7 +142,7 @@ class Run:
         from shoal.node.script.following import follow
         from shoal.node.script.module import unwrapped
 
-        assert self._wrapped
+        _ = self._wrapped  # there is one
         real = unwrapped(scheduler, "scheduler")
         follow(real, lambda: self._session.progress.step if self._session is not None else None)
         return scheduler

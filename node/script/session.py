@@ -19,7 +19,7 @@ from shoal.node.methods.timetable import Timetable
 from shoal.node.script.losses import Losses
 from shoal.node.script.module import OwnModule
 from shoal.node.script.stepping import after_each_step
-from shoal.node.script.told import Told, listen
+from shoal.node.script.told import CLOSED, Told, listen
 from shoal.node.trainer.device import device_bytes, device_name
 from shoal.node.trainer.inner import InnerRound
 from shoal.node.worker.link import WorkerLink
@@ -52,6 +52,7 @@ class Session:
 
     def __init__(self, link: WorkerLink, own: OwnModule, method: Method, batch: int, look: Callable[[], None]) -> None:
         self.is_closed = False
+        self._is_replaced = False
         self._losses = Losses()
         self._link, self._own, self._batch, self._look = link, own, batch, look
         self._timetable = Timetable(method)
@@ -95,7 +96,7 @@ class Session:
 
     def give_way(self) -> None:
         """The same, for another part of this script in the run; the optimizer says so if it is stepped once more."""
-        self.is_closed = True
+        self.is_closed = self._is_replaced = True
         self._hang_up()
 
     def _hang_up(self) -> None:
@@ -140,7 +141,7 @@ class Session:
         if found_inf is not None and float(found_inf):
             return
         if self.is_closed:
-            raise LocalError(REPLACED)
+            raise LocalError(REPLACED if self._is_replaced else CLOSED)
         order = self._order
         if order is None:
             self._load_end()  # steps after the end change nothing

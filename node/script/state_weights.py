@@ -182,8 +182,8 @@ class StateWeights:
             if tensor.dim() == 1 and 0 < tensor.numel() <= size:
                 fewest = max(fewest, -(-size // tensor.numel()))
                 most = min(most, (size - 1) // (tensor.numel() - 1) if tensor.numel() > 1 else sys.maxsize)
-            elif tensor.dim() or float(tensor):  # else it is one zero in the place of all
-                return None
+            elif tensor.dim() or float(tensor) or isinstance(spot.holder, tuple):
+                return None  # else it is one zero in the place of all, which the tensor that it becomes replaces there
         if fewest > most:
             return None
         alike = (spot.tensor.shape == self._weights[spot.place].shape for spot in group)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import queue
+import re
 import threading
 import time
 import weakref
@@ -225,6 +226,8 @@ def test_a_closed_session_leaves_an_ordinary_optimizer(bench: Bench) -> None:
     bench.step()
     assert bench.weights == [each - 1 for each in before]
     assert not [each for each in bench.node.sent if isinstance(each, Report)]
+    with pytest.raises(LocalError, match=re.escape(told_of.CLOSED)):
+        bench.session._stepped()  # as of a step that was under way in another thread
 
 
 def test_whoever_waits_in_a_step_is_told_that_another_thread_has_closed_the_run(bench: Bench) -> None:
@@ -389,6 +392,8 @@ def test_every_scheduler_of_torch_was_tried() -> None:
 def test_before_wrap_there_is_nothing_to_ask() -> None:
     with pytest.raises(LocalError, match="comes first"):
         Run("00", {}).report(1.0)
+    with pytest.raises(LocalError, match="comes first"):
+        Run("00", {}).follow(lr_scheduler.ConstantLR(torch.optim.SGD([nn.Parameter(torch.ones(1))])))
     with pytest.raises(LocalError, match="founded by `wrap`"):
         assert Run("", {}).link
 

@@ -148,6 +148,19 @@ def test_what_is_handed_in_is_what_is_shown() -> None:
     assert not optimizer.param_groups[0]["train_mode"], "it is left as it was found"
 
 
+def test_a_zero_in_the_place_of_many_that_cannot_be_replaced_stays() -> None:
+    module, one, other = nn.Module(), nn.Parameter(torch.ones(2)), nn.Parameter(torch.zeros(3))
+    module.register_parameter("one", one)
+    module.register_parameter("other", other)
+    optimizer = Lookahead(SGD(list(module.parameters()), lr=0.1))  # any that is none of torch's
+    optimizer.state[one]["begin"] = (torch.ones(2),)
+    optimizer.state[other]["begin"] = (torch.tensor(0.0),)
+    own = OwnModule(module, optimizer)
+    own.load(torch.full((5,), 2.0))
+    assert own.read().tolist() == [2.0] * 5
+    assert optimizer.state[other]["begin"] == (torch.tensor(0.0),)
+
+
 def test_steps_of_an_optimizer_that_torch_knows_no_hooks_of_are_seen_until_the_end() -> None:
     weight = nn.Parameter(torch.ones(2))
     weight.grad = torch.ones(2)

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from shoal.protocol.errors import LocalError
+
 pytest.importorskip("transformers", reason="pip install 'shoal[hf]'")
 pytest.importorskip("accelerate", reason="the Trainer needs it: pip install 'shoal[hf]'")
 
@@ -30,6 +32,12 @@ def test_schedulers_of_the_trainer_work(table: Any, name: str) -> None:
 def test_optimizers_of_the_trainer_work(table: Any, name: str) -> None:
     assert name in table.optimizers()
     assert table.try_optimizer(name).outcome == "works"
+
+
+def test_what_we_refuse_is_refused_whatever_its_words(table: Any) -> None:
+    words = "install the version that the founder has"
+    assert table._judged(table.RunAtHand("", {}), LocalError(words)) == ("refused", words)
+    assert table._judged(table.RunAtHand("", {}), ImportError("You need to install galore"))[0] == "needs a package"
 
 
 @pytest.mark.slow
