@@ -114,6 +114,10 @@ class Matchmaking:
         is_another, self._offer = self.active and self._offer is not None, offer
         return self.move_up(now, self.attempt + 1) if is_another else self.enter(now, max(1, self.attempt))
 
+    def keep(self, offer: Offer) -> None:
+        """We have more to offer while a group is at work: it is for the next attempt, if there is one."""
+        self._offer = offer
+
     def enter(self, now: float, attempt: int) -> list[Effect]:
         """Join `attempt`, or the first after it that is open to us: promise, sign, follow its leader."""
         if self._offer is None or self._vote.is_sealed:

@@ -94,13 +94,16 @@ class Round:
     def submit(self, now: float, offer: Offer, contribution: Contribute | None) -> list[Effect]:
         """Our inner steps are done; or nobody makes any, and there is no contribution.
 
-        Who has offered nothing may still offer something, as long as no group is formed: it counts from the next
+        Who has offered nothing may still offer something, also while a group is at work: it counts from the next
         attempt on, and nothing of ours is in those before.
         """
-        comes_late = self.phase == "matching" and self._contribution is None and contribution is not None
+        comes_late = self._contribution is None and contribution is not None
         if not (self.phase == "training" or comes_late) or self._outcome is not None:
             return []
         self._contribution = contribution
+        if self.attempt is not None:
+            self._matching.keep(offer)
+            return []
         return self._digest(now, self._matching.submit(now, offer))
 
     def peer_down(self, now: float, peer: PeerId) -> list[Effect]:

@@ -227,7 +227,8 @@ class Peer(Node):
 
     def _submit(self, now: float) -> list[Effect]:
         base = self.member.rounds.base
-        if base is None or self.member.phase not in ("training", *(("matching",) if self._offered_nothing else ())):
+        late = ("matching", "reducing", "preparing") if self._offered_nothing else ()
+        if base is None or self.member.phase not in ("training", *late):
             return []
         self._token += 1
         trains = self.has_worker and self.me not in self.shape.keepers

@@ -66,6 +66,24 @@ def test_nothing_is_committed_while_all_are_away_and_who_is_back_counts_at_once(
     assert not world.errors
 
 
+def test_who_is_back_while_a_group_is_at_work_counts_in_the_next_if_that_one_fails() -> None:
+    """Else nobody there has trained anything once the only one that had is dead."""
+    world, weights = swarm_of(3)
+    back, dead, away = peers_named(3)
+    for name in (back, away):
+        world.command(name, Peer.lose_worker)
+    world.run_until(lambda: len(weights) >= 3, within=60.0)
+    world.run_until(lambda: world.node(back).member.phase != "reducing", within=60.0)
+    world.run_until(lambda: world.node(back).member.phase == "reducing", within=60.0)
+    before = len(weights)
+    world.node(back).has_worker = True
+    world.command(back, Peer._submit)
+    world.kill(dead)
+    world.run_until(lambda: len(weights) > before, within=120.0)
+    assert weights[before] == 1
+    assert not world.errors
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_workers_come_and_go_and_no_promise_is_broken(seed: int) -> None:
     rng = random.Random(f"workers {seed}")
