@@ -36,9 +36,7 @@ from shoal.protocol.roster import Base
 from shoal.protocol.signing import Signer, check_signature, signed
 from shoal.protocol.voting import NO_BALLOT, Election, Tally, VoteState, counting, must_propose
 
-MAX_AHEAD = (
-    1_000_000  # that the counter of a ballot may be ahead of all that we have seen: nobody gets there by counting
-)
+MAX_COUNTER = 2**62  # of a ballot: nobody gets there by counting, and all agree on who is beyond it
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +131,9 @@ class Commit:
         return [*self._to_others(self._prepare_message(value)), Tell(Proposed(value))]
 
     def take_over(self) -> list[Effect]:
-        """Claim the lead with a higher ballot than any seen."""
+        """Claim the lead with a higher ballot than any seen; if there can be none, the attempt must end without us."""
         ballot = Ballot(self.ballot.attempt, self._next_counter(), self._me)
-        if not self._vote.may_answer(ballot):
+        if ballot.counter > MAX_COUNTER or not self._vote.may_answer(ballot):
             return []
         self._adopt_ballot(ballot)
         self._election = Election(ballot, {self._me: self._vote.prepared})
@@ -230,7 +228,8 @@ class Commit:
         return signed(vote, self._signer)
 
     def _seen_counter(self) -> int:
-        return max(self.ballot.counter, self._vote.promised.counter)
+        promised = self._vote.promised
+        return max(self.ballot.counter, promised.counter if promised.attempt == self.ballot.attempt else 0)
 
     def _next_counter(self) -> int:
         """The lowest counter above all seen that is ours: no two members use the same, so epochs are unique too."""
@@ -241,7 +240,7 @@ class Commit:
     def _check_leader(self, sender: PeerId, ballot: Ballot) -> None:
         if ballot.leader != sender:
             raise RemoteError("uses somebody else's ballot", sender)
-        if ballot.counter > self._seen_counter() + MAX_AHEAD:  # of the highest that can be said nobody could be next
+        if ballot.counter > MAX_COUNTER:
             raise RemoteError("uses a ballot absurdly far ahead", sender)
 
     def _adopt_ballot(self, ballot: Ballot) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from shoal.protocol.commit import Commit, Decided, Elected, Overtaken, Proposed
+from shoal.protocol.commit import MAX_COUNTER, Commit, Decided, Elected, Overtaken, Proposed
 from shoal.protocol.effects import Persist
 from shoal.protocol.ids import NO_DIGEST, PeerId
 from shoal.protocol.messages.rounds import Ballot, Leave, Poll, Prepare, Prepared, Promise, Refuse
@@ -95,6 +95,16 @@ def test_what_was_promised_to_a_later_leader_is_refused_to_an_earlier_one() -> N
     (refusal,) = core.receive_prepare(LEADER, _prepare())
     assert isinstance(refusal.message, Refuse)  # type: ignore[union-attr]
     assert told(_leading().receive_refuse(THIRD, refusal.message), Overtaken)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("counter", [2_000_000, MAX_COUNTER])
+def test_nobody_is_blamed_for_following_a_liar_that_others_have_not_heard(counter: int) -> None:
+    core, other = _core(SECOND), _core(LEADER)
+    for step in range(1_000_000, counter + 1, 1_000_000) if counter < MAX_COUNTER else (counter,):
+        core.receive_poll(THIRD, Poll(ROUND, 0, Ballot(1, step, THIRD)))
+    for poll in sent(core.take_over(), Poll):
+        assert sent(other.receive_poll(SECOND, poll.message), Promise)  # type: ignore[arg-type]
+    assert core.is_polling == (counter < MAX_COUNTER)
 
 
 def test_a_leave_may_complete_a_poll() -> None:
