@@ -8,7 +8,8 @@ shows when nobody is there to be told of it, in a timer or a command, is logged.
 
 A record is written in a thread, and what comes after it waits until it is on disk; all but timers and what members
 tell each other of who is there, which says nothing of votes. So a slow disk costs the run time, and nobody else. What
-passes, as a full disk or too many open files, is waited for as well, and said.
+passes, as a full disk or too many open files, is waited for as well, and said. What this node would say meanwhile is
+dropped, as a message may be: it would be stale when there is room again.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from shoal.node.run.machines import AnyMember, base_of, waited_for
 from shoal.node.run.phases import PhaseLog
 from shoal.node.run.timelines import LINGER, Timelines
 from shoal.protocol.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
-from shoal.protocol.errors import RemoteError
+from shoal.protocol.errors import LocalError, RemoteError
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.membership import Ack, AckFor, Gossip, Ping, PingFor, Summary
 from shoal.protocol.shortages import in_words
@@ -36,6 +37,8 @@ from shoal.protocol.wire import Message
 Step = Callable[[float], list[Effect]]
 
 AGAIN = 1.0  # seconds until a timer fires again whose step a peer's mistake has ended
+MOST_WAITING = 10_000  # effects that wait for a record; of what is to be sent after that, nothing is kept
+PARTING = 5.0  # seconds that a record is waited for once the run is about to be closed
 OF_WHO_IS_THERE = (Ping, Ack, PingFor, AckFor, Gossip, Summary)
 
 log = logging.getLogger(__name__)
@@ -66,6 +69,7 @@ class Driver:
         self._effects: deque[Effect] = deque()
         self._draining = False
         self._writing: asyncio.Task[None] | None = None  # of a record, which the effects that wait come after
+        self._limit: asyncio.Timeout | None = None  # of what is being written
         self._is_ending = False
         self._closed = False
 
@@ -101,8 +105,10 @@ class Driver:
         self.command(lambda now: self.member.membership.set_addresses(now, addresses))
 
     def end(self) -> None:
-        """The run is about to be closed: a record that cannot be written now is not waited for."""
+        """The run is about to be closed: a record that cannot be written now is not waited for, or not for long."""
         self._is_ending = True
+        if self._limit is not None:
+            self._limit.reschedule(self.now() + PARTING)
 
     async def settled(self) -> None:
         """Return when all records are on disk, and what follows them has been done."""
@@ -123,6 +129,8 @@ class Driver:
             for effect in step(now):
                 if self._writing is not None and _waits_for_no_record(effect):
                     self._carry_out(effect)
+                elif isinstance(effect, Send) and self._is_silent():
+                    self._drop(effect)
                 else:
                     self._effects.append(effect)
             self._observe(now)
@@ -132,6 +140,14 @@ class Driver:
             raise
         except Exception as error:
             self._fail(error)
+
+    def _is_silent(self) -> bool:
+        """Whether nothing more is to wait for the record that is being written."""
+        return self._writing is not None and (bool(self.trouble) or len(self._effects) >= MOST_WAITING)
+
+    def _drop(self, send: Send) -> None:
+        if send.message.bulk:
+            self.left(send.to, send.message, sent=False)
 
     def _received(self, now: float, sender: PeerId, message: Message) -> list[Effect]:
         effects = self.member.receive(now, sender, message)
@@ -170,13 +186,24 @@ class Driver:
     async def _write(self, name: str, record: Message) -> None:
         """Have a record on disk, however long that takes, and go on with what waits for it."""
         try:
-            write = partial(self._disk.put, name, record)
-            await lasting(write, self._complain, lambda: self._is_ending or self._closed)
+            await self._put(name, record)
         except Exception as error:
             self._writing, self.trouble = None, ""
             return self._fail(error)
         self._writing, self.trouble = None, ""
         self.command(lambda now: [])
+
+    async def _put(self, name: str, record: Message) -> None:
+        write = partial(self._disk.put, name, record)
+        try:
+            async with asyncio.timeout(PARTING if self._is_ending else None) as self._limit:
+                await lasting(write, self._complain, lambda: self._is_ending or self._closed)
+        except TimeoutError:
+            raise LocalError(
+                f"{name} has not been written to {self._disk.folder} in {PARTING:g} s: its disk does not answer"
+            ) from None
+        finally:
+            self._limit = None
 
     def _complain(self, error: Exception) -> None:
         cause = error.__cause__ or error

@@ -88,6 +88,18 @@ class Shell:
             self.driver.command(self.member.step)
 
 
+def hang(shell: Shell) -> threading.Event:
+    """Have its disk hang until this is set, or for half a minute."""
+    released, put = threading.Event(), shell.disk.put
+
+    def hanging(name: str, record: Message) -> None:
+        released.wait(30.0)
+        put(name, record)
+
+    shell.disk.put = hanging  # type: ignore[method-assign]
+    return released
+
+
 def asking(prefix: str) -> GetManifest:
     return GetManifest(prefix)
 
@@ -177,6 +189,69 @@ async def test_a_broken_disk_ends_the_run_and_so_does_a_full_one_when_we_end(tmp
     await full.driver.settled()
     assert len(full.failures) == 1
     assert gone.done == full.done == []
+
+
+@pytest.mark.asyncio
+async def test_what_would_be_said_while_no_record_can_be_written_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But not what is told here, nor a later record."""
+    monkeypatch.setattr("shoal.node.disk.AGAIN", (0.01, 0.02))
+    (tmp_path / "vote.new").symlink_to("/dev/full")
+    final, event = Final(5, 0, 1, 0, (0, 0), b"\x01", b"mean"), Happened()
+    later: list[Effect] = [
+        Send(ANNA, asking("stale")),
+        Send(ANNA, final),
+        Persist("other", asking("kept")),
+        Tell(event),
+    ]
+    shell = Shell(tmp_path, [Persist("vote", asking("kept")), Send(ANNA, asking("sent"))], later)
+    left: list[tuple[Message, bool]] = []
+    shell.member.left = lambda now, to, message, sent: left.append((message, sent))  # type: ignore[attr-defined]
+    shell.driver.command(shell.member.step)
+    while not shell.driver.trouble:
+        await asyncio.sleep(0.001)
+    shell.driver.command(shell.member.step)
+    (tmp_path / "vote.new").unlink()
+    await shell.driver.settled()
+    assert shell.done == [(ANNA, asking("sent")), event]
+    assert left == [(final, False)]
+    assert sorted(Disk(tmp_path).load()) == ["other", "vote"]
+
+
+@pytest.mark.asyncio
+async def test_what_waits_for_a_disk_that_hangs_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.node.run.driver.MOST_WAITING", 3)
+    shell = Shell(tmp_path, [Persist("vote", asking("kept"))], [Send(ANNA, asking(str(place))) for place in range(9)])
+    released = hang(shell)
+    shell.driver.command(shell.member.step)
+    shell.driver.command(shell.member.step)
+    released.set()
+    await shell.driver.settled()
+    assert shell.done == [(ANNA, asking(str(place))) for place in range(3)]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("ends_first", [False, True])
+async def test_a_disk_that_hangs_does_not_keep_a_run_from_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_first: bool
+) -> None:
+    monkeypatch.setattr("shoal.node.run.driver.PARTING", 0.1)
+    shell = Shell(tmp_path, [Persist("vote", asking("kept")), Send(ANNA, asking("sent"))])
+    released = hang(shell)
+    try:
+        if ends_first:
+            shell.driver.end()
+        shell.driver.command(shell.member.step)
+        await asyncio.sleep(0)  # it is being written
+        if not ends_first:
+            shell.driver.end()
+        async with asyncio.timeout(20.0):
+            await shell.driver.settled()
+    finally:
+        released.set()
+    assert [f"vote has not been written to {tmp_path} in 0.1 s" in str(error) for error in shell.failures] == [True]
+    assert shell.done == []
 
 
 @pytest.mark.asyncio
