@@ -260,7 +260,7 @@ def opened(folder: Path, config: Any) -> Any:
 def check_is_causal(model: HfModel) -> None:
     """LocalError if a token's logits depend on the tokens after it: then a loss says nothing, as with BERT.
 
-    Many such models have a class for causal use, which is causal only if the config says so (`is_decoder`).
+    Many such models have a class for causal use, causal only if the config says so (`is_decoder`, `attn_type`).
     """
     tokens = _probe(model)
     tokens[1, -1] += PROBE
@@ -273,7 +273,7 @@ def check_is_causal(model: HfModel) -> None:
         raise LocalError(
             f"the config's model, of type {model.network.config.model_type}, looks at tokens that come later: runs "
             "train causal language models, which predict each token from those before it. Where such a type can be "
-            "causal, its config says is_decoder = true"
+            'causal, its config says so: is_decoder = true, or attn_type = "uni" for xlnet'
         )
 
 

@@ -1,4 +1,4 @@
-"""Ten types of the library's causal models through their whole life, of all that benchmarks/models.py tries.
+"""Twelve types of the library's causal models through their whole life, of all that benchmarks/models.py tries.
 
 Founded, trained for two rounds, exported, compared with what `save_pretrained` writes, opened by the library, served.
 """
@@ -33,8 +33,8 @@ sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 
 transformers = needs("transformers")
 
-from kit.model_trial import REFUSED, WORKS, attempt  # noqa: E402
-from kit.toys import toy  # noqa: E402
+from kit.model_trial import REFUSED, UNTRIED, WORKS, attempt  # noqa: E402
+from kit.toys import shrunk, toy  # noqa: E402
 
 ME = PeerId("12D3KooWGbVRr6TdYgNWYn3FYVXP2XbLhSG6yfHwkLWGxP4rS7DZ")
 TYPES = {
@@ -48,6 +48,8 @@ TYPES = {
     "pegasus": "frozen positions",
     "mamba2": "a number in its config that JSON has no word for",
     "jamba": "layers of several kinds",
+    "zamba2": "sizes that the library works out of others",
+    "xlnet": "causal if its config says so, by another word than is_decoder",
 }
 
 
@@ -61,6 +63,35 @@ def test_a_type_that_the_library_saves_but_cannot_open_again_is_refused() -> Non
     verdict = attempt("emu3")
     assert (verdict.what, verdict.where) == (REFUSED, "open"), verdict
     assert "cannot open again" in verdict.reason
+
+
+def test_a_type_whose_config_the_library_cannot_compute_with_is_not_tried_and_not_refused() -> None:
+    """Another config of it may do: what is refused is what no config makes right."""
+    verdict = attempt("dbrx")
+    assert (verdict.what, verdict.where) == (UNTRIED, "build"), verdict
+    assert "rope_theta" in verdict.reason, verdict
+
+
+@pytest.mark.parametrize(
+    ("before", "shrunk_to"),
+    [
+        ({"num_attention_heads": 64, "num_key_value_heads": 4}, {"num_attention_heads": 4, "num_key_value_heads": 1}),
+        ({"num_attention_heads": 32, "num_key_value_heads": 32}, {"num_attention_heads": 4, "num_key_value_heads": 4}),
+        ({"num_hidden_layers": 35, "num_kv_shared_layers": 15}, {"num_hidden_layers": 4, "num_kv_shared_layers": 1}),
+        ({"num_layers": 6, "layer_types": list("aaabbc")}, {"num_layers": 4, "layer_types": list("abca")}),
+        (
+            {"head_dim": 256, "qk_nope_head_dim": 192, "qk_rope_head_dim": 64},
+            {"head_dim": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 16},
+        ),
+        (
+            {"num_layers": 6, "layer_types": list("aabaab"), "per_layer_config": {"02": {"heads": 8}, "05": {}}},
+            {"num_layers": 4, "layer_types": list("abab"), "per_layer_config": {"1": {"heads": 4}, "3": {"heads": 4}}},
+        ),
+        ({"languages": ["en", "de"], "default_language": None}, {"languages": ["en", "de"], "default_language": "en"}),
+    ],
+)
+def test_toys_keep_the_parts_that_belong_together(before: dict[str, Any], shrunk_to: dict[str, Any]) -> None:
+    assert shrunk(before) == shrunk_to
 
 
 def manifest(table: dict[str, Any]) -> Manifest:
