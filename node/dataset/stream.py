@@ -122,4 +122,9 @@ def open_stream(spec: StreamSpec) -> Any:
 
 def _may_pass(error: Exception) -> bool:
     """Whether it is the network's, or the hub's for now; both libraries for HTTP have errors of their own."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if isinstance(status, int):
+        return status in (408, 429) or status >= 500
+    if isinstance(error, FileNotFoundError):  # the hub has no such dataset or file, unless it could not be asked
+        return type(error).__name__ == "LocalEntryNotFoundError"
     return isinstance(error, OSError) or type(error).__module__.partition(".")[0] in ("httpx", "httpcore", "requests")

@@ -24,8 +24,8 @@ import json
 import lzma
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,8 +43,9 @@ OPENERS: dict[str, Callable[[Path], Any]] = {
     ".zst": lambda path: extra.arrow().CompressedInputStream(path.open("rb"), "zstd"),
 }
 DAMAGED = (EOFError, zlib.error, lzma.LZMAError)  # of a compressed file; others are OSErrors without a number
-SEPARATORS = ",;\t|"
+SEPARATORS = {".csv": ",;\t|", ".tsv": "\t,;|"}  # the likeliest first
 MAX_FIELD = (1 << 31) - 1  # bytes of a field of CSV: those of a C long on every system
+MAX_NAMES, MAX_NAME = 20, 60  # names of columns in a message, and characters of each
 MAX_DOMAIN = 64  # characters of a row's name
 OTHER = "other"  # the domain of a row that does not say any
 NUL = "\0"
@@ -101,9 +102,17 @@ def text_of(value: Any, column: str, where: str) -> str:
     raise LocalError(f"{what}, and no text: name a column of text, or write text there")
 
 
+def _listed(names: Iterable[Any]) -> str:
+    """A file's own names, as many and as much of each as a person may want to read."""
+    first = [
+        name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}..." for name in map(str, islice(names, MAX_NAMES + 1))
+    ]
+    return ", ".join([*first[:MAX_NAMES], *(["..."] if len(first) > MAX_NAMES else [])]) or "none"
+
+
 def _kind(value: Any) -> str:
     if isinstance(value, dict):
-        return f"an object of {', '.join(map(repr, value)) or 'nothing'}"
+        return f"an object of {_listed(map(repr, value))}"
     kinds: dict[type, str] = {bool: "a truth value", int: "a number", float: "a number", list: "a list", bytes: "bytes"}
     return kinds.get(type(value), f"a {type(value).__name__}")
 
@@ -205,19 +214,25 @@ def _row(place: str, row: Any, path: Path, columns: Columns) -> Row:
 
 
 def _of_separated(lines: Iterator[str], path: Path, columns: Columns) -> Iterator[Row]:
+    csv.field_size_limit(MAX_FIELD)
     before, head = next(((number, line) for number, line in enumerate(lines) if line.strip()), (0, ""))
     if not head:
         return
-    separators = SEPARATORS if _suffix(path) == ".csv" else SEPARATORS[::-1]
-    if said := re.fullmatch(r"sep=(.)\s*", head, re.IGNORECASE):  # as some programs begin a file for themselves
+    separators = SEPARATORS[_suffix(path)]
+    if said := re.fullmatch(
+        r"sep=([^\w\r\n\"])\s*", head, re.IGNORECASE
+    ):  # as some programs begin a file for themselves
         before, head, separators = before + 1, next(lines, ""), said[1]
-    separator = max(separators, key=lambda each: _fit(head, each, columns))
-    csv.field_size_limit(MAX_FIELD)
+    try:
+        separator = max(separators, key=lambda each: _fit(head, each, columns))
+    except csv.Error as error:
+        where = f"line {before + 1} of {shown(path)}"
+        raise LocalError(f"{where} is no line of names, as CSV begins with: {error}") from error
     reader = csv.reader(chain([head], lines), delimiter=separator, strict=True)
     try:
         names = [name.strip() for name in next(reader, [])]
         for missing in (column for column in columns.wanted if column not in names):
-            raise LocalError(f"{shown(path)} has no column {missing!r}, but {', '.join(names) or 'none'}")
+            raise LocalError(f"{shown(path)} has no column {missing!r}, but {_listed(names)}")
         at = [names.index(column) for column in columns.wanted]
         line = before + reader.line_num + 1
         for fields in reader:
@@ -237,7 +252,7 @@ def _fit(head: str, separator: str, columns: Columns) -> tuple[int, int]:
 
 
 def _check_fields(fields: Sequence[str], names: Sequence[str], where: str) -> None:
-    if len(fields) < len(names) or any(fields[len(names) :]):
+    if len(fields) < len(names) or any(fields[len(names) :]) or (len(names) == 1 and len(fields) > 1):
         raise LocalError(
             f"{where} has {len(fields)} fields, and the first line {len(names)} names: what holds a separator, or "
             "several lines, stands in quotes"
@@ -253,7 +268,7 @@ def _of_parquet(path: Path, columns: Columns) -> Iterator[Row]:
         with path.open("rb") as opened, reader.ParquetFile(opened) as file:
             names = file.schema_arrow.names
             for missing in (column for column in columns.wanted if column not in names):
-                raise LocalError(f"{shown(path)} has no column {missing!r}, but {', '.join(names)}")
+                raise LocalError(f"{shown(path)} has no column {missing!r}, but {_listed(names)}")
             number = 0
             for batch in file.iter_batches(columns=columns.wanted):
                 found = [_column(batch.column(each), each, number, path) for each in columns.wanted]

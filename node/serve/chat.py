@@ -47,9 +47,10 @@ class PlainChat:
 class TemplateChat:
     """A tokenizer's own template, in Jinja."""
 
-    def __init__(self, tokens: Any, template: str, special: Mapping[str, str], stops: tuple[str, ...] = ()) -> None:
+    stops: tuple[str, ...] = ()
+
+    def __init__(self, tokens: Any, template: str, special: Mapping[str, str]) -> None:
         """`tokens` is of the library tokenizers, `special` are the tokens that a template may name (bos_token ...)."""
-        self.stops = stops
         self._tokens = tokens
         self._tokenizer: Any = extra.transformers().PreTrainedTokenizerFast(
             tokenizer_object=tokens, chat_template=template, **special

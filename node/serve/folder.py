@@ -50,6 +50,7 @@ def open_folder(path: Path, choices: Choices) -> Served:
         chat=_chat(settings, codec),
         created=saved,
         sentence=f"{settings.config.get('model_type')} model in {path}",
+        stops=settings.stops,
     )
 
 
@@ -123,7 +124,7 @@ def _chat(settings: Settings, codec: Codec) -> ChatFormat:
     """The folder's template, whose end of a turn ends a text from now on; the plain format where there is none."""
     if settings.template is None or not isinstance(codec, Tokenized):
         return PlainChat()
-    chat = TemplateChat(codec.tokens, settings.template, settings.named, settings.stops)
+    chat = TemplateChat(codec.tokens, settings.template, settings.named)
     if (end := chat.end_of_turn()) is not None:
         codec.ends |= {end}
     return chat

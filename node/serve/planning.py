@@ -86,7 +86,7 @@ def _plan(
             prompt=tuple(prompt),
             most=most[0] or min(most[1], limit - len(prompt)),
             sampling=Sampling(asked.temperature, asked.top_p, (seed + number) % SEEDS),
-            stops=stops,
+            stops=stops if asked.ignore_eos else (*stops, *served.stops),
             ignore_end=asked.ignore_eos,
             alternatives=alternatives,
         )

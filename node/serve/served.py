@@ -52,5 +52,6 @@ class Served:
     chat: ChatFormat
     created: int  # seconds since 1970
     sentence: str  # what it is, for people
+    stops: tuple[str, ...] = ()  # strings that end a text, as its end tokens do
     look_again: Callable[[], str] | None = None  # at the source, from a thread; says what there is now
     follow: Callable[[threading.Event], None] | None = None  # the source, in a thread of its own until that is set

@@ -21,6 +21,7 @@ from shoal.node.checkpoint.tokenizer import CONFIG, GENERATION, TOKENIZER_CONFIG
 from shoal.node.serve.text import MAX_FILE, Tokenized
 from shoal.node.spec.model import with_floats
 from shoal.node.textfile import parse_table, read_text, shown
+from shoal.protocol.errors import LocalError
 
 SPECIAL_TOKENS, TEMPLATE = "special_tokens_map.json", "chat_template.jinja"
 MAX_TABLE = MAX_FILE  # bytes
@@ -35,7 +36,10 @@ class Settings:
     """The settings of one folder; LocalError if one of its files cannot be read, or is no table."""
 
     def __init__(self, folder: Path) -> None:
-        self.config: dict[str, Any] = with_floats(read_table(folder / CONFIG))
+        try:
+            self.config: dict[str, Any] = with_floats(read_table(folder / CONFIG))
+        except RecursionError as error:
+            raise LocalError(f"{shown(folder / CONFIG)} is nested too deeply") from error
         self.generation = _optional(folder / GENERATION)
         self.tokenizer = _optional(folder / TOKENIZER_CONFIG)
         self._special = _optional(folder / SPECIAL_TOKENS)

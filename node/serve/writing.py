@@ -33,7 +33,7 @@ def write(
             f"{len(prompt):,} tokens of the prompt and {most:,} to write are more than the model's context, {limit:,}"
         )
     batch = Batch(served.scorer, served.codec)
-    batch.join(Job(prompt, most, sampling, stops), Terminal())
+    batch.join(Job(prompt, most, sampling, (*stops, *served.stops)), Terminal())
     while batch.busy:
         for told in batch.step():
             if isinstance(told.what, ShoalError):

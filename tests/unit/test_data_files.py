@@ -125,6 +125,23 @@ def test_a_field_may_be_huge(tmp_path: Path) -> None:
     assert contents(put(tmp_path, "t.csv", f'text,id\n"{huge}",1\n')) == [huge]
 
 
+def test_a_file_of_one_column_is_split_at_nothing_that_its_text_may_hold(tmp_path: Path) -> None:
+    assert contents(put(tmp_path, "t.tsv", "text\nhello | world\nhello|\na, b; c\n")) == [
+        "hello | world",
+        "hello|",
+        "a, b; c",
+    ]
+    with pytest.raises(LocalError, match=r"line 2 of \S*t\.csv has 2 fields, and the first line 1 names"):
+        contents(put(tmp_path, "t.csv", "text\nhello,\n"))
+
+
+@pytest.mark.parametrize("head", ["x" * 200_000, "sep=\r", 'sep="', ",".join(f"column {n}" for n in range(30_000))])
+def test_a_first_line_that_names_no_columns_is_refused_in_a_sentence(tmp_path: Path, head: str) -> None:
+    with pytest.raises(LocalError, match=r"t\.csv") as refused:
+        contents(put(tmp_path, "t.csv", f"{head}\nrow\n"))
+    assert len(str(refused.value)) < 2_000 + len(str(tmp_path))
+
+
 def test_old_parquet_holds_text_as_bytes(tmp_path: Path) -> None:
     arrow, parquet = needs("pyarrow"), needs("pyarrow.parquet")
     parquet.write_table(arrow.table({"text": [row.encode() for row in ROWS]}), tmp_path / "t.parquet")

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -290,6 +291,35 @@ def test_a_stream_that_cannot_be_had_is_said_to_be_so(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(needs("datasets"), "load_dataset_builder", refuse)
     with pytest.raises(TransportError, match="cannot stream somebody/words: ConnectionError: nobody answers"):
+        streams.open_stream(STREAM)
+
+
+def status(code: int) -> Exception:
+    return needs("huggingface_hub.errors").HfHubHTTPError("the hub says", response=Mock(status_code=code))
+
+
+@pytest.mark.parametrize(
+    ("what", "kind"),
+    [
+        ("DatasetNotFoundError", LocalError),
+        ("DataFilesNotFoundError", LocalError),
+        ("LocalEntryNotFoundError", TransportError),
+        *((code, LocalError) for code in (401, 403, 404)),
+        *((code, TransportError) for code in (408, 429, 500, 503)),
+    ],
+)
+def test_what_the_hub_does_not_have_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, what: str | int, kind: type[Exception]
+) -> None:
+    library = needs("datasets")
+    places = (library.exceptions, needs("huggingface_hub.errors"))
+    error = status(what) if isinstance(what, int) else next(getattr(p, what) for p in places if hasattr(p, what))("no")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(library, "load_dataset_builder", refuse)
+    with pytest.raises(kind, match="cannot stream somebody/words"):
         streams.open_stream(STREAM)
 
 

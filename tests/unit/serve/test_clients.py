@@ -222,7 +222,10 @@ PAGE = {"Origin": "http://elsewhere.example"}
         (JSON, RAW, 200),
         ({"Content-Type": "application/json; charset=UTF-8"}, b"\xef\xbb\xbf" + RAW, 200),
         ({"Content-Type": "application/json; charset=utf-16"}, RAW.decode().encode("utf-16"), 200),
+        ({"Content-Type": "application/json; charset=Latin1"}, RAW, 200),
         ({"Content-Type": "application/json; charset=klingon"}, RAW, 400),
+        ({"Content-Type": "application/json; charset=punycode"}, RAW + b"-", 400),
+        ({"Content-Type": "application/json; charset=utf-7"}, RAW, 400),
         ({"Content-Type": "application/vnd.api+json"}, RAW, 200),
         ({"Content-Type": ""}, RAW, 200),  # none
         ({"Content-Type": "application/x-www-form-urlencoded"}, RAW, 200),  # curl -d, without more

@@ -20,9 +20,12 @@ from shoal.node.models.naming import found
 from shoal.node.serve.images.source import is_of_pictures
 from shoal.node.serve.library import LibraryScorer
 from shoal.node.serve.local import LlamaScorer
+from shoal.node.serve.planning import plan_chat, plan_completion
+from shoal.node.serve.requests import ChatAsked, CompletionAsked
 from shoal.node.serve.sampling import Sampling
 from shoal.node.serve.scorer import Piece
 from shoal.node.serve.served import Choices, Served
+from shoal.node.serve.settings import Settings
 from shoal.node.serve.source import open_source
 from shoal.node.serve.text import Bytes, Tokenized
 from shoal.node.serve.writing import write as write_text
@@ -181,10 +184,20 @@ def test_an_answer_ends_where_the_template_ends_a_turn(tmp_path: Path, form: str
     assert served.codec.ends == {5, 6, 7}
 
 
+MESSAGES = [{"role": "user", "content": "two"}]
+
+
 def test_strings_that_end_a_text_end_an_answer(tmp_path: Path) -> None:
     folder = numbered(tmp_path / "model", chat_template=TEMPLATE)
     (folder / "generation_config.json").write_text(json.dumps({"stop_strings": ["sheep"]}))
-    assert opened(folder).chat.stops == ("sheep",)
+    assert (served := opened(folder)).stops == ("sheep",)
+    of_text = CompletionAsked.model_validate({"model": "m", "prompt": "two", "stop": ["x"]})
+    assert plan_completion(of_text, served, 0).jobs[0].stops == ("x", "sheep")
+    assert plan_chat(ChatAsked.model_validate({"model": "m", "messages": MESSAGES}), served, 0).jobs[0].stops == (
+        "sheep",
+    )
+    going_on = of_text.model_copy(update={"ignore_eos": True})
+    assert plan_completion(going_on, served, 0).jobs[0].stops == ("x",)
 
 
 @pytest.mark.parametrize(("said", "limit"), [(32, 32), (128, 64), (int(1e30), 64), (None, 64)])
@@ -266,3 +279,9 @@ def test_a_text_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[st
         main()
     assert not ended.value.code
     assert capsys.readouterr().out == text + "\n"
+
+
+def test_a_config_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"a": ' * 900 + "1" + "}" * 900)
+    with pytest.raises(LocalError, match="nested too deeply"):
+        Settings(tmp_path)
