@@ -82,9 +82,10 @@ def test_no_memory_files_and_hardly_room_in_shared_memory(tmp_path: Path) -> Non
 
 
 def test_no_temporary_folder_where_they_are_looked_for(tmp_path: Path) -> None:
-    before = in_mounts(
-        "mount -t tmpfs none /dev/shm; for each in /tmp /var/tmp; do mount -t tmpfs -o ro none $each; done"
+    read_only = (
+        "mount --bind $each $each; mount -o remount,bind,ro $each"  # what lies there, as this interpreter may, stays
     )
+    before = in_mounts(f"mount -t tmpfs none /dev/shm; for each in /tmp /var/tmp; do {read_only}; done")
     folder = Path("/dev/shm") / ("long" * (MAX_PATH // 4))
     program = PROGRAMS["bind_unix"].replace("listening =", "folder.mkdir(parents=True)\nlistening =")
     start = f"import os\nfrom pathlib import Path\nfolder = Path({str(folder)!r})\n"
