@@ -15,16 +15,21 @@ from pathlib import Path
 
 from shoal.node.options import UsageError
 
-# of drivers for what torch calls cuda: NVIDIA's own, on Windows' Linux, on Jetson; AMD's
-GPU_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/nvhost-gpu", "/dev/nvgpu", "/dev/nvmap", "/dev/kfd")
-
-
+GPU_FILES = (  # of drivers for what torch calls cuda
+    "/dev/nvidiactl",  # NVIDIA's own
+    "/dev/nvidia0",
+    "/dev/dxg",  # on Windows' Linux
+    "/dev/nvhost-gpu",  # on Jetson
+    "/dev/nvgpu",
+    "/dev/nvmap",
+    "/dev/kfd",  # AMD's
+)
 VENDORS, DISPLAY = ("0x10de", "0x1002"), ("0x03", "0x12")  # of PCI cards that show pictures, or only compute
 
 
 def has_gpu(device: str) -> bool:
     """Whether what trains on `device` has memory of its own there; on Apple's GPUs it is the machine's."""
-    return device.startswith("cuda") or (device == "auto" and _has_driver())
+    return device.startswith("cuda") or (device == "auto" and _has_driver() and not _is_built_without())
 
 
 def check_is_here(devices: Sequence[str]) -> None:

@@ -1,8 +1,8 @@
 """Room on this machine: how much memory and disk there is for us, and how errors say that there is none.
 
 Memory is bounded by the machine, by each control group that we are in (a container's, a service's), and, for one
-process alone, by its limit of address space (`ulimit -v`). What the system can take back at once, as its cache of
-files, counts as free.
+process alone, by its limit of address space (`ulimit -v`). What the system can take back at once, as its caches of
+files and of their names, counts as free.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ OUT_OF_MEMORY = (  # of errors that have no type of their own: torch's allocator
     "bad_alloc",  # C++
     "can't start new thread",
 )
-
-
 DISK_IS_FULL = ("no space left on device", "disk quota exceeded")  # of those of libraries that are no OSErrors
+
+Files = tuple[str, str, tuple[str, ...]]  # a control group's: of its limit, its use; what of that can be taken back
+VERSION_2: Files = "memory.max", "memory.current", ("inactive_file", "active_file", "slab_reclaimable")
+VERSION_1: Files = "memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")
 
 
 class NoRoom(Shortage):
@@ -158,19 +160,18 @@ def _control_groups() -> Iterator[Memory]:
     for line in _lines(Path("/proc/self/cgroup")):
         number, controllers, path = [*line.split(":", 2), "", ""][:3]
         if number == "0":
-            root, names = Path("/sys/fs/cgroup"), ("memory.max", "memory.current", ("inactive_file", "active_file"))
+            root, version = Path("/sys/fs/cgroup"), VERSION_2
         elif "memory" in controllers.split(","):
-            root = Path("/sys/fs/cgroup/memory")
-            cache = ("total_inactive_file", "total_active_file")
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", cache)
+            root, version = Path("/sys/fs/cgroup/memory"), VERSION_1
         else:
             continue
         ours = root / path.lstrip("/")
         for folder in [each for each in (ours, *ours.parents) if each.is_relative_to(root)]:
-            yield from _control_group(folder, *names)
+            yield from _control_group(folder, version)
 
 
-def _control_group(folder: Path, limit_file: str, used_file: str, cache: tuple[str, ...]) -> Iterator[Memory]:
+def _control_group(folder: Path, version: Files) -> Iterator[Memory]:
+    limit_file, used_file, cache = version
     limit, used = _number(folder / limit_file), _number(folder / used_file)
     if limit is None or used is None or limit > UNBOUNDED:
         return

@@ -108,10 +108,11 @@ class Switchboard:
         self._listening: PrivateSocket | None = None
         self._tasks = Tasks(lambda error: log.error("a question was lost", exc_info=error))
 
-    async def start(self) -> None:
-        """Begin to listen; if that is impossible the node does without."""
+    def start(self) -> None:
+        """Begin to listen, at once if there are files to be had; if that is impossible the node does without."""
+        with suppress(OSError):  # it is tried again, and why it cannot be is said, below
+            self._listening = PrivateSocket(self._folder / NAME)
         self._tasks.spawn(self._accept())
-        await asyncio.sleep(0)  # in which it is tried for the first time: others may ask for the path now
 
     async def close(self) -> None:
         """Hang up on all."""
@@ -164,7 +165,7 @@ class Switchboard:
 
     async def _accept(self) -> None:
         try:
-            self._listening = await PrivateSocket.listening(self._folder / NAME)
+            self._listening = self._listening or await PrivateSocket.listening(self._folder / NAME)
         except OSError as error:
             words = f"no socket can be made in {self._folder}: {error.strerror or error}"
             return warn(log, "no-switchboard", f"experts cannot be asked for, nor answer, by this node: {words}")

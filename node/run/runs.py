@@ -29,7 +29,7 @@ from shoal.node.logs import warn
 from shoal.node.malloc import sweep
 from shoal.node.options import NodeSettings
 from shoal.node.pools import DISK, LONG, NOTES, RECORDS
-from shoal.node.room import check_disk, or_no_room, room_here
+from shoal.node.room import NoRoom, check_disk, or_no_room, room_here
 from shoal.node.run import reloading
 from shoal.node.run.description import describe
 from shoal.node.run.ending import end_all
@@ -39,7 +39,7 @@ from shoal.node.run.reloading import Kept
 from shoal.node.run.remembered import Joined, PeerCache, forget_run, remember_run, remembered_runs
 from shoal.node.run.view import is_resting
 from shoal.node.service import Answer, find_run
-from shoal.node.spec.fitting import Load, check_fits, checkpoint_bytes, problem
+from shoal.node.spec.fitting import Load, check_fits, checkpoint_bytes
 from shoal.node.spec.manifest import Manifest, parse_manifest, sign_manifest
 from shoal.protocol.addresses import is_loopback
 from shoal.protocol.errors import LocalError, ShoalError, TransportError
@@ -216,7 +216,7 @@ class Runs:
         """What joining a run would mean, from its link or id; nothing is joined, and nothing kept."""
         found = await self._find(link)
         data = await self.data.standing(found.manifest.data, self._donors(found))
-        lack = problem(found.manifest, room_here(), self._load(train=True))
+        lack = await DISK.run(self._lack, found.manifest)
         return await LONG.run(describe, found, data, lack)
 
     async def join(self, link: str, train: bool, checkpoint: str = "") -> Answer:
@@ -287,7 +287,16 @@ class Runs:
         return await find_manifest(run, self._network, self._identity, addresses, self.providers)
 
     def _load(self, train: bool) -> Load:
-        return Load(train, self._settings.trainer.micro_batch, has_gpu(self._settings.device))
+        trainer = self._settings.trainer
+        return Load(train, trainer.micro_batch, has_gpu(self._settings.device), recompute=trainer.recompute)
+
+    def _lack(self, manifest: Manifest) -> str:
+        """Why a run that we would train has no room here, as joining it would say; empty if it has."""
+        try:
+            self._check_room(manifest, train=True)
+        except NoRoom as error:
+            return str(error)
+        return ""
 
     def _check_room(self, manifest: Manifest, train: bool) -> None:
         """NoRoom, with what would fit, unless there is as much memory and disk as the run takes."""

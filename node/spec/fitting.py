@@ -34,6 +34,8 @@ class Load:
     micro_batch: int = 0  # sequences that a worker takes at once; 0: the whole batch
     has_gpu: bool = False  # what only a worker needs is in the GPU's own memory
     nodes: int = 1
+    recompute: bool = False  # a worker makes activations again
+    fewest: int = 0  # nodes that a play of `shoal up` may have, which all train by the defaults; 0: it is no play
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class Sum:
     weights: int  # the worker's, with their gradients and its copies
     moments: int
     step: int  # activations, and the text
+    least_step: int  # to which a worker comes down by itself, if its process gets no more memory
     load: Load
 
     @property
@@ -61,7 +64,8 @@ class Sum:
     def fits(self, room: Room) -> bool:
         """Whether there is as much, together and for each process."""
         alone = room.process
-        if alone is not None and (self.node > alone.free or self.worker > alone.total):
+        least = self.weights + self.moments + self.least_step
+        if alone is not None and (self.node > alone.free or least > alone.total):
             return False
         return self.together <= room.together.free
 
@@ -84,13 +88,15 @@ def sum_of(manifest: Manifest, load: Load = Load(), count: int | None = None) ->
     is_here = load.trains and not load.has_gpu and not is_script
     frozen = FLOAT * manifest.model.frozen if isinstance(manifest.model, HfSpec) else 0
     weights = (vectors.worker - vectors.shared - vectors.inner) * whole + frozen
+    texts = text(manifest) if load.trains else 0
     return Sum(
         parameters=count,
         state=VERSIONS * vectors.agreed * whole,
         node=vectors.node * whole + int(KEPT_ROUNDS * VALUE_BYTES[manifest.codec.gather] * count),
         weights=weights if is_here else 0,
         moments=vectors.inner * whole if is_here else 0,
-        step=(activations(manifest, load.micro_batch) if is_here else 0) + (text(manifest) if load.trains else 0),
+        step=(activations(manifest, load.micro_batch, load.recompute) if is_here else 0) + texts,
+        least_step=(activations(manifest, 1, recompute=True) if is_here else 0) + texts,
         load=load,
     )
 
@@ -120,15 +126,30 @@ def checkpoint_bytes(manifest: Manifest) -> int:
 
 def _what_fits(manifest: Manifest, room: Room, load: Load) -> str:
     """What to choose in its place."""
-    ways = []
-    if load.trains and load.micro_batch != 1 and sum_of(manifest, replace(load, micro_batch=1)).fits(room):
-        ways.append("the same with --micro-batch 1")
-    if load.nodes > 1 and sum_of(manifest, replace(load, nodes=1)).fits(room):
-        ways.append("a single node")
-    if load.trains and sum_of(manifest, replace(load, trains=False)).fits(room):
-        ways.append("--no-train, which keeps the state and votes")
+    ways = _fewer_peers(manifest, room, load) if load.fewest else _less_of_a_node(manifest, room, load)
     ways.append(_smaller(manifest, room, load))
     return f"What would fit: {', or '.join(way for way in ways if way) or 'nothing with as long texts and batches'}"
+
+
+def _fewer_peers(manifest: Manifest, room: Room, load: Load) -> list[str]:
+    """The most that a play can have here."""
+    peers = _largest(load.nodes, lambda nodes: sum_of(manifest, replace(load, nodes=nodes)).fits(room))
+    return [f"the same with --peers {peers}"] if peers >= load.fewest else []
+
+
+def _less_of_a_node(manifest: Manifest, room: Room, load: Load) -> list[str]:
+    """Smaller steps, with which a node is started, or none."""
+    ways = []
+    steps = {
+        "--micro-batch 1": replace(load, micro_batch=1, recompute=False),
+        "--micro-batch 1 --recompute": replace(load, micro_batch=1, recompute=True),
+    }
+    fitting = [flags for flags, less in steps.items() if sum_of(manifest, less).fits(room)]
+    if load.trains and fitting:
+        ways.append(f"the same with `shoal node start {fitting[0]}`")
+    if load.trains and sum_of(manifest, replace(load, trains=False)).fits(room):
+        ways.append("--no-train, which keeps the state and votes")
+    return ways
 
 
 def _smaller(manifest: Manifest, room: Room, load: Load) -> str:

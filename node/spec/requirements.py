@@ -150,16 +150,22 @@ def text(manifest: Manifest) -> int:
     return DATA_COPIES * data.size + (TOKENIZING + TOKEN_COPIES * TOKEN * data.size if data.tokenizer else 0)
 
 
-def activations(manifest: Manifest, micro_batch: int = 0) -> int:
-    """What a step of `batch` sequences, or of so many at once, holds between forward and backward, each made once."""
+def activations(manifest: Manifest, micro_batch: int = 0, recompute: bool = False) -> int:
+    """What a step of `batch` sequences, or of so many at once, holds between forward and backward, each made once.
+
+    With `recompute` it holds the layers' inputs, and all of one layer or what comes after the last, which is more.
+    """
     spec = manifest.model
-    batch = min(manifest.method.batch, micro_batch or manifest.method.batch)
-    tokens = batch * spec.context
     if isinstance(spec, CustomSpec):
         return 0  # only its script knows
+    batch = min(manifest.method.batch, micro_batch or manifest.method.batch)
     if isinstance(spec, PictureSpec):
-        return FLOAT * batch * (spec.layers * (8 * spec.width + 3 * spec.hidden) + 4 * spec.context)
-    if isinstance(spec, HfSpec):
-        return FLOAT * tokens * (spec.layers * LAYER_WIDTHS * spec.width + 3 * spec.vocab)
-    layer = 12 * spec.dim + 5 * spec.hidden  # norms, projections, rotations and residuals; the gated MLP
-    return FLOAT * tokens * (spec.layers * layer + 3 * spec.vocab)  # logits, their softmax, its gradient
+        rows, width, layer, end = batch, spec.width, 8 * spec.width + 3 * spec.hidden, 4 * spec.context
+    elif isinstance(spec, HfSpec):
+        rows, width, layer, end = batch * spec.context, spec.width, LAYER_WIDTHS * spec.width, 3 * spec.vocab
+    else:
+        rows, width = batch * spec.context, spec.dim
+        layer = 12 * spec.dim + 5 * spec.hidden  # norms, projections, rotations and residuals; the gated MLP
+        end = 3 * spec.vocab  # logits, their softmax, its gradient
+    held = (spec.layers - 1) * width + max(layer, end) if recompute else spec.layers * layer + end
+    return FLOAT * rows * held

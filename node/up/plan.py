@@ -135,7 +135,9 @@ def resumed_manifest(options: UpOptions, resumed: Resumption, corpus: str = "") 
 def check_room(manifest: Manifest, options: UpOptions) -> None:
     """NoRoom unless all peers of the play fit on this machine; of a library's model the founder finds out."""
     if manifest.model.is_complete:
-        load = Load(has_gpu=all(map(has_gpu, options.devices)), nodes=options.peers)
+        least = max(2, manifest.rounds.min_members) + (1 if options.kill_at else 0)
+        fewest = options.peers if options.resume else least
+        load = Load(has_gpu=all(map(has_gpu, options.devices)), nodes=options.peers, fewest=fewest)
         check_fits(manifest, room_here(), load)
 
 

@@ -36,3 +36,7 @@ class Attendance:
         if not is_there or now - max(called_at, self._heard_at) > patience:
             self.is_away = True
         return self.is_away
+
+    def silence(self, now: float, called_at: float) -> float:
+        """Seconds since it gave a sign of its work; of a life without any, since the others have called for it."""
+        return now - (self._heard_at if self._has_stepped else called_at)

@@ -207,8 +207,10 @@ class Training:
         now = asyncio.get_running_loop().time
         called_at = now()
         while self._awaited == round and not self._attendance.is_away:
-            if self._attendance.look(now(), called_at, self._worker.pid is not None, self._worker.usual_step):
-                self.trouble = self.trouble or f"the worker has made no step for {now() - called_at:.0f} s"
+            is_there = self._worker.pid is not None
+            if self._attendance.look(now(), called_at, is_there, self._worker.usual_step):
+                silence = f"the worker has made no step for {self._attendance.silence(now(), called_at):.0f} s"
+                self.trouble = self.trouble or (silence if is_there else "the worker is not running yet")
                 self._absent(round)
             await asyncio.sleep(LOOK)
 

@@ -32,6 +32,15 @@ def test_silence_counts_only_while_the_others_wait() -> None:
     assert not own.look(1000.0 + LEAST, 1000.0, HERE, USUAL)
 
 
+def test_how_long_it_has_been_silent() -> None:
+    own = Attendance()
+    assert own.silence(1010.0, 1000.0) == 10.0, "it has made no step yet: since it was called for"
+    own.heard(900.0)
+    assert own.silence(1010.0, 1000.0) == 110.0
+    own.lost(for_good=False)
+    assert own.silence(1010.0, 1000.0) == 10.0, "the next life"
+
+
 def test_who_is_not_there_is_not_waited_for() -> None:
     own = Attendance()
     assert own.look(0.0, 0.0, not HERE, USUAL)

@@ -40,10 +40,13 @@ def test_a_card_whose_driver_is_not_loaded_yet_may_be_used(machine: Path, monkey
     devices.check_is_here(["cuda"])
 
 
-def test_only_some_devices_have_memory_of_their_own(machine: Path) -> None:
+def test_only_some_devices_have_memory_of_their_own(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [devices.has_gpu(each) for each in ("cuda:1", "cpu", "mps", "auto")] == [True, False, False, False]
     machine.touch()
+    monkeypatch.setattr(devices, "_is_built_without", lambda: False)
     assert devices.has_gpu("auto")
+    monkeypatch.setattr(devices, "_is_built_without", lambda: True)
+    assert not devices.has_gpu("auto"), "the worker will train on the CPU, in the machine's memory"
 
 
 @pytest.mark.parametrize(

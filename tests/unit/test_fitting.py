@@ -75,12 +75,29 @@ def test_ways_to_be_in_it_with_less() -> None:
     assert "for its worker" not in problem(WIDE, room(GIB), Load(trains=False))
     little = sum_of(WIDE, Load(micro_batch=1))
     assert little.step < needed.step
-    assert "the same with --micro-batch 1" in problem(WIDE, room(little.together))
+    assert "the same with `shoal node start --micro-batch 1`" in problem(WIDE, room(little.together))
+    least = sum_of(WIDE, Load(micro_batch=1, recompute=True))
+    assert least.step < little.step
+    offer = "the same with `shoal node start --micro-batch 1 --recompute`"
+    assert offer in problem(WIDE, room(least.together))
+    assert offer in problem(WIDE, room(least.together), Load(recompute=True))
+    assert problem(WIDE, room(least.together), Load(micro_batch=1, recompute=True)) == "", "who has asked for it has it"
     on_gpu = sum_of(WIDE, Load(has_gpu=True))
     assert (on_gpu.node, on_gpu.weights, on_gpu.moments) == (needed.node, 0, 0)
-    several = Load(nodes=3)
-    assert "a single node" in problem(WIDE, room(needed.together), several)
-    assert sum_of(WIDE, several).together == 3 * needed.together
+
+
+def test_a_play_is_told_what_a_play_can_do() -> None:
+    """Its peers all train, with a step's whole batch, and are at least two."""
+    one, play = sum_of(WIDE).together, Load(nodes=8, fewest=2)
+    assert sum_of(WIDE, play).together == 8 * one
+    words = problem(WIDE, room(5 * one), play)
+    assert "What would fit: the same with --peers 5, or " in words
+    check_fits(WIDE, room(5 * one), replace(play, nodes=5))
+    too_few = problem(WIDE, room(one), play), problem(WIDE, room(3 * one), replace(play, fewest=4))
+    assert not any("--peers" in each for each in too_few)
+    for said in (words, *too_few):
+        assert "such layer" in said
+        assert not any(each in said for each in ("--no-train", "--micro-batch", "single"))
 
 
 def test_each_process_has_its_own_limit() -> None:
@@ -88,7 +105,9 @@ def test_each_process_has_its_own_limit() -> None:
     much = 4 * needed.together
     assert needed.fits(room(much, max(needed.node, needed.worker)))
     assert not needed.fits(room(much, needed.node - 1))
-    assert not needed.fits(replace(room(much), process=Memory(needed.worker - 1, needed.node, "a process")))
+    least = sum_of(WIDE, Load(micro_batch=1, recompute=True)).worker  # to which it comes down by itself
+    assert needed.fits(replace(room(much), process=Memory(least, needed.node, "a process")))
+    assert not needed.fits(replace(room(much), process=Memory(least - 1, needed.node, "a process")))
     assert "a process has" in problem(WIDE, room(much, GIB))
 
 

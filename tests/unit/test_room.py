@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.room import NoRoom, check_disk, check_memory, no_room, or_no_room, room_here
+from shoal.node.room import VERSION_2, NoRoom, _control_group, check_disk, check_memory, no_room, or_no_room, room_here
 from shoal.protocol.errors import LocalError
 from tests.limits import MIB, in_control_group
 
@@ -63,6 +63,16 @@ def test_what_the_system_keeps_of_files_is_free(control_group: tuple[str, ...], 
     os.close(fd)
     before = f"open({str(big)!r}, 'rb').read(); import gc; gc.collect()"
     assert asked(before, control_group)[1] > 450 * MIB
+
+
+def test_what_the_system_keeps_of_names_is_free_too(tmp_path: Path) -> None:
+    """Of a group of version 2, whose use counts it: after many files were looked at it is most of all."""
+    (tmp_path / "memory.max").write_text(f"{700 * MIB}\n")
+    (tmp_path / "memory.current").write_text(f"{600 * MIB}\n")
+    facts = {"anon": 100 * MIB, "inactive_file": 50 * MIB, "active_file": 50 * MIB, "slab_reclaimable": 400 * MIB}
+    (tmp_path / "memory.stat").write_text("".join(f"{name} {value}\n" for name, value in facts.items()))
+    (group,) = _control_group(tmp_path, VERSION_2)
+    assert (group.total, group.free) == (700 * MIB, 600 * MIB)
 
 
 def test_too_much_is_refused_in_a_sentence(tmp_path: Path) -> None:

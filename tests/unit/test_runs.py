@@ -12,6 +12,7 @@ import pytest
 
 from shoal.node.home import Home
 from shoal.node.options import NodeSettings
+from shoal.node.room import NoRoom
 from shoal.node.run import reloading
 from shoal.node.run.introduction import Introduction
 from shoal.node.run.remembered import Joined, PeerCache, remember_run, remembered_runs
@@ -155,6 +156,19 @@ async def test_a_preview_asks_where_the_link_leads_and_keeps_nothing(
     assert (asked[0], asked[3], asked[4]) == (MANIFEST.run_id.hex(), (HERE,), runs.providers)
     assert sorted(home.root.rglob("*")) == before
     assert runs.open == {}
+
+
+@pytest.mark.asyncio
+async def test_a_preview_says_what_joining_says_of_the_disk(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def found(*_: object) -> Introduction:
+        return Introduction(MANIFEST, PeerId("anna"), b"", {})
+
+    monkeypatch.setattr("shoal.node.run.runs.find_manifest", found)
+    monkeypatch.setattr("shoal.node.run.runs.checkpoint_bytes", lambda manifest: 1 << 60)
+    runs = made(home)
+    with pytest.raises(NoRoom, match="--checkpoint-every 0 makes none"):
+        await runs.join(LINK, train=True)
+    assert "--checkpoint-every 0 makes none" in (await runs.preview(LINK))["memory"]["problem"]
 
 
 @pytest.mark.asyncio

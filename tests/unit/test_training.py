@@ -279,6 +279,15 @@ async def test_a_worker_that_is_started_again_is_waited_for_until_the_others_cal
 
 
 @pytest.mark.asyncio
+async def test_of_a_worker_that_is_not_there_no_time_is_said(bench: Bench) -> None:
+    bench.worker.pid = None  # about to be started for the first time
+    bench.training.begin(2, lane=2)
+    bench.training.call(3)
+    await bench.settle()
+    assert (bench.absent, bench.training.trouble) == ([3], "the worker is not running yet")
+
+
+@pytest.mark.asyncio
 async def test_a_worker_that_works_is_waited_for(bench: Bench) -> None:
     bench.training.begin(2, lane=2)
     bench.training.call(3)
