@@ -27,7 +27,9 @@ class Disk:
     def load(self) -> dict[str, Message]:
         """All records by name; LocalError if one is damaged: without its votes a member must not vote again."""
         records = {}
-        for path in sorted(self.folder.glob(f"*{SUFFIX}")):
+        for path in listed(self.folder):
+            if path.suffix != SUFFIX:
+                continue
             try:
                 records[path.name.removesuffix(SUFFIX)] = decode(path.read_bytes())
             except OSError as error:
@@ -57,6 +59,16 @@ class Disk:
             force(self.folder)
         except OSError as error:
             raise LocalError(f"cannot remove the record {name} in {self.folder}: {in_words(error)}") from error
+
+
+def listed(folder: Path) -> list[Path]:
+    """What is in a folder, by name; nothing if there is none. LocalError if unseen, where `glob` says none."""
+    try:
+        return [folder / name for name in sorted(os.listdir(folder))]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise LocalError(f"cannot read {folder}: {in_words(error)}") from error
 
 
 async def lasting(

@@ -1,11 +1,12 @@
-"""Real limits of memory for processes of tests: a control group of their own, where we may make one."""
+"""Real limits: of memory, a control group of their own for processes of tests, where we may make one; of open files."""
 
 from __future__ import annotations
 
 import os
+import resource
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,22 @@ def with_address_space(limit: int) -> tuple[str, ...]:
     """What to put before a command line, so that each of its processes has `limit` bytes of address space."""
     code = "import os, resource, sys; n = int(sys.argv[1]); resource.setrlimit(resource.RLIMIT_AS, (n, n)); "
     return sys.executable, "-c", f"{code}os.execvp(sys.argv[2], sys.argv[2:])", str(limit)
+
+
+@contextmanager
+def no_more_files() -> Iterator[None]:
+    """As long as this lasts, this process can open no file."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        with open(os.devnull) as highest:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (highest.fileno(), before[1]))
+        with ExitStack() as taken:
+            with suppress(OSError):
+                while True:
+                    taken.enter_context(open(os.devnull))
+            yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 @contextmanager

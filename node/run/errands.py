@@ -16,6 +16,7 @@ from pathlib import Path
 from shoal.node.logs import warn
 from shoal.node.options import NodeSettings, UsageError, names_a_run
 from shoal.node.pools import RECORDS
+from shoal.node.room import or_no_room
 from shoal.node.run.introduction import wanted
 from shoal.node.run.runs import Runs
 from shoal.node.service import Answer
@@ -23,6 +24,7 @@ from shoal.node.spec.manifest import load_manifest
 from shoal.node.spec.toml import with_config
 from shoal.node.textfile import read_text
 from shoal.protocol.errors import ShoalError
+from shoal.protocol.shortages import in_words
 
 RETRY_FIRST, RETRY_MOST = 0.5, 15.0  # seconds between two tries
 
@@ -44,9 +46,7 @@ class Errands:
         """Until all is done."""
         async with asyncio.TaskGroup() as group:
             if self._create is not None and (created := self._created) is not None:
-                text = with_config(read_text(self._create, "the manifest"), self._create.parent)
-                is_in = partial(self._runs.has_founded, created)
-                enter = partial(self._runs.create, text, self._train)
+                is_in, enter = partial(self._runs.has_founded, created), partial(self._found, self._create)
                 group.create_task(self._see_to(created.run_id.hex(), is_in, enter))
             for run, link in self._joins.items():
                 enter = partial(self._runs.join, link, self._train)
@@ -56,17 +56,24 @@ class Errands:
         """Which run we are not in yet, and why; None if that is none."""
         return next((f"not yet in the run {run[:8]}: {why}" for run, why in self._open.items()), None)
 
+    async def _found(self, manifest: Path) -> Answer:
+        text = with_config(read_text(manifest, "the manifest"), manifest.parent)
+        return await self._runs.create(text, self._train)
+
     async def _see_to(self, run: str, is_in: Callable[[], bool], enter: Callable[[], Awaitable[Answer]]) -> None:
         pause, said = RETRY_FIRST, ""
-        while not await RECORDS.run(is_in):
-            self._open[run] = "entering it now"  # which takes a while, once somebody has answered
+        while True:
             try:
-                await enter()
-            except ShoalError as error:
-                self._open[run] = str(error)
-                if pause > RETRY_FIRST and said != str(error):  # the first time, nobody could have answered yet
-                    said = str(error)
-                    warn(log, "run-not-entered", f"not yet in the run {run[:8]}: {error}; trying again")
+                with or_no_room(f"entering the run {run[:8]}"):
+                    if await RECORDS.run(is_in):
+                        break
+                    self._open[run] = "entering it now"  # which takes a while, once somebody has answered
+                    await enter()
+            except (ShoalError, OSError, MemoryError) as error:
+                self._open[run] = why = in_words(error)
+                if pause > RETRY_FIRST and said != why:  # the first time, nobody could have answered yet
+                    said = why
+                    warn(log, "run-not-entered", f"not yet in the run {run[:8]}: {why}; trying again")
                 await asyncio.sleep(pause)
                 pause = min(RETRY_MOST, 2 * pause)
         self._open.pop(run, None)

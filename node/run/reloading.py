@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -37,12 +36,19 @@ def recall(home: Home, identity: Identity, run: str, seeds: Sequence[PeerId] = (
 
 
 def has_founded(home: Home, identity: Identity, wanted: Manifest) -> bool:
-    """Whether we should be in a run that we have founded of this manifest, with the names of its data."""
+    """Whether we should be in a run that we have founded of this manifest, with the names of its data.
+
+    What cannot be read just now may be that run, so that is raised.
+    """
     for run in remembered_runs(home):
-        with suppress(ShoalError):
+        try:
             found = recall(home, identity, run)[0]
-            if found.author == identity.peer and found.manifest.is_named(wanted):
-                return True
+        except ShoalError as error:
+            if is_temporary(error):
+                raise
+            continue
+        if found.author == identity.peer and found.manifest.is_named(wanted):
+            return True
     return False
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-from shoal.node.disk import Disk, replace_file
+from shoal.node.disk import SUFFIX, Disk, listed, replace_file
 from shoal.node.home import Home
 from shoal.node.options import is_run_id
 from shoal.protocol.errors import LocalError
@@ -56,13 +56,20 @@ def forget_run(home: Home, run: str) -> None:
 
 
 def remembered_runs(home: Home) -> list[str]:
-    """The runs that we were in, in the order in which we entered them: ids in hex."""
-    found = []
-    for path in home.runs.glob(f"*/{JOINED}.record"):
-        if is_run_id(path.parent.name, whole=True):
-            with suppress(OSError):
-                found.append((path.stat().st_mtime_ns, path.parent.name))
+    """The runs that we were in, in the order in which we entered them: ids in hex. LocalError if it cannot be seen."""
+    folders = [each for each in listed(home.runs) if is_run_id(each.name, whole=True)]
+    found = [(at, each.name) for each in folders if (at := _entered(each / f"{JOINED}{SUFFIX}")) is not None]
     return [run for _, run in sorted(found)]
+
+
+def _entered(record: Path) -> int | None:
+    """When it was written, in ns; None if there is none. What cannot be seen is there: reading it will say why."""
+    try:
+        return record.stat().st_mtime_ns
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:
+        return 0
 
 
 def recall_run(home: Home, run: str) -> Joined:

@@ -42,7 +42,7 @@ from shoal.node.worker.shm import FloatArray
 from shoal.node.worker.training import Training
 from shoal.protocol.allreduce import Blamed
 from shoal.protocol.effects import Effect, Event, Send
-from shoal.protocol.errors import ShoalError
+from shoal.protocol.errors import LocalError, ShoalError
 from shoal.protocol.ids import PeerId
 from shoal.protocol.members import NamesakeSeen, PeerUp
 from shoal.protocol.milestones import HandIn, Waiting
@@ -129,8 +129,10 @@ class Run(ABC):
     async def close(self, for_good: bool = False) -> None:
         """Say goodbye to the others, finish what we are doing and its checkpoint, and end our part.
 
-        If nobody else may be able to go on, the run is kept, unless we leave it `for_good`; LocalError if it cannot be.
+        If nobody else may be able to go on, the run is kept, unless we leave it `for_good`; LocalError if it cannot be,
+        or if the run has failed at its end.
         """
+        failure_before = self.failure
         self.driver.end()
         self.driver.command(self.member.leave if for_good else self.member.stop)
         if not for_good:
@@ -146,16 +148,23 @@ class Run(ABC):
             if self.training is not None:
                 await self.training.stop()
             await self._tasks.close()
+        if self.failure and not (failure_before or for_good):
+            raise LocalError(self.failure)
 
     def _fail(self, error: Exception) -> None:
-        """Our own mistake, or a want of memory or disk: we are silent from now on, and say so in `status`."""
-        self.may_be_opened_again = is_temporary(error)
-        error = refusal(error) or error
-        expected = isinstance(error, ShoalError)
-        self.failure = str(error) if expected else f"{type(error).__name__}: {error}"
-        words = f"run {self.manifest.name} has failed on this node and is given up here: {self.failure}"
+        """Our own mistake, or a want of memory or disk: we are silent from now on, and say so in `status`.
+
+        The first reason stays: what else fails may only follow from it.
+        """
+        said = refusal(error) or error
+        expected = isinstance(said, ShoalError)
+        failure = str(said) if expected else f"{type(said).__name__}: {said}"
+        words = f"run {self.manifest.name} has failed on this node and is given up here: {failure}"
+        log.error("%s", words, exc_info=None if expected else said, extra={"code": "run-failed"})
+        if self.failure:
+            return
+        self.failure, self.may_be_opened_again = failure, is_temporary(error) or is_temporary(said)
         self._parted.set()
-        log.error("%s", words, exc_info=None if expected else error, extra={"code": "run-failed"})
         if self.training is not None:
             self._tasks.spawn(self.training.stop())
 

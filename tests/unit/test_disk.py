@@ -9,6 +9,8 @@ import pytest
 from shoal.node.disk import Disk
 from shoal.protocol.errors import LocalError
 from shoal.protocol.messages.node import GetManifest, Refused
+from shoal.protocol.shortages import is_temporary
+from tests.limits import no_more_files
 from tests.unit.disk_kit import RENAMED, DiskLog
 
 
@@ -50,6 +52,17 @@ def test_a_full_disk_is_said_and_leaves_the_old_record(tmp_path: Path) -> None:
     with pytest.raises(LocalError, match=r"vote-0\.record: No space left on device"):
         disk.put("vote-0", GetManifest("new"))
     assert disk.load() == {"vote-0": GetManifest("old")}
+
+
+def test_records_that_cannot_be_listed_are_not_none(tmp_path: Path) -> None:
+    """A member that starts without its votes may vote twice."""
+    Disk(tmp_path).put("vote-0", GetManifest("kept"))
+    with pytest.raises(LocalError, match=r"cannot read .*vote-0\.record: Not a directory"):
+        Disk(tmp_path / "vote-0.record").load()
+    with no_more_files(), pytest.raises(LocalError, match=r"cannot read .*: Too many open files") as caught:
+        Disk(tmp_path).load()
+    assert is_temporary(caught.value)
+    assert Disk(tmp_path / "never made").load() == {}
 
 
 def test_a_folder_that_is_gone_is_said(tmp_path: Path) -> None:

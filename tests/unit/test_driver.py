@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
-import resource
 import threading
 import weakref
-from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -29,6 +26,7 @@ from shoal.protocol.messages.node import GetManifest
 from shoal.protocol.messages.rounds import Ask, Final
 from shoal.protocol.messages.status import RunStatus
 from shoal.protocol.wire import Message
+from tests.limits import no_more_files
 
 ANNA = PeerId("anna")
 STATUS = RunStatus(0, NO_DIGEST, NO_DIGEST, "syncing", 0, 0, None, True, 0, 0, "unknown")
@@ -153,21 +151,12 @@ async def test_a_record_that_cannot_be_written_for_a_while_is_waited_for(
     monkeypatch.setattr("shoal.node.disk.AGAIN", (0.01, 0.02))
     shell = Shell(tmp_path, [Persist("vote", asking("kept")), Send(ANNA, asking("sent"))])
     await RECORDS.run(list)  # its thread is there
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        with open(os.devnull) as highest:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (highest.fileno(), before[1]))
-        with ExitStack() as taken:
-            with suppress(OSError):
-                while True:
-                    taken.enter_context(open(os.devnull))
-            shell.driver.command(shell.member.step)
-            while not shell.driver.trouble:
-                await asyncio.sleep(0.001)
-            assert "Too many open files" in shell.driver.trouble
-            assert shell.done == []
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    with no_more_files():
+        shell.driver.command(shell.member.step)
+        while not shell.driver.trouble:
+            await asyncio.sleep(0.001)
+        assert "Too many open files" in shell.driver.trouble
+        assert shell.done == []
     await shell.driver.settled()
     assert shell.done == [(ANNA, asking("sent"))]
     assert Disk(tmp_path).load() == {"vote": asking("kept")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 from typing import cast
 
@@ -90,6 +91,40 @@ async def test_a_run_is_joined_as_soon_as_somebody_knows_it(tmp_path: Path, mani
         await working
     assert runs.calls == [({"manifest": RUN, "id": RUN[:8].upper(), "link": LINK}[way], True)] * 3
     assert work.obstacle() is None
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("where", ["has_founded", "create"])
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EMFILE, "Too many open files"), MemoryError(), RuntimeError("can't start new thread")]
+)
+async def test_what_the_machine_lacks_for_a_while_ends_no_errand(
+    tmp_path: Path, manifest: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: Exception
+) -> None:
+    runs, real, lacking = FakeRuns(), getattr(FakeRuns, where), [error, error]
+
+    def fail_first(*args: object) -> object:
+        if lacking:
+            raise lacking.pop()
+        return real(runs, *args)
+
+    monkeypatch.setattr(runs, where, fail_first)
+    await asyncio.wait_for(Errands(NodeSettings(tmp_path, create=manifest), cast(Runs, runs)).run(), 10)
+    assert runs.entered == [RUN]
+
+
+@pytest.mark.asyncio
+async def test_a_manifest_that_cannot_be_read_again_is_waited_for(tmp_path: Path, manifest: Path) -> None:
+    runs = FakeRuns()
+    work = Errands(NodeSettings(tmp_path, create=manifest), cast(Runs, runs))
+    manifest.rename(tmp_path / "away")
+    working = asyncio.create_task(work.run())
+    async with asyncio.timeout(10):
+        while "No such file" not in (work.obstacle() or ""):
+            await asyncio.sleep(0)
+        (tmp_path / "away").rename(manifest)
+        await working
+    assert runs.entered == [RUN]
 
 
 @pytest.mark.asyncio

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from shoal.node.home import Home
+from shoal.node.run.reloading import has_founded
 from shoal.node.run.remembered import (
     KEPT,
     MAX_ADDRESSES,
@@ -19,8 +20,12 @@ from shoal.node.run.remembered import (
     remember_run,
     remembered_runs,
 )
+from shoal.node.spec.manifest import parse_manifest, sign_manifest
 from shoal.protocol.errors import LocalError
+from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId
+from shoal.protocol.shortages import is_temporary
+from tests.limits import no_more_files
 
 FIRST, SECOND = "ab" * 32, "0d" * 32
 RECORD = Joined(b"manifest", PeerId("anna"), b"signature", True, "/checkpoints/round-00000004")
@@ -65,6 +70,33 @@ def test_other_folders_are_no_runs(home: Home) -> None:
         (home.runs / name).mkdir()
         (home.runs / name / "joined.record").touch()
     assert remembered_runs(home) == []
+
+
+def test_runs_that_cannot_be_listed_are_not_none(home: Home) -> None:
+    remember_run(home, FIRST, RECORD)
+    with no_more_files(), pytest.raises(LocalError, match=r"cannot read .*/runs: Too many open files") as caught:
+        remembered_runs(home)
+    assert is_temporary(caught.value)
+
+
+def test_a_run_whose_record_cannot_be_looked_at_is_still_one(home: Home) -> None:
+    """Reading it says what is wrong."""
+    remember_run(home, FIRST, RECORD)
+    record = home.run_folder(SECOND) / "joined.record"
+    record.symlink_to(record)
+    assert remembered_runs(home) == [SECOND, FIRST]
+    with pytest.raises(LocalError, match="Too many levels of symbolic links"):
+        recall_run(home, SECOND)
+
+
+def test_what_cannot_be_read_now_does_not_say_that_a_run_was_not_founded(home: Home) -> None:
+    """It would be founded once more."""
+    manifest, identity = parse_manifest('name = "ours"\n'), Identity.generate()
+    signature = sign_manifest(manifest, identity.signer(manifest.run_id))
+    remember_run(home, manifest.run_id.hex(), Joined(manifest.canonical(), identity.peer, signature, True, ""))
+    assert has_founded(home, identity, manifest)
+    with no_more_files(), pytest.raises(LocalError, match="Too many open files"):
+        has_founded(home, identity, manifest)
 
 
 def test_peers_latest_first_and_bounded(home: Home) -> None:

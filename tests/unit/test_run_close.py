@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,6 +18,17 @@ async def for_ever() -> None:
     await asyncio.Event().wait()
 
 
+class Failing(SimpleNamespace):
+    """As much of a run as a failure touches."""
+
+    def __init__(self) -> None:
+        super().__init__(manifest=SimpleNamespace(name="ours"), training=None, failure="", may_be_opened_again=False)
+        self._parted = asyncio.Event()
+
+    def fail(self, error: Exception) -> None:
+        Run._fail(cast(Run, self), error)
+
+
 class Stopping(SimpleNamespace):
     """As much of a run as `close` touches."""
 
@@ -28,13 +40,15 @@ class Stopping(SimpleNamespace):
         saving = SimpleNamespace(written=self.wait_for_write)
         super().__init__(driver=driver, member=member, saving=saving, training=None, failure="", _busy=asyncio.Lock())
         self.written: list[str] = []
-        self.full = False
+        self.full, self.fails = False, ""
         self._tasks = Tasks(self.commands.append)
         self._parted = asyncio.Event()
         self._write: asyncio.Task[None] | None = None
 
     async def settled(self) -> None:
-        """No record is being written."""
+        """No record is being written; the last one may not have been."""
+        if self.fails:
+            self.failure = self.fails
 
     async def apply(self, go_on: asyncio.Event) -> None:
         async with self._busy:
@@ -99,3 +113,42 @@ async def test_a_run_that_cannot_be_kept_ends_all_the_same_and_says_so() -> None
     with pytest.raises(LocalError, match="cannot keep"):
         await asyncio.wait_for(Run.close(cast(Run, run)), 10)
     assert reporting.cancelled()
+
+
+@pytest.mark.asyncio
+async def test_a_record_that_cannot_be_written_at_the_end_is_no_good_end() -> None:
+    run = Stopping()
+    run.fails = "cannot write the vote: No space left on device"
+    run._parted.set()
+    with pytest.raises(LocalError, match="cannot write the vote"):
+        await asyncio.wait_for(Run.close(cast(Run, run)), 10)
+    await asyncio.wait_for(Run.close(cast(Run, run)), 10)  # it is known by now
+    await asyncio.wait_for(Run.close(cast(Run, run), for_good=True), 10)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), True),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), True),
+        (RuntimeError("CUDA out of memory"), True),
+        (LocalError("the manifest contradicts itself"), False),
+        (KeyError("bug"), False),
+    ],
+)
+async def test_a_run_that_failed_for_want_of_memory_or_disk_may_be_opened_again(error: Exception, passes: bool) -> None:
+    run = Failing()
+    run.fail(error)
+    assert run.may_be_opened_again == passes
+    assert run.failure
+
+
+@pytest.mark.asyncio
+async def test_what_comes_after_a_failure_is_logged_and_does_not_replace_it(caplog: pytest.LogCaptureFixture) -> None:
+    run = Failing()
+    run.fail(MemoryError())
+    first = run.failure
+    run.fail(KeyError("because of it"))
+    assert (run.failure, run.may_be_opened_again) == (first, True)
+    assert "because of it" in caplog.text
