@@ -21,10 +21,11 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
+from shoal.node.dataset.hub import not_had
 from shoal.node.dataset.tables import text_of
 from shoal.node.models import extra
 from shoal.node.spec.data import StreamSpec
-from shoal.protocol.errors import LocalError, TransportError
+from shoal.protocol.errors import LocalError
 
 LANES = 16  # that the rows of a single file are dealt to
 HELD_OUT = 0.05  # of all rows
@@ -116,15 +117,4 @@ def open_stream(spec: StreamSpec) -> Any:
     except LocalError:
         raise
     except Exception as error:  # of the network, the hub, its files
-        kind = TransportError if _may_pass(error) else LocalError
-        raise kind(f"cannot stream {spec.dataset}: {type(error).__name__}: {error}") from error
-
-
-def _may_pass(error: Exception) -> bool:
-    """Whether it is the network's, or the hub's for now; both libraries for HTTP have errors of their own."""
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    if isinstance(status, int):
-        return status in (408, 429) or status >= 500
-    if isinstance(error, FileNotFoundError):  # the hub has no such dataset or file, unless it could not be asked
-        return type(error).__name__ == "LocalEntryNotFoundError"
-    return isinstance(error, OSError) or type(error).__module__.partition(".")[0] in ("httpx", "httpcore", "requests")
+        raise not_had(f"cannot stream {spec.dataset}", error) from error

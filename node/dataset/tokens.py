@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shoal.node.dataset.hub import not_had
 from shoal.node.models import extra
 from shoal.node.spec.data import HUB, DataSpec
 from shoal.node.textfile import decoded
@@ -74,7 +75,10 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 def from_hub(spec: DataSpec) -> bytes:
-    """The tokenizer.json of the hub's repository at the commit that the manifest names; LocalError if it is not had."""
+    """The tokenizer.json of the hub's repository at the commit that the manifest names.
+
+    LocalError if it is not to be had; TransportError if it is not now.
+    """
     extra.tokenizers()
     from huggingface_hub import hf_hub_download
 
@@ -84,4 +88,4 @@ def from_hub(spec: DataSpec) -> bytes:
         with open(path, "rb") as file:
             return file.read()
     except Exception as error:  # of the network, the hub, the disk
-        raise LocalError(f"cannot get the tokenizer {spec.tokenizer}: {type(error).__name__}: {error}") from error
+        raise not_had(f"cannot get the tokenizer {spec.tokenizer}", error) from error

@@ -36,7 +36,7 @@ from shoal.node.trainer.evaluate import validation_loss
 from shoal.node.trainer.generate import END_OF_TEXT, generate
 from shoal.node.trainer.options import TrainerOptions
 from shoal.node.up.jobs import WEIGHTS
-from shoal.protocol.errors import LocalError
+from shoal.protocol.errors import LocalError, ShoalError
 
 INITIAL = "initial"  # instead of a state file: the model as the manifest's seed makes it
 SAMPLE_BYTES = 400
@@ -129,7 +129,7 @@ def main(argv: list[str]) -> int:
     try:
         with or_no_room(f"the job '{task}' cannot be done"):
             answer = TASKS[task](*arguments, **({"weights": weights} if task in BUILDING else {}))
-    except LocalError as error:
+    except ShoalError as error:
         print(error, file=sys.stderr)
         return 1
     fresh = Path(f"{result}.new")

@@ -323,6 +323,22 @@ def test_what_the_hub_does_not_have_is_not_waited_for(
         streams.open_stream(STREAM)
 
 
+def test_a_tokenizer_that_the_hub_cannot_give_now_is_waited_for_and_one_that_it_lacks_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hub, http = needs("huggingface_hub"), needs("httpx2")
+    spec = DataSpec(name="files", tokenizer=f"hub:somebody/words@{COMMIT}")
+    for error, kind in (
+        (http.ConnectError("nobody answers"), TransportError),
+        (status(503), TransportError),
+        (status(404), LocalError),
+        (PermissionError("the cache"), LocalError),
+    ):
+        monkeypatch.setattr(hub, "hf_hub_download", Mock(side_effect=error))
+        with pytest.raises(kind, match="cannot get the tokenizer"):
+            tokens.from_hub(spec)
+
+
 OWN = f"hf://datasets/somebody/words@{COMMIT}/a.jsonl"
 
 
