@@ -39,6 +39,7 @@ def test_doctor_says_how_two_are_connected_and_why(lab: Lab, children: Children,
         node.start(children, bootstrap=tuple(each.door for each in relays))
     for node in homes:
         until(lambda node=node: len(node.status().get("relays", ())) == 2, "relays", words, PATIENCE)  # type: ignore[misc]
+        until(lambda node=node: node.status().get("reachability") == "nat", "their word", words, PATIENCE)  # type: ignore[misc]
 
     by_relay(symmetric, dropping)
     directly(relays[0], dropping)
