@@ -37,12 +37,13 @@ def test_two_at_home_come_together_soon(lab: Lab, tmp_path: Path, way: str) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.patient
 @pytest.mark.parametrize("way", WAYS)
 def test_two_at_home_come_together_soon_each_time(lab: Lab, tmp_path: Path, way: str) -> None:
     check(way, tries(Town(lab, way), tmp_path, MANY))
 
 
-@pytest.mark.parametrize("count", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [FEW, pytest.param(MANY, marks=[pytest.mark.slow, pytest.mark.patient])])
 def test_two_dials_that_cross_make_a_path_that_stays(lab: Lab, tmp_path: Path, count: int) -> None:
     one, other = (lab.internet.host(label, link=FAR) for label in ("one", "other"))
     limit = GOALS[0] * (BUSY if count == FEW else 1)
