@@ -84,7 +84,7 @@ def test_two_homes_whose_ipv6_lets_nobody_in_come_together(lab: Lab, children: C
     founder.start(children, bootstrap=(relays[0].door,), create=manifest, train=False)
     until(lambda: has_relays(founder), "reservations", _words([founder]), LONG)
     assert any("/ip6/2001:db8:" in each for each in founder.status()["addresses"])
-    assert founder.status()["reachability"] == "nat"
+    until(lambda: founder.status()["reachability"] == "nat", "its word", _words([founder]), LONG)
     [row] = founder.status()["runs"]
     link = founder.ask(lambda client: client.run_link(row["run"]))["link"]
     joiner.start(children, join=(link,), train=False)
