@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from shoal.node.up.processes import Children
 from tests.integration.nodes import RealNode, until
-from tests.integration.test_scripts import Script
+from tests.integration.scripts import Script, all_ended, two_nodes
 
 SCRIPT = """
 import sys, time
@@ -36,19 +35,14 @@ while not run.is_over:
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[tuple[RealNode, RealNode]]:
-    with Children(grace=0.0) as children:
-        first = RealNode(tmp_path / "n0").start(children)
-        yield first, RealNode(tmp_path / "n1").start(children, first.address)
+    with two_nodes(tmp_path) as both:
+        yield both
 
 
 @pytest.fixture
 def scripts() -> Iterator[list[Script]]:
-    started: list[Script] = []
-    yield started
-    for script in started:
-        if script.process.poll() is None:
-            script.process.kill()
-        script.process.wait()
+    with all_ended() as started:
+        yield started
 
 
 @pytest.mark.slow

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -13,55 +10,23 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from shoal.node.up.processes import Children
 from tests.integration.nodes import RealNode, until
 from tests.integration.script_of_methods import LAST, METHODS, REPLICAS
+from tests.integration.scripts import PATIENCE, Script, all_ended, two_nodes
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
 
-PATIENCE = 300.0  # seconds; a script imports torch, and perhaps more
-
-
-class Script:
-    """A process that a user would start; its words are in a file."""
-
-    def __init__(self, node: RealNode, *arguments: str) -> None:
-        self.said = node.folder / "script.log"
-        environ = {**os.environ, "SHOAL_HOME": str(node.home.root), "OMP_NUM_THREADS": "1"}
-        with self.said.open("ab") as log:
-            self.process = subprocess.Popen([sys.executable, *arguments], stdout=log, stderr=log, env=environ)
-
-    def words(self) -> str:
-        return self.said.read_text(errors="replace")[-3000:]
-
-    def link(self) -> str:
-        """The run's, once it is said."""
-        until(lambda: "shoal:" in self.words() or self.process.poll() is not None, "the link", self.words, PATIENCE)
-        found = re.search(r"shoal:\S+", self.words())
-        assert found, self.words()
-        return found[0]
-
-    def end(self) -> None:
-        until(lambda: self.process.poll() is not None, "the script to end", self.words, PATIENCE)
-        assert self.process.returncode == 0, self.words()
-
-
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[tuple[RealNode, RealNode]]:
-    with Children(grace=0.0) as children:
-        first = RealNode(tmp_path / "n0").start(children)
-        yield first, RealNode(tmp_path / "n1").start(children, first.address)
+    with two_nodes(tmp_path) as both:
+        yield both
 
 
 @pytest.fixture
 def scripts() -> Iterator[list[Script]]:
-    started: list[Script] = []
-    yield started
-    for script in started:
-        if script.process.poll() is None:
-            script.process.kill()
-        script.process.wait()
+    with all_ended() as started:
+        yield started
 
 
 def weights(path: Path) -> dict[str, torch.Tensor]:
