@@ -29,12 +29,12 @@ def ending_signals() -> tuple[signal.Signals, ...]:
 
 
 def on_ending(told: Callable[[signal.Signals], object], *, but: tuple[signal.Signals, ...] = ()) -> None:
-    """Have the running event loop call `told` with each signal that asks us to end; `but` those mean something else.
+    """Have `told` called with each signal that asks us to end, while the task that calls this one is at work.
 
-    They are heard beyond the loop's own end, until the process is gone: asked again in its last moments, it would else
-    be ended by the signal, as if it had not come to an end by itself.
+    `but` those mean something else. They are heard beyond the task's end, until the process is gone: asked again in its
+    last moments, it would else be ended by the signal, as if it had not come to an end by itself.
     """
-    loop, asked = asyncio.get_running_loop(), list[signal.Signals]()
+    loop, task, asked = asyncio.get_running_loop(), asyncio.current_task(), list[signal.Signals]()
 
     def tell(number: signal.Signals) -> None:
         let_go_of_dead_terminals()
@@ -44,10 +44,10 @@ def on_ending(told: Callable[[signal.Signals], object], *, but: tuple[signal.Sig
         before = signal.getsignal(number)
 
         def hear(*_: object) -> None:
-            if not loop.is_closed():
+            if task is not None and not task.done():
                 asked.append(number)
                 loop.call_soon_threadsafe(tell, number)
-            elif not asked:  # the loop has ended for another reason, and whoever ran it goes on
+            elif not asked:  # the task has ended for another reason, and whoever ran it goes on
                 signal.signal(number, before)
                 signal.raise_signal(number)
 

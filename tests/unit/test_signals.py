@@ -94,19 +94,22 @@ def test_who_is_asked_again_in_its_last_moments_ends_in_good_order_all_the_same(
         assert process.wait(PATIENCE) == 0
 
 
-def test_a_loop_that_ended_unasked_leaves_its_caller_to_the_signals(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("moment", ["before the loop is closed", "after it"])
+def test_a_task_that_ended_unasked_leaves_its_caller_to_the_signals(name: str, moment: str, tmp_path: Path) -> None:
     unasked = LIVE.replace("    await over.wait()", "    heard.append('nobody')")
-    last = f"{unasked}\nsys.stdin.readline()\n"
-    command = [sys.executable, "-c", last, str(tmp_path / "saved")]
-    with running(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stderr is not None
-        assert process.stderr.readline() == b"saving\n"
-        until_saved = time.monotonic() + PATIENCE
-        while not (tmp_path / "saved").exists():
-            assert time.monotonic() < until_saved
-            time.sleep(0.01)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE) == -signal.SIGTERM
+    if "before" in moment:
+        unasked = unasked.replace(
+            "asyncio.run(live())", "loop = asyncio.new_event_loop()\nloop.run_until_complete(live())"
+        )
+    waits = "print('over', flush=True)\nimport time\nfor _ in range(3000):\n    time.sleep(0.01)\n"
+    command = [sys.executable, "-c", f"{unasked}\n{waits}", str(tmp_path / "saved")]
+    with running(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        for line in (b"ready\n", b"over\n"):
+            assert process.stdout.readline() == line
+        process.send_signal(getattr(signal, name))
+        assert process.wait(PATIENCE) == -getattr(signal, name)
 
 
 def test_a_closed_terminal_ends_it_in_good_order_though_its_last_words_reach_nobody(tmp_path: Path) -> None:
