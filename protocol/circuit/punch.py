@@ -6,6 +6,8 @@ while the other dials as soon as it hears "now". What leaves each router opens i
 
 Rules:
 - Who begins is the server of the connection that comes of it, whoever's packets were first.
+- One of the two begins, and once. If both would, as each has called the other, the one with the lesser name does;
+  two servers, or two clients, would wait for each other.
 - Only public addresses are dialled, two, for a short time and a few times each, and for who is connected by a relay
   alone. How often one peer, and all together, make us do so is bounded: it is they who say where. To ask somebody who
   does not know yet where it is costs nothing.
@@ -17,7 +19,8 @@ Rules:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import trio
 from libp2p.abc import IMuxedConn, INetConn, INetStream
@@ -51,6 +54,14 @@ SETTLED = 1.0  # seconds after which a connection that the other one has made is
 OnStep = Callable[[PeerId, Step], None]
 
 
+class _Attempt:
+    """To get connected with one peer; at most one is under way."""
+
+    def __init__(self, is_ours: bool) -> None:
+        self.is_ours = is_ours  # we have begun
+        self.scope, self.over = trio.CancelScope(), trio.Event()
+
+
 class Puncher:
     """Begins, and answers those who do."""
 
@@ -60,6 +71,7 @@ class Puncher:
         self._swarm, self._open_stream = swarm, open_stream
         self._for_one = Allowances[ID](*PER_PEER, MAX_PEERS)
         self._for_all = Allowance(*IN_ALL)
+        self._attempts: dict[ID, _Attempt] = {}
 
     @property
     def own(self) -> Side:
@@ -76,8 +88,15 @@ class Puncher:
     async def begin(self, relayed: INetConn) -> INetConn:
         """A direct connection with the other end of one by a relay; TransportError if there is none to be had."""
         peer = relayed.muxed_conn.peer_id
-        if (direct := direct_connection(self._swarm, peer)) is not None:  # the other was faster
-            return direct
+        while True:
+            while (attempt := self._attempts.get(peer)) is not None:
+                await attempt.over.wait()
+            if (direct := direct_connection(self._swarm, peer)) is not None:  # the other was faster
+                return direct
+            with self._attempt(peer, is_ours=True):  # left without a result if the other one begins
+                return await self._begin(relayed, peer)
+
+    async def _begin(self, relayed: INetConn, peer: ID) -> INetConn:
         failure = TransportError("nothing was tried")
         for number in range(TRIES):
             try:
@@ -94,20 +113,25 @@ class Puncher:
         """Somebody else begins."""
         peer, other, begin = stream.muxed_conn.peer_id, None, time.time()
         try:
-            if direct_connection(self._swarm, peer) is not None:
+            if direct_connection(self._swarm, peer) is not None or not self._gives_way(peer):
                 raise Refused(Status.UNEXPECTED_MESSAGE)
-            with trio.move_on_after(ASK_LIMIT) as limit:
-                other = heard(await hear(stream, HolePunch))
-                await say(stream, hello(self.own))
-                await hear(stream, HolePunch)
-            if other is None or limit.cancelled_caught:
-                raise TransportError(f"no answer in {ASK_LIMIT:g} s", "silent")
-            places = goals(self.own, other)
-            self._account_for(peer)
-            await self._dial(peer, places, as_client=True)
-            self.note(stream.muxed_conn, Way.MEET, begin)
+            ours = self._attempts.get(peer)
+            with self._attempt(peer, is_ours=False):
+                if ours is not None:
+                    ours.scope.cancel()
+                    await ours.over.wait()
+                with trio.move_on_after(ASK_LIMIT) as limit:
+                    other = heard(await hear(stream, HolePunch))
+                    await say(stream, hello(self.own))
+                    await hear(stream, HolePunch)
+                if other is None or limit.cancelled_caught:
+                    raise TransportError(f"no answer in {ASK_LIMIT:g} s", "silent")
+                places = goals(self.own, other)
+                self._account_for(peer)
+                await self._dial(peer, places, as_client=True)
+                self.note(stream.muxed_conn, Way.MEET, begin)
         except Refused:
-            pass  # there is a direct connection, or we were asked too often
+            pass  # there is a direct connection, or we have begun, or were asked too often
         except Exception as error:  # whatever libp2p raises; the one that has begun knows as much, and may try again
             await trio.sleep(SETTLED)
             if direct_connection(self._swarm, peer) is None:
@@ -115,6 +139,23 @@ class Puncher:
                 self.note(stream.muxed_conn, Way.MEET, begin, reason or error)
         finally:
             await drop(stream)
+
+    @contextmanager
+    def _attempt(self, peer: ID, *, is_ours: bool) -> Iterator[None]:
+        """This is the one under way, until it is over or another takes its place."""
+        attempt = self._attempts[peer] = _Attempt(is_ours)
+        try:
+            with attempt.scope:
+                yield
+        finally:
+            if self._attempts[peer] is attempt:
+                del self._attempts[peer]
+            attempt.over.set()
+
+    def _gives_way(self, peer: ID) -> bool:
+        """Whether we leave it to the other one to begin, who has: always, unless we have, too, and go first."""
+        attempt = self._attempts.get(peer)
+        return attempt is None or (attempt.is_ours and peer.to_bytes() < self._swarm.self_id.to_bytes())
 
     def note(
         self,
