@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
+import sys
 
 from shoal.node.room import no_room
 from shoal.protocol.errors import LocalError, ShoalError, TransportError
@@ -53,12 +53,17 @@ def refusal(error: BaseException) -> ShoalError | None:
     """What `error` says of this machine, or of the network; None if it says nothing of either: then it is a bug."""
     if (lack := no_room(error)) is not None:
         return lack
-    if isinstance(error, ConnectionError | TimeoutError | socket.gaierror):
-        return TransportError(error.strerror or str(error) or type(error).__name__)
     if isinstance(error, OSError):
-        return LocalError(_sentence(error))
+        return _of_the_network(error) or LocalError(_sentence(error))
     if isinstance(error, UnicodeEncodeError):  # of a path that is not UTF-8, as of an archive from elsewhere
         return LocalError(f"{ascii(error.object)[:200]} is not UTF-8: give that file or folder another name")
+    return None
+
+
+def _of_the_network(error: OSError) -> TransportError | None:
+    resolving = sys.modules.get("socket")  # whoever has not imported it has looked up nothing; that takes 3 ms
+    if isinstance(error, ConnectionError | TimeoutError) or (resolving and isinstance(error, resolving.gaierror)):
+        return TransportError(error.strerror or str(error) or type(error).__name__)
     return None
 
 

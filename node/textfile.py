@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import codecs
 import errno
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -17,7 +16,7 @@ from typing import Any
 from shoal.protocol.errors import LocalError
 
 MARK = "\ufeff"  # of the byte order; where files were put one behind another it is at the begin of lines, too
-MARKS = tuple(MARK.encode(each) for each in ("utf-8", "utf-16-le", "utf-16-be", "utf-32-be"))  # UTF-32-LE begins as 16
+MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)  # UTF-32-LE begins as 16
 FOREIGN = re.compile("[\udc00-\udcff]")  # what `MARKING` makes of a byte that is not of the encoding
 MARKING = "shoal-marking"  # a codec's way with errors: unlike "surrogateescape" it takes any byte
 AS_UTF8 = "save it as UTF-8, for example with `iconv -f latin1 -t utf-8`"
@@ -40,7 +39,11 @@ codecs.register_error(MARKING, _mark)
 
 def encoding_of(head: bytes) -> str:
     """The encoding of a text by its first bytes; each one's decoder drops the mark."""
-    return json.detect_encoding(head[:4].ljust(4, b" ")) if head.startswith(MARKS) else "utf-8"
+    if not head.startswith(MARKS):
+        return "utf-8"
+    import json  # not at the top: most commands read no text
+
+    return json.detect_encoding(head[:4].ljust(4, b" "))
 
 
 def decoded(content: bytes, what: str) -> str:
@@ -82,6 +85,8 @@ def read_text(path: Path, what: str = "", limit: int | None = None) -> str:
 
 def parse_json(text: str, what: str) -> Any:
     """What a text says in JSON; LocalError names the line at which it is none."""
+    import json
+
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
