@@ -24,7 +24,7 @@ from shoal.node.devices import check_is_here
 from shoal.node.exits import Exit
 from shoal.node.home import Home
 from shoal.node.life import Life
-from shoal.node.logs import last_line, make_way
+from shoal.node.logs import end_of, last_line, make_way
 from shoal.node.options import NodeSettings
 from shoal.node.refusals import reason
 from shoal.node.sentence import label
@@ -34,6 +34,8 @@ from shoal.protocol.errors import LocalError, ShoalError
 START_PATIENCE = 120.0
 STOP_PATIENCE = 30.0  # for each way of asking, and between two looks whether it is still at it
 POLL = 0.05
+LAST_WORDS = 2.0  # until a process that has given up its home is gone
+WORDS = "shoal: "  # before a process's last sentence, if it ends as it should not
 
 
 def run_here(settings: NodeSettings) -> None:
@@ -77,7 +79,7 @@ def _wait_for_answer(child: subprocess.Popen[bytes], settings: NodeSettings, hom
     deadline = time.monotonic() + START_PATIENCE
     while time.monotonic() < deadline:
         if (code := child.poll()) is not None:
-            words = last_line(home.daemon_log, start_of_log, "shoal: ") or _why_silent(home.daemon_log)
+            words = last_line(home.daemon_log, start_of_log, WORDS) or _why_silent(home.daemon_log)
             raise StartFailed(code, words, home.daemon_log)
         with suppress(ShoalError):
             sentence = _introduce(Client(home), settings, home)
@@ -104,7 +106,7 @@ class StartFailed(LocalError):
     """The node's process ended before it answered; `code` is its exit code."""
 
     def __init__(self, code: int, words: str, log: Path) -> None:
-        reason = words.removeprefix("shoal: ") if words else f"it said nothing and ended with {code}"
+        reason = words.removeprefix(WORDS) if words else f"it said nothing and ended with {code}"
         super().__init__(f"the node did not start: {reason} (its log is {log})")
         self.code = Exit(code) if code in set(Exit) else Exit.FAILED
 
@@ -146,16 +148,17 @@ def stop(home: Home, say: Callable[[str], object]) -> str:
 
     `say` is told what is waited for, if that takes long.
     """
-    life = home.holding()
+    life, end_of_log = home.holding(), end_of(home.daemon_log)
     if life is None:
         raise NoDaemon(f"no node runs in {home.root}")
-    names: dict[str, str] = {}
+    names, is_gone = dict[str, str](), False
     with suppress(ShoalError):
         client = Client(home)
         names = {run["run"]: label(run) for run in client.status()["runs"]}
         client.stop()
-        if _gone(home, life, say):
-            return _stopped(home, life.pid, names)
+        is_gone = _gone(home, life, say)
+    if is_gone:
+        return _stopped(home, life, names, end_of_log)
     if not life.signal(signal.SIGTERM) and home.holding() == life:
         raise LocalError(
             f"the node in {home.root} (pid {life.pid} where it runs) cannot be asked to end by its API, and is no "
@@ -163,16 +166,24 @@ def stop(home: Home, say: Callable[[str], object]) -> str:
             "machine, or of an older version. Stop it there, as the user who started it"
         )
     if _gone(home, life, say):
-        return _stopped(home, life.pid, names)
+        return _stopped(home, life, names, end_of_log)
     raise LocalError(
         f"the node (pid {life.pid}) does not end; `kill -9 {life.pid}` ends it: its key, votes and checkpoints are "
         "safe on disk, but a run that it alone keeps is lost then"
     )
 
 
-def _stopped(home: Home, pid: int, names: Mapping[str, str]) -> str:
+def _stopped(home: Home, life: Life, names: Mapping[str, str], begin: int) -> str:
+    """The sentence; LocalError if one in the background says, from `begin` on in its log, that it did not end well."""
+    deadline = time.monotonic() + LAST_WORDS
+    while life.is_here() and time.monotonic() < deadline:
+        time.sleep(POLL)
+    last = last_line(home.daemon_log, begin, WORDS)
+    if last.startswith(WORDS):
+        words = last.removeprefix(WORDS)
+        raise LocalError(f"the node (pid {life.pid}) has ended, but {words} (its log is {home.daemon_log})")
     kept = " and ".join(names.get(run, run[:8]) for run in home.kept_runs())
-    return f"stopped the node (pid {pid})" + (f"; it keeps {kept} until it is started again" if kept else "")
+    return f"stopped the node (pid {life.pid})" + (f"; it keeps {kept} until it is started again" if kept else "")
 
 
 def _gone(home: Home, life: Life, say: Callable[[str], object]) -> bool:

@@ -16,7 +16,8 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
-START = 19  # of what /proc/PID/stat says behind the name: when the process started, in ticks since the boot
+STATE, START = 0, 19  # of what /proc/PID/stat says behind the name: when it started is in ticks since the boot
+ENDED = "ZX"  # the states of what is no process any more, though its parent has not asked about its end
 UNKNOWN = "-"
 
 
@@ -98,7 +99,8 @@ def _started(pid: str) -> str:
     """When a process started, for comparing; UNKNOWN if there is none, or it may not be asked."""
     if sys.platform == "linux":
         with suppress(OSError, IndexError):
-            return (PROC / pid / "stat").read_text(errors="replace").rpartition(")")[2].split()[START]
+            said = (PROC / pid / "stat").read_text(errors="replace").rpartition(")")[2].split()
+            return said[START] if said[STATE] not in ENDED else UNKNOWN
         return UNKNOWN
     command = ["ps", "-o", "lstart=", "-p", str(os.getpid()) if pid == "self" else pid]
     with suppress(OSError, subprocess.SubprocessError):

@@ -171,6 +171,11 @@ def _passes(error: BaseException | None) -> bool:
     return is_network_fault(error) or is_temporary(error)
 
 
+def end_of(log: Path) -> int:
+    """From where on the next lines will be, in bytes."""
+    return log.stat().st_size if log.exists() else 0
+
+
 def last_line(log: Path, start: int, prefix: str = "") -> str:
     """The last line that a process has written to its log from `start` on, of those with `prefix` if there are any."""
     try:

@@ -270,7 +270,7 @@ class FakeService:
 async def run_fake(settings: NodeSettings) -> None:
     """In the place of the daemon's `run`; FAKE_NODE=fails: it cannot start, FAKE_NODE=deaf: it will not stop.
 
-    FAKE_NODE=slow: it ends when it was seen at that three times.
+    FAKE_NODE=slow: it ends when it was seen at that three times; FAKE_NODE=forgets: it ends, and not well.
     """
     mood = os.environ.get("FAKE_NODE", "")
     if mood == "fails":
@@ -286,3 +286,5 @@ async def run_fake(settings: NodeSettings) -> None:
         service.ending = True
         while mood == "slow" and service.looks < 3:
             await asyncio.sleep(0.01)
+    if mood == "forgets":
+        raise LocalError("the run stdlib did not end well: the disk is full")

@@ -73,7 +73,7 @@ class Runs:
         self.open: dict[str, Run] = {}
         self.restoring = remembered_runs(home)  # runs of our last life that are not open yet
         self.broken: dict[str, str] = {}  # runs that could not be opened again, and why
-        self.lacking: dict[str, str] = {}  # those that are restoring for want of room, in words
+        self.lacking: dict[str, str] = {}  # those that cannot be restored yet, and why
         self.paused = ""  # why no run is entered, in a sentence; empty if they are
         self.on_linked: Callable[[Sequence[str]], None] = lambda addresses: None  # of a link by which we have joined
         self.providers: Providers = nobody  # who is said to know runs that our peers do not
@@ -86,6 +86,7 @@ class Runs:
         self._fault = fault
         self._entering = asyncio.Lock()
         self._closing = False
+        self._warned: dict[str, str] = {}  # of which kind of reason, for those that cannot be restored yet
 
     def get(self, run: RunId | None) -> Run | None:
         """The run that a message is about, if we are in it."""
@@ -130,14 +131,20 @@ class Runs:
                     if self.paused:
                         continue  # in the middle of it
                     if is_temporary(error) or isinstance(error, TransportError):  # or nobody is there who has its data
-                        if self.lacking.get(run) is None:
-                            warn(log, "no-room", f"cannot be in run {run} again yet: {in_words(error)}; trying again")
-                        self.lacking[run] = in_words(error)
+                        self._await(run, "no-room" if is_temporary(error) else "run-waits", in_words(error))
                         continue
                     self.broken[run] = in_words(error)
                     log.error("cannot be in run %s again: %s", run, error, extra={"code": "run-not-restored"})
                 self.restoring.remove(run)
                 self.lacking.pop(run, None)
+                self._warned.pop(run, None)
+
+    def _await(self, run: str, code: str, words: str) -> None:
+        """It cannot be opened yet. It is warned of if its kind is another than before: amounts change each time."""
+        if self._warned.get(run) != code:
+            warn(log, code, f"cannot be in run {run} again yet: {words}; trying again")
+        self._warned[run] = code
+        self.lacking[run] = words
 
     async def keep_restoring(self, seeds: Sequence[PeerId]) -> None:
         """Try again, as long as this is awaited, where there was no room; also what has failed since for want of it."""

@@ -9,6 +9,7 @@ from typing import Any
 from aiohttp import web
 
 from shoal.node.service import Answer, NodeService
+from shoal.node.textfile import decoded, parse_table
 from shoal.protocol.errors import LocalError
 
 KINDS: dict[type, str] = {str: "a text", bool: "true or false", list: "a list", dict: "an object", int: "a number"}
@@ -150,14 +151,8 @@ async def read_body(
 
     What is null is absent.
     """
-    try:
-        body = await request.json()
-    except ValueError as error:
-        raise LocalError(f"the body is not JSON: {error}") from error
-    except RecursionError as error:
-        raise LocalError("the body is nested too deeply") from error
-    if not isinstance(body, dict):
-        raise LocalError("the body must be a JSON object")
+    what = "the request's body"
+    body = parse_table(decoded(await request.read(), what), what)  # UTF-8, whatever its header says
     allowed = {**fields, **(optional or {})}
     body = {key: value for key, value in body.items() if value is not None}
     if unknown := body.keys() - allowed.keys():

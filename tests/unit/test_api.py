@@ -238,6 +238,15 @@ async def test_a_bad_body_is_named_by_its_key(call: Caller, path: str, body: obj
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("charset", ["no-such-encoding", "utf-16", "latin-1"])
+async def test_a_body_is_utf8_whatever_its_header_says(call: Caller, charset: str) -> None:
+    sent = BEARER | {"Content-Type": f"application/json; charset={charset}"}
+    body = '{"train": true, "ü": 1}'.encode()
+    async with call.session.post(f"{call.base}/v1/runs/{RUN}/join", data=body, headers=sent) as response:
+        assert (response.status, "unknown key 'ü'" in (await response.json())["error"]) == (400, True)
+
+
+@pytest.mark.asyncio
 async def test_what_is_null_is_absent(call: Caller) -> None:
     status, _ = await call("POST", f"/v1/runs/{RUN}/join", {"train": True, "checkpoint": None})
     assert status == 200

@@ -686,6 +686,16 @@ def test_who_stops_a_node_is_told_what_it_keeps(shoal: Shoal, background: Home) 
     assert shoal("node", "stop")[1].endswith("; it keeps stdlib until it is started again\n")
 
 
+def test_a_node_in_the_background_that_does_not_end_well_says_so(
+    shoal: Shoal, background: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_NODE", "forgets")
+    shoal("node", "start", "--admin-port", "0")
+    code, out, err = shoal("node", "stop")
+    assert (code, out, background.holder()) == (Exit.FAILED, "", None)
+    assert "has ended, but the run stdlib did not end well: the disk is full (its log is" in err
+
+
 def test_a_node_that_refuses_us_gets_a_signal(shoal: Shoal, background: Home) -> None:
     shoal("node", "start", "--admin-port", "0")
     (background.root / "token").unlink()  # the next one is not what the node wants to see

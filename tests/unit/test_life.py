@@ -76,6 +76,14 @@ def test_a_process_is_known_by_what_it_wrote_down(other: subprocess.Popen[str]) 
     assert not life.signal(signal.SIGTERM)
 
 
+def test_a_process_that_has_ended_is_none_though_its_parent_has_not_asked(other: subprocess.Popen[str]) -> None:
+    life = Life.parse(first_line(other))
+    assert life is not None
+    other.kill()
+    os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
+    assert not life.is_here()
+
+
 @pytest.mark.parametrize("field", ["boot", "namespace", "started"])
 def test_a_pid_with_any_other_mark_is_another_process(other: subprocess.Popen[str], field: str) -> None:
     life = Life.parse(first_line(other))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -80,6 +81,25 @@ async def test_a_run_that_cannot_be_opened_for_what_passes_is_tried_again(
     lacking = False
     await runs.restore([])
     assert (runs.restoring, runs.lacking, set(runs.broken)) == ([], {}, {FIRST, SECOND})
+
+
+@pytest.mark.asyncio
+async def test_each_kind_of_reason_why_runs_wait_is_warned_of_once(
+    home: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    runs, full = made(home), OSError(errno.EMFILE, "Too many open files")
+
+    def fail(error: Exception) -> Callable[..., None]:
+        def recall(*_: object) -> None:
+            raise error
+
+        return recall
+
+    for error in (full, full, TransportError("nobody has it"), TransportError("nobody has all of it"), full):
+        monkeypatch.setattr(reloading, "recall", fail(error))
+        await runs.restore([])
+    codes = [getattr(each, "code", "") for each in caplog.records if FIRST in each.getMessage()]
+    assert codes == ["no-room", "run-waits", "no-room"]
 
 
 @pytest.mark.asyncio
