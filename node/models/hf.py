@@ -74,7 +74,8 @@ class HfModel(TrainedModel):
         """See TrainedModel."""
         if options.recompute and not getattr(self.network, "supports_gradient_checkpointing", False):
             raise LocalError(
-                f"models of type {self._config.model_type} cannot recompute activations: use --micro-batch"
+                f"models of type {self._config.model_type} cannot recompute activations: leave out --recompute; with "
+                "--micro-batch 1 they take the least memory, and where that does not fit, another --device is needed"
             )
         with quietly():
             if options.recompute:

@@ -146,7 +146,9 @@ def _less_of_a_node(manifest: Manifest, room: Room, load: Load) -> list[str]:
     }
     fitting = [flags for flags, less in steps.items() if sum_of(manifest, less).fits(room)]
     if load.trains and fitting:
-        ways.append(f"the same with `shoal node start {fitting[0]}`")
+        is_open = "--recompute" in fitting[0] and isinstance(manifest.model, HfSpec)
+        if_can = ", if models of its type can recompute" if is_open else ""
+        ways.append(f"the same with `shoal node start {fitting[0]}`{if_can}")
     if load.trains and sum_of(manifest, replace(load, trains=False)).fits(room):
         ways.append("--no-train, which keeps the state and votes")
     return ways

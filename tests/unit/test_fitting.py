@@ -86,6 +86,16 @@ def test_ways_to_be_in_it_with_less() -> None:
     assert (on_gpu.node, on_gpu.weights, on_gpu.moments) == (needed.node, 0, 0)
 
 
+def test_of_models_of_the_library_only_some_can_recompute() -> None:
+    layers = ", ".join(f'"model.layers.{number}.weight"' for number in range(32))
+    shape = f"shapes = [{', '.join(['[64, 64]'] * 32)}]"
+    config = "config = { model_type = 'llama', hidden_size = 4096 }"
+    text = f"name = 'library'\n[model]\nname = 'hf'\ncontext = 512\nvocab = 32000\n{config}"
+    manifest = parse_manifest(f"{text}\ntensors = [{{ names = [{layers}], {shape} }}]\n")
+    least = sum_of(manifest, Load(micro_batch=1, recompute=True))
+    assert "--recompute`, if models of its type can recompute" in problem(manifest, room(least.together))
+
+
 def test_a_play_is_told_what_a_play_can_do() -> None:
     """Its peers all train, with a step's whole batch, and are at least two."""
     one, play = sum_of(WIDE).together, Load(nodes=8, fewest=2)
