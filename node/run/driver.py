@@ -6,10 +6,11 @@ while it is being told something. A mistake of our own (a bug, a broken disk) en
 member that cannot keep its promises must be silent, so that the others see it dead and go on. A peer's mistake that
 shows when nobody is there to be told of it, in a timer or a command, is logged.
 
-A record is written in a thread, and what comes after it waits until it is on disk; all but timers and what members
-tell each other of who is there, which says nothing of votes. So a slow disk costs the run time, and nobody else. What
-passes, as a full disk or too many open files, is waited for as well, and said. What this node would say meanwhile is
-dropped, as a message may be: it would be stale when there is room again.
+A record is written in a thread, and what comes after it waits until it is on disk; all but timers, what members tell
+each other of who is there, and what is told here of peers' mistakes and lead: they say nothing of votes. So a slow
+disk costs the run time, and nobody else. What passes, as a full disk or too many open files, is waited for as well,
+and said. What this node would say meanwhile is dropped, as a message may be: it would be stale when there is room
+again. All that waits has a bound, beyond which the run fails on this node, and is opened again.
 """
 
 from __future__ import annotations
@@ -27,17 +28,21 @@ from shoal.node.pools import NOTES
 from shoal.node.run.machines import AnyMember, base_of, waited_for
 from shoal.node.run.phases import PhaseLog
 from shoal.node.run.timelines import LINGER, Timelines
+from shoal.protocol.allreduce import Blamed
 from shoal.protocol.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
-from shoal.protocol.errors import LocalError, RemoteError
+from shoal.protocol.errors import LocalError, RemoteError, Shortage
 from shoal.protocol.ids import PeerId
 from shoal.protocol.messages.membership import Ack, AckFor, Gossip, Ping, PingFor, Summary
+from shoal.protocol.milestones import Behind
 from shoal.protocol.shortages import in_words
 from shoal.protocol.wire import Message
 
 Step = Callable[[float], list[Effect]]
 
 AGAIN = 1.0  # seconds until a timer fires again whose step a peer's mistake has ended
-MOST_WAITING = 10_000  # effects that wait for a record; of what is to be sent after that, nothing is kept
+MOST_WAITING = (
+    10_000  # effects that wait for a record; nothing to be sent is kept beyond it, nothing at all beyond twice
+)
 PARTING = 5.0  # seconds that a record is waited for once the run is about to be closed
 OF_WHO_IS_THERE = (Ping, Ack, PingFor, AckFor, Gossip, Summary)
 
@@ -132,7 +137,7 @@ class Driver:
                 elif isinstance(effect, Send) and self._is_silent():
                     self._drop(effect)
                 else:
-                    self._effects.append(effect)
+                    self._keep(effect)
             self._observe(now)
             if not self._draining:
                 self._drain()
@@ -140,6 +145,24 @@ class Driver:
             raise
         except Exception as error:
             self._fail(error)
+
+    def _keep(self, effect: Effect) -> None:
+        """Have it carried out in its turn; Shortage if too much waits for the disk already.
+
+        A record takes the place of an older one of its name that waits: it says all that the older one says, and more.
+        """
+        if self._writing is not None:
+            if isinstance(effect, Persist) and (older := self._place_of(effect.name)) is not None:
+                self._effects[older] = effect
+                return
+            if len(self._effects) >= 2 * MOST_WAITING:
+                raise Shortage(f"the disk of {self._disk.folder} does not answer, and too much waits for it here")
+        self._effects.append(effect)
+
+    def _place_of(self, name: str) -> int | None:
+        """Where a record of that name waits."""
+        found = (place for place, each in enumerate(self._effects) if isinstance(each, Persist) and each.name == name)
+        return next(found, None)
 
     def _is_silent(self) -> bool:
         """Whether nothing more is to wait for the record that is being written."""
@@ -232,8 +255,13 @@ def _fire(driver: weakref.ref[Driver], timer: Timer) -> None:
 
 
 def _waits_for_no_record(effect: Effect) -> bool:
-    """Whether it says nothing of what we have voted for."""
-    return isinstance(effect, Wake) or (isinstance(effect, Send) and isinstance(effect.message, OF_WHO_IS_THERE))
+    """Whether it says nothing of what we have voted for, and nothing follows from it here that does."""
+    match effect:
+        case Wake() | Tell(Behind() | Blamed()):
+            return True
+        case Send(message=message):
+            return isinstance(message, OF_WHO_IS_THERE)
+    return False
 
 
 def _blame(error: RemoteError) -> None:

@@ -16,6 +16,7 @@ from shoal.node.disk import Disk
 from shoal.node.pools import NOTES, RECORDS
 from shoal.node.run.driver import Driver
 from shoal.node.run.timelines import Timelines
+from shoal.protocol.allreduce import Blamed
 from shoal.protocol.effects import Effect, Event, Persist, Send, Tell, Timer, Wake
 from shoal.protocol.errors import RemoteError
 from shoal.protocol.ids import NO_DIGEST, PeerId
@@ -25,6 +26,8 @@ from shoal.protocol.messages.membership import Entry, Summary
 from shoal.protocol.messages.node import GetManifest
 from shoal.protocol.messages.rounds import Ask, Final
 from shoal.protocol.messages.status import RunStatus
+from shoal.protocol.milestones import Behind
+from shoal.protocol.shortages import is_temporary
 from shoal.protocol.wire import Message
 from tests.limits import no_more_files
 
@@ -218,6 +221,52 @@ async def test_what_waits_for_a_disk_that_hangs_has_a_bound(tmp_path: Path, monk
     released.set()
     await shell.driver.settled()
     assert shell.done == [(ANNA, asking(str(place))) for place in range(3)]
+
+
+@pytest.mark.asyncio
+async def test_of_a_record_that_waits_only_the_newest_is_written_and_before_all_that_follows(tmp_path: Path) -> None:
+    several: list[list[Effect]] = [
+        [Persist("vote", asking(str(each))), Send(ANNA, asking(f"sent {each}"))] for each in range(9)
+    ]
+    shell = Shell(tmp_path, *several)
+    written, put = list[Message](), shell.disk.put
+
+    def noted(name: str, record: Message) -> None:
+        written.append(record)
+        put(name, record)
+
+    shell.disk.put = noted  # type: ignore[method-assign]
+    released = hang(shell)
+    for _ in several:
+        shell.driver.command(shell.member.step)
+    assert shell.done == []
+    released.set()
+    await shell.driver.settled()
+    assert written == [asking("0"), asking("8")]
+    assert shell.done == [(ANNA, asking(f"sent {each}")) for each in range(9)]
+
+
+@pytest.mark.asyncio
+async def test_what_is_told_while_a_disk_hangs_has_a_bound_and_the_run_is_opened_again_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But whoever can make a peer's mistakes, or be ahead, cannot use it up: these are told at once."""
+    monkeypatch.setattr("shoal.node.run.driver.MOST_WAITING", 3)
+    behind, blamed = Behind(ANNA, 7), Blamed(ANNA, "nonsense")
+    shell = Shell(tmp_path, [Persist("vote", asking("kept"))], [Tell(behind), Tell(blamed)] * 9)
+    released = hang(shell)
+    for _ in range(2):
+        shell.driver.command(shell.member.step)
+    assert shell.done == [behind, blamed] * 9
+    for _ in range(6):
+        shell.driver.command(lambda now: [Tell(Happened())])
+    assert shell.failures == []
+    shell.driver.command(lambda now: [Tell(Happened())])
+    assert [is_temporary(error) for error in shell.failures] == [True]
+    assert "does not answer" in str(shell.failures[0])
+    released.set()
+    await shell.driver.settled()
+    assert shell.done == [behind, blamed] * 9
 
 
 @pytest.mark.asyncio
