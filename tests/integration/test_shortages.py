@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -36,16 +36,18 @@ def bounded(folder: Path) -> RealNode:
     return node
 
 
+def in_one_run(children: Children, first: RealNode, second: RealNode) -> Callable[[], str]:
+    """The first founds it, the second joins; what both say of it."""
+    first.start(children).client.create_run(TRAINED, True)
+    second.start(children, first.address)
+    second.client.join_run(str(first.client.run_link("tiny")["link"]), True)
+    return lambda: f"{first.row()}\n{first.words()}\n{second.row()}\n{second.words()}"
+
+
 @pytest.mark.slow
 def test_silent_strangers_do_not_take_the_files_that_a_run_needs(children: Children, tmp_path: Path) -> None:
-    first = bounded(tmp_path / "first").start(children)
-    first.client.create_run(TRAINED, True)
-    second = bounded(tmp_path / "second").start(children, first.address)
-    second.client.join_run(str(first.client.run_link("tiny")["link"]), True)
-
-    def words() -> str:
-        return f"{first.row()}\n{first.words()}\n{second.row()}\n{second.words()}"
-
+    first, second = bounded(tmp_path / "first"), bounded(tmp_path / "second")
+    words = in_one_run(children, first, second)
     until(lambda: min(first.round(), second.round()) >= 1, "a round", words)
     host, port = first.address.split("/")[2], int(first.address.split("/")[4])
     doors = (port, port + 1, first.client.port)
@@ -78,16 +80,10 @@ def test_a_node_that_may_open_too_few_files_says_so_and_does_not_start(tmp_path:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="DOES NOT RUN: only Linux has a disk that is always full")
 def test_a_full_disk_is_waited_for_and_a_vote_does_not_leave_before(children: Children, tmp_path: Path) -> None:
-    first = RealNode(tmp_path / "first").start(children)
+    first, second = RealNode(tmp_path / "first"), RealNode(tmp_path / "second")
     folder = first.home.run_folder(parse_manifest(TRAINED).run_id.hex())
     (folder / "vote-0.new").symlink_to("/dev/full")
-    first.client.create_run(TRAINED, True)
-    second = RealNode(tmp_path / "second").start(children, first.address)
-    second.client.join_run(str(first.client.run_link("tiny")["link"]), True)
-
-    def words() -> str:
-        return f"{first.row()}\n{first.words()}\n{second.row()}\n{second.words()}"
-
+    words = in_one_run(children, first, second)
     until(lambda: "No space left on device" in str(first.row().get("waiting_for")), "a word", words)
     assert first.row()["failure"] is None
     assert '"code": "record-waits"' in first.words()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -42,59 +43,61 @@ def names() -> Iterator[Names]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_a_name_for_all_nodes_brings_each_to_the_others(
-    lab: Lab, children: Children, names: Names, tmp_path: Path
-) -> None:
+@dataclass
+class Household:
+    """Three machines on one local network, each with a node that is not started, at `address(number)` from 1 on."""
+
+    nodes: list[LabNode]
+    cables: list[str]
+
+    def words(self) -> str:
+        return "\n".join(f"{node.host}: {node.status().get('obstacle')}\n{node.words()}" for node in self.nodes)
+
+
+def address(number: int) -> str:
+    return f"10.77.1.{number}"
+
+
+@pytest.fixture
+def home(lab: Lab, tmp_path: Path) -> Household:
     segment = lab.segment("home")
-    a, b = nodes = [LabNode(lab.machine(name), tmp_path / name) for name in "ab"]
-    for number, node in enumerate(nodes, 1):
-        segment.plug(node.host, f"10.77.1.{number}/24")
-        node.host.address = f"10.77.1.{number}"
+    home = Household([LabNode(lab.machine(name), tmp_path / name) for name in "abc"], [])
+    for number, node in enumerate(home.nodes, 1):
+        node.host.address = address(number)
+        home.cables.append(segment.plug(node.host, f"{node.host.address}/24"))
+    return home
 
-    def words() -> str:
-        return a.words() + b.words()
 
-    names.say(a, "10.77.1.1")
+def test_a_name_for_all_nodes_brings_each_to_the_others(home: Household, children: Children, names: Names) -> None:
+    a, b = home.nodes[:2]
+    names.say(a, address(1))
     a.start(children, bootstrap=(NAME,), mdns=False)
-    until(lambda: a.status().get("obstacle"), "a word of being alone", words)
+    until(lambda: a.status().get("obstacle"), "a word of being alone", home.words)
     assert verdict(a.status()) == Exit.ALONE
     assert "is this node itself" in a.status()["obstacle"]
-    names.say(b, "10.77.1.1", "10.77.1.2")
+    names.say(b, address(1), address(2))
     b.start(children, bootstrap=(NAME,), mdns=False)
-    until(lambda: a.state() == b.state() == "CONNECTED", "the two", words)
+    until(lambda: a.state() == b.state() == "CONNECTED", "the two", home.words)
     assert verdict(a.status()) == verdict(b.status()) == Exit.OK
 
 
-def test_a_name_is_looked_up_again_when_it_led_to_ourselves(
-    lab: Lab, children: Children, names: Names, tmp_path: Path
-) -> None:
-    segment = lab.segment("home")
-    a, b = nodes = [LabNode(lab.machine(name), tmp_path / name) for name in "ab"]
-    for number, node in enumerate(nodes, 1):
-        segment.plug(node.host, f"10.77.1.{number}/24")
-        names.say(node, f"10.77.1.{number}")
-        node.start(children, mdns=False, bootstrap=(NAME,) if node is a else ())
-    until(lambda: a.status().get("obstacle") and b.status(), "a word of being alone", a.words)
-    names.say(a, "10.77.1.1", "10.77.1.2")
-    until(lambda: a.peers() == {b.name()}, "the other, whom the name leads to now", a.words)
+def test_a_name_is_looked_up_again_when_it_led_to_ourselves(home: Household, children: Children, names: Names) -> None:
+    a, b = home.nodes[:2]
+    names.say(a, address(1))
+    a.start(children, mdns=False, bootstrap=(NAME,))
+    b.start(children, mdns=False)
+    until(lambda: a.status().get("obstacle") and b.status(), "a word of being alone", home.words)
+    names.say(a, address(1), address(2))
+    until(lambda: a.peers() == {b.name()}, "the other, whom the name leads to now", home.words)
 
 
 @pytest.mark.slow
 def test_a_run_finds_itself_again_when_its_nodes_have_each_others_addresses(
-    lab: Lab, children: Children, tmp_path: Path
+    home: Household, children: Children, tmp_path: Path
 ) -> None:
     manifest = tmp_path / "tiny.toml"
     manifest.write_text(MANIFEST)
-    segment = lab.segment("home")
-    nodes = [LabNode(lab.machine(name), tmp_path / name) for name in "abc"]
-    cables = []
-    for number, node in enumerate(nodes, 1):
-        node.host.address = f"10.77.1.{number}"
-        cables.append(segment.plug(node.host, f"{node.host.address}/24"))
-
-    def words() -> str:
-        return "\n".join(f"{node.host}: {node.status().get('obstacle')}\n{node.words()}" for node in nodes)
-
+    nodes, words = home.nodes, home.words
     nodes[0].start(children, mdns=False, create=manifest, train=False)
     for node in nodes[1:]:
         node.start(children, mdns=False, join=(str(manifest),), bootstrap=(nodes[0].door,), train=False)
@@ -105,8 +108,8 @@ def test_a_run_finds_itself_again_when_its_nodes_have_each_others_addresses(
         assert node.child is not None
         node.child.process.terminate()
         node.child.process.wait(60)
-    for number, (node, cable) in enumerate(zip(nodes, cables, strict=True), 1):
-        before, node.host.address = node.host.address, f"10.77.1.{number % 3 + 1}"
+    for number, (node, cable) in enumerate(zip(nodes, home.cables, strict=True), 1):
+        before, node.host.address = node.host.address, address(number % 3 + 1)
         node.host.ip(f"address delete {before}/24 dev {cable}", f"address add {node.host.address}/24 dev {cable}")
         node.start(children, mdns=False)
     until(lambda: all(members(node) == 3 for node in nodes), "all in the run again", words)

@@ -13,6 +13,23 @@ from torch.optim import Optimizer
 Parameters = Any
 
 
+class EachWeight(Optimizer):
+    """Who takes a step with one weight after the other, by `update`."""
+
+    def __init__(self, params: Parameters, lr: float = 0.1, **defaults: Any) -> None:
+        super().__init__(params, {"lr": lr, **defaults})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                assert p.grad is not None
+                self.update(p, p.grad, self.state[p], group)
+
+    def update(self, p: Tensor, grad: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+
 class ScheduleFreeSGD(Optimizer):
     """As schedulefree.SGDScheduleFree: in the module is y, in the state z, and after `eval()` x is in the module."""
 
@@ -108,39 +125,29 @@ class EarlyLookahead(Optimizer):
                     p.copy_(slow)
 
 
-class Masters(Optimizer):
+class Masters(EachWeight):
     """It steps copies in another precision, and writes them over the module's."""
 
-    def __init__(self, params: Parameters, lr: float = 0.1) -> None:
-        super().__init__(params, {"lr": lr})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for p in group["params"]:
-                assert p.grad is not None
-                master = self.state[p].setdefault("master", p.detach().double())
-                master.sub_(p.grad, alpha=group["lr"])
-                p.copy_(master)
+    def update(self, p: Tensor, grad: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+        master = state.setdefault("master", p.detach().double())
+        master.sub_(grad, alpha=group["lr"])
+        p.copy_(master)
 
 
-class Averaging(Optimizer):
+class Averaging(EachWeight):
     """SGD with an average that it steps, and another that begins after some steps, as SWA's."""
 
-    def __init__(self, params: Parameters, lr: float = 0.1) -> None:
-        super().__init__(params, {"lr": lr})
-        self.count = 0
+    count = 0
 
-    @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         self.count += 1
-        for group in self.param_groups:
-            for p in group["params"]:
-                assert p.grad is not None
-                p.sub_(p.grad, alpha=group["lr"])
-                self.state[p].setdefault("ema", p.detach().clone()).lerp_(p, 0.1)
-                if self.count >= 4:
-                    self.state[p].setdefault("swa", p.detach().clone()).lerp_(p, 1 / (self.count - 3))
+        super().step(closure)
+
+    def update(self, p: Tensor, grad: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+        p.sub_(grad, alpha=group["lr"])
+        state.setdefault("ema", p.detach().clone()).lerp_(p, 0.1)
+        if self.count >= 4:
+            state.setdefault("swa", p.detach().clone()).lerp_(p, 1 / (self.count - 3))
 
 
 class Prodigal(Optimizer):
@@ -170,43 +177,30 @@ class Prodigal(Optimizer):
                 p.sub_(p.grad, alpha=group["d"])
 
 
-class AdaptingSGD(Optimizer):
+class AdaptingSGD(EachWeight):
     """As D-Adaptation's SGD: x0, a sum s of gradients, z = x0 - s, and weights that follow z slowly."""
 
     def __init__(self, params: Parameters, lr: float = 0.1, momentum: float = 0.9) -> None:
-        super().__init__(params, {"lr": lr, "momentum": momentum})
+        super().__init__(params, lr, momentum=momentum)
 
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for p in group["params"]:
-                state = self.state[p]
-                assert p.grad is not None
-                if not state:
-                    state["x0"], state["z"], state["s"] = p.detach().clone(), p.detach().clone(), torch.zeros_like(p)
-                state["s"].add_(p.grad, alpha=group["lr"])
-                state["z"].copy_(state["x0"] - state["s"])
-                p.lerp_(state["z"], 1 - group["momentum"])
+    def update(self, p: Tensor, grad: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+        if not state:
+            state["x0"], state["z"], state["s"] = p.detach().clone(), p.detach().clone(), torch.zeros_like(p)
+        state["s"].add_(grad, alpha=group["lr"])
+        state["z"].copy_(state["x0"] - state["s"])
+        p.lerp_(state["z"], 1 - group["momentum"])
 
 
-class Momentum(Optimizer):
+class Momentum(EachWeight):
     """What is no weights: a mean of gradients, the last step and the last gradient."""
 
-    def __init__(self, params: Parameters, lr: float = 0.1) -> None:
-        super().__init__(params, {"lr": lr})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for p in group["params"]:
-                state = self.state[p]
-                assert p.grad is not None
-                mean = state.setdefault("mean", torch.zeros_like(p)).lerp_(p.grad, 0.1)
-                last = state.setdefault("last_step", torch.zeros_like(p))
-                before = state.setdefault("last_gradient", p.grad.clone())
-                last.copy_(-group["lr"] * (mean + 0.1 * before) + 0.1 * last)
-                p.add_(last)
-                before.copy_(p.grad)
+    def update(self, p: Tensor, grad: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+        mean = state.setdefault("mean", torch.zeros_like(p)).lerp_(grad, 0.1)
+        last = state.setdefault("last_step", torch.zeros_like(p))
+        before = state.setdefault("last_gradient", grad.clone())
+        last.copy_(-group["lr"] * (mean + 0.1 * before) + 0.1 * last)
+        p.add_(last)
+        before.copy_(grad)
 
 
 SGD = torch.optim.SGD
