@@ -40,9 +40,7 @@ from shoal.protocol.wire import Message
 Step = Callable[[float], list[Effect]]
 
 AGAIN = 1.0  # seconds until a timer fires again whose step a peer's mistake has ended
-MOST_WAITING = (
-    10_000  # effects that wait for a record; nothing to be sent is kept beyond it, nothing at all beyond twice
-)
+MOST_WAITING = 10_000  # effects that wait for a record; beyond it nothing to be sent is kept, beyond twice nothing
 PARTING = 5.0  # seconds that a record is waited for once the run is about to be closed
 OF_WHO_IS_THERE = (Ping, Ack, PingFor, AckFor, Gossip, Summary)
 
