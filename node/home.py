@@ -119,7 +119,10 @@ class Home:
 
     def token(self) -> str:
         """The admin API's bearer token; made on first use."""
-        return self.secret("token", lambda: secrets.token_urlsafe(32).encode()).decode("ascii", "replace")
+        token = self.secret("token", lambda: secrets.token_urlsafe(32).encode()).decode("ascii", "replace").strip()
+        if not (token.isascii() and token.isprintable() and token):
+            raise LocalError(f"{self.root / 'token'} is damaged: delete it, and the next start makes a new one")
+        return token
 
     def secret(self, name: str, make: Callable[[], bytes]) -> bytes:
         """The bytes of a private file; `make` fills it the first time, and only one of two racers wins."""
@@ -169,7 +172,7 @@ class Home:
         try:
             content = json.loads(self._daemon_file.read_text(encoding="utf-8"))
             info = DaemonInfo(**{**content, "addresses": tuple(content["addresses"])})
-        except (OSError, ValueError, TypeError, LookupError):
+        except (OSError, ValueError, TypeError, LookupError, RecursionError):
             return None
         return info if info.pid == holder else None  # else: a file that a crash left behind
 

@@ -73,7 +73,7 @@ def for_people(line: str) -> str:
     try:
         entry = json.loads(line)
         stamp, level, message = str(entry["time"])[:19].replace("T", " "), entry["level"], entry["message"]
-    except (ValueError, TypeError, LookupError):
+    except (ValueError, TypeError, LookupError, RecursionError):
         return printable(line)
     code = f" [{entry['code']}]" if "code" in entry else ""
     words = printable(f"{stamp} {'' if level == 'info' else f'{level}: '}{message}{code}")

@@ -57,7 +57,10 @@ def names_a_run(text: str) -> bool:
 
 def default_threads() -> int:
     """1 on small machines: on two cores, two workers of two threads ran twenty times slower than of one."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except (AttributeError, OSError):  # this system has no such call, or a sandbox refuses it
+        cores = os.cpu_count() or 1
     return 1 if cores <= 4 else cores // 2
 
 

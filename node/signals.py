@@ -14,8 +14,9 @@ import signal
 from collections.abc import Callable
 
 STANDARD = (0, 1, 2)
-# The last ones: schedulers before they kill a job, a limit of processor time (`ulimit -t`), a failing power supply.
-IF_NOT_IGNORED = ("SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXCPU", "SIGPWR")
+# USR1 and those after it: schedulers before they kill a job, limits of time (`ulimit -t`, `alarm` where there is no
+# `timeout`), a failing power supply.
+IF_NOT_IGNORED = ("SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXCPU", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGPWR")
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:

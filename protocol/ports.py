@@ -48,12 +48,15 @@ def _try_pair(host: str, first: int) -> tuple[int, socket.socket] | None:
         claim.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         claim.bind((host, first + 1))
         claim.listen(BACKLOG)
-    except (OSError, OverflowError) as error:
+    except OverflowError:
         claim.close()
-        hopeless = HOPELESS.get(getattr(error, "errno", None) or 0)
-        if hopeless:
-            raise LocalError(f"cannot listen on {host}, port {first}: it {hopeless}") from error
         return None
+    except OSError as error:
+        claim.close()
+        if error.errno == errno.EADDRINUSE:
+            return None
+        why = f"it {HOPELESS[error.errno]}" if error.errno in HOPELESS else error.strerror
+        raise LocalError(f"cannot listen on {host}, port {first}: {why}") from error
     finally:
         probe.close()
     return first, claim

@@ -135,13 +135,9 @@ class PeerCache:
 
     def _read(self) -> dict[PeerId, _Known]:
         try:
-            content = self.path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return {}
-        try:
-            rows = json.loads(content)
+            rows = json.loads(self.path.read_bytes())
             found = {PeerId(str(row["peer"])): _known(row) for row in rows[:KEPT]}
-        except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
+        except (FileNotFoundError, ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):
             return {}
         return {peer: known for peer, known in found.items() if known.addresses}
 

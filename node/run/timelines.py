@@ -140,7 +140,7 @@ def kept_in(folder: Path) -> list[tuple[int, str]]:
     for line in lines:
         try:
             round = int(json.loads(line)["round"])
-        except (ValueError, TypeError, LookupError):
+        except (ValueError, TypeError, LookupError, RecursionError):
             continue
         found.pop(round, None)
         found[round] = line

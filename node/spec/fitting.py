@@ -155,7 +155,7 @@ def _less_of_a_node(manifest: Manifest, room: Room, load: Load) -> list[str]:
 
 
 def _smaller(manifest: Manifest, room: Room, load: Load) -> str:
-    """The largest model of this shape, in words: fewer layers, or if that is not enough, narrower ones."""
+    """The largest model of this shape, in words: fewer layers, or if that is not enough narrower ones, or just one."""
     spec = manifest.model
     if not isinstance(spec, ModelSpec):
         count = _largest(parameters(spec), lambda count: sum_of(manifest, load, count).fits(room))
@@ -173,8 +173,14 @@ def _smaller(manifest: Manifest, room: Room, load: Load) -> str:
         dim = steps * step
         return {"dim": dim, "hidden": spec.hidden if spec.hidden <= dim else max(8, spec.hidden * dim // spec.dim)}
 
-    steps = _largest(spec.dim // step, lambda steps: fits(**narrow(steps)))
-    return f"as many layers with dim = {narrow(steps)['dim']}, hidden = {narrow(steps)['hidden']}" if steps else ""
+    def widest(layers: int) -> dict[str, int]:
+        steps = _largest(spec.dim // step, lambda steps: fits(layers=layers, **narrow(steps)))
+        return narrow(steps) if steps else {}
+
+    for layers, words in ((spec.layers, "as many layers"), (1, "one layer")):
+        if widths := widest(layers):
+            return f"{words} with dim = {widths['dim']}, hidden = {widths['hidden']}"
+    return ""
 
 
 def _largest(limit: int, fits: Callable[[int], bool]) -> int:

@@ -64,7 +64,7 @@ def load_state(path: Path, shape: StateShape) -> CommittedState:
             about = json.loads((file.metadata() or {})[METADATA])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         round, root = int(about["round"]), bytes.fromhex(about["root"])
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise LocalError(f"{path} is not a state file: {error}") from error
     vectors = {vector: layout.pack(_taken(tensors, f"{_prefix(layout)}{vector}.")) for vector in shape.vectors[1:]}
     state = CommittedState(shape, {PARAMETERS: layout.pack(tensors), **vectors}, round)

@@ -853,6 +853,14 @@ def test_either_port_of_a_pair_may_be_taken() -> None:
             assert found >= port + 2
 
 
+def test_what_the_system_refuses_is_not_taken_for_a_port_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = socket.socket()
+    broken.close()
+    monkeypatch.setattr(socket, "socket", lambda *_: broken)
+    with pytest.raises(LocalError, match="port 4101: Bad file descriptor"):
+        claim_pair("127.0.0.1", 4101)
+
+
 @pytest.mark.asyncio
 async def test_an_address_that_is_not_ours_cannot_be_listened_on() -> None:
     with pytest.raises(LocalError, match="is not an address of this machine"):

@@ -59,6 +59,14 @@ def test_where_no_layer_fits_narrower_ones_do() -> None:
     assert change["dim"] % 64 == 0
 
 
+def test_where_so_many_layers_fit_at_no_width_one_does() -> None:
+    shape = "dim = 65536\nlayers = 512\nhidden = 65536\nheads = 512\nkv_heads = 512"
+    deep = parse_manifest(f'name = "deep"\n[model]\n{shape}\n')
+    words = problem(deep, room(8 * GIB))
+    dim = int(re.search(r"one layer with dim = (\d+)", words)[1])  # type: ignore[index]
+    assert 0 < dim < 65536
+
+
 def test_of_other_models_it_says_how_many_parameters() -> None:
     text = 'name = "own"\n[model]\nname = "custom"\ntensors = [{ names = ["w"], shapes = [[100000, 80000]] }]\n'
     manifest = parse_manifest(text + '[data]\nname = "own"')

@@ -89,6 +89,14 @@ def test_an_empty_secret_is_refused(home: Home) -> None:
         home.token()
 
 
+@pytest.mark.parametrize("content", [b"\xff\x80\x00", "müll".encode(), b"a\nb", b" \n"])
+def test_a_token_that_is_none_is_refused(home: Home, content: bytes) -> None:
+    home.token()
+    (home.root / "token").write_bytes(content)
+    with pytest.raises(LocalError, match="is damaged: delete it"):
+        home.token()
+
+
 def test_a_home_that_cannot_be_made_is_a_local_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(LocalError, match="SHOAL_HOME"):

@@ -143,11 +143,17 @@ def test_who_is_silent_for_days_goes_and_who_answers_again_stays(home: Home, mon
 
 @pytest.mark.parametrize(
     "content",
-    ["", "{}", "[1]", '[{"peer": "anna"}]', "7", "null", '[{"peer": 1, "addresses": ["nowhere", 3]}]', "\x00"],
+    [
+        *(b"", b"{}", b"[1]", b'[{"peer": "anna"}]', b"7", b"null", b'[{"peer": 1, "addresses": ["nowhere", 3]}]'),
+        *(b"\x00", b"\xff\xfe\x80 no text at all", b"[" * 100_000),
+    ],
 )
-def test_a_damaged_cache_is_no_cache(home: Home, content: str) -> None:
-    home.peers.write_text(content)
-    assert PeerCache(home.peers).load() == {}
+def test_a_damaged_cache_is_no_cache(home: Home, content: bytes) -> None:
+    home.peers.write_bytes(content)
+    cache = PeerCache(home.peers)
+    assert cache.load() == {}
+    cache.update({ANNA: ("/ip4/192.0.2.1/tcp/1",)})
+    assert list(cache.load()) == [ANNA]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")
