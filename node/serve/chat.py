@@ -11,13 +11,27 @@ Without one the format is plain, a line for each message, and the answer ends wh
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from contextlib import suppress
+from typing import Any, NamedTuple, Protocol
 
 from shoal.node.models import extra
 from shoal.protocol.errors import LocalError
 
 Message = Mapping[str, str]  # role and content
-TURN: Sequence[Message] = ({"role": "user", "content": "question"}, {"role": "assistant", "content": "answer"})
+
+# What is looked for in renderings. Of digits: no filter alters them, and no template has these of its own.
+QUESTION, ANSWER, NEXT = "2718281828459045235", "3141592653589793238", "1414213562373095048"
+ASKED: tuple[Message, ...] = ({"role": "user", "content": QUESTION},)
+ANSWERED: tuple[Message, ...] = (*ASKED, {"role": "assistant", "content": ANSWER})
+GOES_ON: tuple[Message, ...] = (*ANSWERED, {"role": "user", "content": NEXT})
+SYSTEM: tuple[Message, ...] = ({"role": "system", "content": "1"},)  # without which some templates refuse
+
+
+class Template(NamedTuple):
+    """Of conversations, in Jinja, and the file that it is from."""
+
+    text: str
+    where: str
 
 
 class ChatFormat(Protocol):
@@ -49,12 +63,17 @@ class TemplateChat:
 
     stops: tuple[str, ...] = ()
 
-    def __init__(self, tokens: Any, template: str, special: Mapping[str, str]) -> None:
-        """`tokens` is of the library tokenizers, `special` are the tokens that a template may name (bos_token ...)."""
-        self._tokens = tokens
+    def __init__(self, tokens: Any, template: Template, special: Mapping[str, str]) -> None:
+        """`tokens` is of the library tokenizers, `special` are the tokens that a template may name (bos_token ...).
+
+        LocalError if it is no template, or one that leaves out what is said.
+        """
+        self._tokens, self._begin = tokens, special.get("bos_token")
         self._tokenizer: Any = extra.transformers().PreTrainedTokenizerFast(
-            tokenizer_object=tokens, chat_template=template, **special
+            tokenizer_object=tokens, chat_template=template.text, **special
         )
+        self._has_parts = False  # whether a message's content is a list of parts, for templates that know no other
+        self._check(template)
 
     def prompt(self, messages: Sequence[Message]) -> str:
         """See ChatFormat."""
@@ -64,23 +83,56 @@ class TemplateChat:
             raise LocalError(f"the model's chat template refuses these messages: {error}") from error
 
     def end_of_turn(self) -> int | None:
-        """The special token that the template puts after an answer; None if it puts none, or refuses to be asked."""
+        """The special token that the template puts behind an answer; None if it puts none."""
+        always_asks = self._tried(ASKED, is_asked=True) == self._tried(ASKED)  # what is behind the last is no end then
+        for messages in (GOES_ON, ANSWERED) if always_asks else (ANSWERED, GOES_ON):
+            for text in self._tried(messages):
+                _, is_there, after = text.rpartition(ANSWER)
+                end = self._first_special(after.partition(NEXT)[0]) if is_there else None
+                if end is not None:
+                    return end
+        return None
+
+    def _check(self, template: Template) -> None:
+        """See __init__; chooses how a message's content is given."""
         try:
-            text = self._rendered(TURN, is_asked=False)
-        except Exception:  # as above; it will be said to whoever sends such messages
-            return None
-        after = text.rpartition(TURN[-1]["content"])[2].lstrip()
+            self._rendered(ASKED, is_asked=True)
+        except ImportError as error:
+            raise LocalError(f"{template.where} cannot be used: {error}") from error
+        except Exception as error:
+            if isinstance(line := getattr(error, "lineno", None), int):  # of Jinja's own, as it reads the template
+                raise LocalError(f"{template.where} is no template for conversations: line {line}: {error}") from error
+        plain = self._tried(ASKED, is_asked=True)
+        if not plain or any(QUESTION in text for text in plain):
+            return  # refusals are said to whoever sends such messages
+        self._has_parts = True
+        if not any(QUESTION in text for text in self._tried(ASKED, is_asked=True)):
+            raise LocalError(f"{template.where} is no template for conversations: it leaves out what the user says")
+
+    def _first_special(self, text: str) -> int | None:
+        """The first special token, or the very first if that is added at all; never the one that begins a text."""
         known: Mapping[int, Any] = self._tokens.get_added_tokens_decoder()
-        after_it = {len(token.content): number for number, token in known.items() if _opens(after, token.content)}
-        return after_it[max(after_it)] if after_it else None
+        for place, token in enumerate(self._tokens.encode(text.lstrip(), add_special_tokens=False).ids):
+            found = known.get(token)
+            if found is not None and found.content != self._begin and (found.special or place == 0):
+                return int(token)
+        return None
+
+    def _tried(self, messages: Sequence[Message], *, is_asked: bool = False) -> list[str]:
+        """The messages as rendered, and behind a system message; without what the template refuses."""
+        texts: list[str] = []
+        for before in ((), SYSTEM):
+            with suppress(Exception):  # as in prompt
+                texts.append(self._rendered((*before, *messages), is_asked=is_asked))
+        return texts
 
     def _rendered(self, messages: Sequence[Message], *, is_asked: bool) -> str:
         return str(
             self._tokenizer.apply_chat_template(
-                [dict(each) for each in messages], tokenize=False, add_generation_prompt=is_asked
+                [self._written(each) for each in messages], tokenize=False, add_generation_prompt=is_asked
             )
         )
 
-
-def _opens(text: str, token: str) -> bool:
-    return bool(token) and text.startswith(token)
+    def _written(self, message: Message) -> dict[str, Any]:
+        content = message["content"]
+        return {**message, "content": [{"type": "text", "text": content}] if self._has_parts else content}

@@ -6,6 +6,7 @@ numbers are taken: no code that a folder holds or names is ever run, and nothing
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ from shoal.node.state.layout import Layout
 from shoal.node.trainer.device import choose_device
 from shoal.node.trainer.model import skeleton
 from shoal.protocol.errors import LocalError
+
+log = logging.getLogger("shoal.serve")
 
 
 def open_folder(path: Path, choices: Choices) -> Served:
@@ -122,7 +125,10 @@ def _is_of_bytes(file: Path) -> bool:
 
 def _chat(settings: Settings, codec: Codec) -> ChatFormat:
     """The folder's template, whose end of a turn ends a text from now on; the plain format where there is none."""
-    if settings.template is None or not isinstance(codec, Tokenized):
+    if settings.template is None:
+        return PlainChat()
+    if not isinstance(codec, Tokenized):
+        log.warning("the chat_template in %s is not used, as the model's tokens are bytes", settings.template.where)
         return PlainChat()
     chat = TemplateChat(codec.tokens, settings.template, settings.named)
     if (end := chat.end_of_turn()) is not None:

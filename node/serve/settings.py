@@ -12,12 +12,14 @@ templates the file of its own is taken first, as transformers does.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from shoal.node.checkpoint.tokenizer import CONFIG, GENERATION, TOKENIZER_CONFIG
+from shoal.node.serve.chat import Template
 from shoal.node.serve.text import MAX_FILE, Tokenized
 from shoal.node.spec.model import with_floats
 from shoal.node.textfile import parse_table, read_text, shown
@@ -31,6 +33,8 @@ USUAL = 2048  # tokens, where nothing says how many a model sees
 ENDING = ("eos", "eot", "eom", "end_of_turn")  # in the names of tokens that end a text, or what is said in one turn
 NAMED = ("bos_token", "eos_token", "unk_token", "pad_token")  # that a template may name
 
+log = logging.getLogger("shoal.serve")
+
 
 class Settings:
     """The settings of one folder; LocalError if one of its files cannot be read, or is no table."""
@@ -43,7 +47,7 @@ class Settings:
         self.generation = _optional(folder / GENERATION)
         self.tokenizer = _optional(folder / TOKENIZER_CONFIG)
         self._special = _optional(folder / SPECIAL_TOKENS)
-        self._template_file = folder / TEMPLATE
+        self._folder, self._template_file = folder, folder / TEMPLATE
 
     def longest(self, config: Any) -> int:
         """How many tokens the model may be given at once: what the strictest says. `config` is what the library reads.
@@ -60,16 +64,26 @@ class Settings:
         return {key: text for table in self._tokens for key, text in table.items() if key in NAMED}
 
     @cached_property
-    def template(self) -> str | None:
-        """Of a conversation, in Jinja; None: the model has none."""
+    def template(self) -> Template | None:
+        """Of a conversation; None: the model has none. LocalError if there is something else in its place."""
         if self._template_file.exists():
-            return read_text(self._template_file, limit=MAX_FILE)
-        found = self.tokenizer.get("chat_template")
+            return _template(read_text(self._template_file, limit=MAX_FILE), shown(self._template_file))
+        where, found = shown(self._folder / TOKENIZER_CONFIG), self.tokenizer.get("chat_template")
         if isinstance(found, list):  # several, by name
-            found = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
-        if isinstance(found, dict):
-            found = found.get("default")
-        return found if isinstance(found, str) else None
+            found = {str(each.get("name")): each.get("template") for each in found if isinstance(each, dict)}
+        if not isinstance(found, dict):
+            return None if found is None else _template(found, where)
+        if "default" in found:
+            return _template(found["default"], where)
+        if not found:
+            raise LocalError(f"{where}: chat_template names no template")
+        names = ", ".join(sorted(found))
+        log.warning(
+            "%s has templates for conversations named %s, and none named default: the plain format is taken. "
+            "Call one of them default, or write it to %s beside it",
+            *(where, names, TEMPLATE),
+        )
+        return None
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -102,6 +116,17 @@ class Settings:
 def read_table(path: Path) -> dict[str, Any]:
     """A file of settings; LocalError if it is none."""
     return parse_table(read_text(path, limit=MAX_TABLE), shown(path))
+
+
+def _template(found: Any, where: str) -> Template:
+    """A template's text; LocalError if it is none."""
+    if not isinstance(found, str):
+        raise LocalError(f"{where}: chat_template is no text in Jinja")
+    if not found.strip():
+        raise LocalError(
+            f"{where} holds no template for conversations: bring it back, or remove it: without one the format is plain"
+        )
+    return Template(found, where)
 
 
 def _optional(path: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from shoal.node.cli import main
 from shoal.node.home import Home
 from shoal.node.models.hf import quietly
 from shoal.node.models.naming import found
+from shoal.node.serve.chat import PlainChat
 from shoal.node.serve.images.source import is_of_pictures
 from shoal.node.serve.library import LibraryScorer
 from shoal.node.serve.local import LlamaScorer
@@ -182,6 +184,97 @@ def test_an_answer_ends_where_the_template_ends_a_turn(tmp_path: Path, form: str
     served = opened(folder)
     assert served.chat.prompt([{"role": "user", "content": "two"}]) == "<4>user two <5>\n<4>assistant"
     assert served.codec.ends == {5, 6, 7}
+
+
+def templated(folder: Path, template: Any, **settings: object) -> Path:
+    return numbered(folder, bos_token="<4>", chat_template=template, **settings)
+
+
+EACH = "{% for m in messages %}"
+ENDS_OF_TURNS: dict[str, tuple[str, set[int]]] = {
+    "upper case": ("{{ bos_token }}" + EACH + "{{ m.content | upper }}<5>{% endfor %}", {5}),
+    "as JSON": ("{{ bos_token }}" + EACH + "{{ m | tojson }}<5>{% endfor %}", {5}),
+    "text before the end": (EACH + "[{{ m.role }}]{{ m.content }}[/{{ m.role }}]<5>{% endfor %}", {5}),
+    "the word answer behind it": (EACH + "{{ m.content }}<5>{% endfor %}\nwrite your answer:", {5}),
+    "needs a system message": (
+        "{% if messages[0].role != 'system' %}{{ raise_exception('no system message') }}{% endif %}"
+        + EACH
+        + "{{ m.content }}<5>{% endfor %}",
+        {5},
+    ),
+    "an answer is never the last": (
+        EACH
+        + "{% if loop.last and m.role == 'assistant' %}{{ raise_exception('whose turn is it?') }}{% endif %}"
+        + "{{ m.content }}{% if m.role == 'assistant' %}<5>{% endif %}{% endfor %}",
+        {5},
+    ),
+    "another end for the last": (
+        EACH
+        + "<6>{{ m.role }}<7>{{ m.content }}{{ '<8>' if loop.last else '<5>' }}{% endfor %}"
+        + "{{ '<6>assistant<7>' if add_generation_prompt }}",
+        {8},
+    ),
+    "always asks": (EACH + "{{ '<5>' if m.role == 'user' else '<6>' }}{{ m.content }}{% endfor %}<6>", {5}),
+    "the end of a turn, then the begin of a text": (EACH + "<4>{{ m.content }} <5> {% endfor %}<4>", {5}),
+    "begins a text, and ends none": (EACH + "{{ m.content }}{% endfor %}<4>", set()),
+    "leaves answers out": (
+        "{{ bos_token }}" + EACH + "{{ m.content if m.role == 'user' }}{% endfor %}",
+        set(),
+    ),
+    "parts alone": (EACH + "{% for part in m.content %}{{ part.text }}{% endfor %}<5>{% endfor %}", {5}),
+}
+
+
+@pytest.mark.parametrize("form", ENDS_OF_TURNS)
+def test_the_end_of_a_turn_is_what_stands_behind_an_answer(tmp_path: Path, form: str) -> None:
+    template, ends = ENDS_OF_TURNS[form]
+    served = opened(templated(tmp_path / "model", template))
+    assert served.codec.ends == ends
+    said = [{"role": "system", "content": "one"}, {"role": "user", "content": "two"}]
+    assert "two" in served.chat.prompt(said).lower()
+
+
+BROKEN = {
+    "broken": ("{% for m in messages %}\n{{ m.content }", "line 2"),
+    "a filter that is none": ("{{ messages | shout }}", "line 1.*shout"),
+    "empty": ("", "holds no template"),
+    "blank": (" \n", "holds no template"),
+    "without what users say": ("{% for m in messages %}<{{ m.role }}>{% endfor %}", "leaves out what the user says"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_template_that_is_none_is_refused_at_the_start_with_its_files_name(tmp_path: Path, case: str) -> None:
+    template, words = BROKEN[case]
+    folder = templated(tmp_path / "model", template)
+    with pytest.raises(LocalError, match=rf"tokenizer_config\.json.*{words}"):
+        opened(folder)
+    (folder / "chat_template.jinja").write_text(template)
+    with pytest.raises(LocalError, match=rf"chat_template\.jinja.*{words}"):
+        opened(folder)
+
+
+@pytest.mark.parametrize("strange", [5, ["x"], {"default": 5}, [{"name": "default"}]])
+def test_a_template_of_another_kind_is_refused(tmp_path: Path, strange: Any) -> None:
+    with pytest.raises(LocalError, match=r"tokenizer_config\.json.*chat_template"):
+        opened(templated(tmp_path / "model", strange))
+
+
+def test_templates_of_which_none_is_the_usual_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    several = {"tool_use": TEMPLATE, "rag": TEMPLATE}
+    for form in (several, [{"name": name, "template": each} for name, each in several.items()]):
+        caplog.clear()
+        served = opened(templated(tmp_path / "model", form))
+        assert served.chat.stops == PlainChat.stops
+        assert "has templates for conversations named rag, tool_use, and none named default" in caplog.text
+        shutil.rmtree(tmp_path / "model")
+
+
+def test_a_template_that_is_not_used_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = templated(tmp_path / "model", TEMPLATE)
+    assert isinstance(opened(folder, "bytes").codec, Bytes)
+    assert "tokenizer_config.json" in caplog.text
+    assert "is not used" in caplog.text
 
 
 MESSAGES = [{"role": "user", "content": "two"}]
