@@ -18,6 +18,7 @@ from shoal.node.script.api import Run
 from shoal.node.script.founding import manifest_of
 from shoal.node.script.module import OwnModule
 from shoal.node.script.session import Session
+from shoal.node.script.told import Line
 from shoal.node.worker.messages import Contribution, Finished, Stop, Train
 from shoal.node.worker.vectors import SharedVectors, Sizes, mark_of
 from shoal.protocol.wire import Message
@@ -73,4 +74,4 @@ class RunAtHand(Run):
     def _attached(self, own: OwnModule, batch_size: int | None) -> Session:
         self.loop = self.loop or Loop(own, dict(self._tables))
         link: Any = self.loop
-        return Session(link, own, self.loop.method, batch_size or 1, lambda: None)
+        return Session(Line(link), own, self.loop.method, batch_size or 1, lambda: None)

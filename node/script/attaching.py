@@ -2,6 +2,7 @@
 
 A process has one part in a run. Who comes again, as a notebook's cell that is run twice does, takes the place of the
 part that is still open; an optimizer that has lost its place so says it at its next step, as it would train alone.
+A part whose optimizer nobody has any more is over, whether or not it was closed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from shoal.node.methods.registry import method_of
 from shoal.node.script.module import OwnModule
 from shoal.node.script.session import Session
+from shoal.node.script.told import Line
 from shoal.node.spec.custom import CustomSpec
 from shoal.node.spec.manifest import decode_manifest
 from shoal.node.worker.link import WorkerLink
@@ -23,6 +25,7 @@ from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import RunId
 
 _open: WeakValueDictionary[Path, Session] = WeakValueDictionary()  # of this process, by socket
+_lines: dict[Path, Line] = {}  # the newest of each socket, which outlives a session that nobody has any more
 _replaced: WeakKeyDictionary[torch.optim.Optimizer, ref[Session]] = WeakKeyDictionary()  # by what they have stepped,
 # whose hook keeps them: held from here too, a session, which holds its optimizer, would keep both for ever
 
@@ -33,19 +36,21 @@ def attach(socket: Path, own: OwnModule, batch_size: int | None, look: Callable[
         own.check_fits(earlier.own.spec())
         earlier.give_way()
         _replaced[earlier.own.optimizer] = ref(earlier)
-    link = WorkerLink.connect(socket)
+    if (line := _lines.pop(socket, None)) is not None:
+        line.hang_up()
+    line = Line(WorkerLink.connect(socket))
     try:
-        data = link.welcome.manifest
+        data = line.link.welcome.manifest
         manifest = decode_manifest(data, RunId(hashlib.sha256(data).digest()))  # the daemon has checked it
         if not isinstance(manifest.model, CustomSpec):
             raise LocalError("this run's model is trained by nodes themselves")
         own.check_fits(manifest.model)
-        session = Session(link, own, method_of(manifest, own.layout), batch_size or manifest.method.batch, look)
+        session = Session(line, own, method_of(manifest, own.layout), batch_size or manifest.method.batch, look)
     except BaseException:
-        link.close()
+        line.hang_up()
         raise
     replaced = _replaced.pop(own.optimizer, None)
     if replaced is not None and (session_then := replaced()) is not None:
         session_then.close()
-    _open[socket] = session
+    _open[socket], _lines[socket] = session, line
     return session

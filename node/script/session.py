@@ -7,8 +7,8 @@ in, the script waits as long as its method waits, and what has come of it is in 
 
 from __future__ import annotations
 
-import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,10 +19,9 @@ from shoal.node.methods.timetable import Timetable
 from shoal.node.script.losses import Losses
 from shoal.node.script.module import OwnModule
 from shoal.node.script.stepping import after_each_step
-from shoal.node.script.told import CLOSED, Told, listen
+from shoal.node.script.told import CLOSED, Line
 from shoal.node.trainer.device import device_bytes, device_name
 from shoal.node.trainer.inner import InnerRound
-from shoal.node.worker.link import WorkerLink
 from shoal.node.worker.messages import Finished, Ready, Train
 from shoal.node.worker.messages import Progress as Report
 from shoal.node.worker.replica import Replica
@@ -35,7 +34,6 @@ REPLACED = (
     "another `wrap` of this script has taken the place of this optimizer in the run: step that one, or give each "
     "optimizer a run of its own"
 )
-PARTING = 5.0  # seconds in which a node that is well hangs up; one that is not is left
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,37 +46,40 @@ class Progress:
 
 
 class Session:
-    """One wrapped optimizer. `look` is called while it waits, and raises what makes waiting useless."""
+    """One wrapped optimizer. `look` is called while it waits, and raises what makes waiting useless.
 
-    def __init__(self, link: WorkerLink, own: OwnModule, method: Method, batch: int, look: Callable[[], None]) -> None:
+    When nobody has the optimizer any more, nor this, the part in the run is over, as after `close`.
+    """
+
+    def __init__(self, line: Line, own: OwnModule, method: Method, batch: int, look: Callable[[], None]) -> None:
         self.is_closed = False
         self._is_replaced = False
         self._losses = Losses()
-        self._link, self._own, self._batch, self._look = link, own, batch, look
+        self._line, self._link, self._told = line, line.link, line.told
+        self._own, self._batch, self._look = own, batch, look
         self._timetable = Timetable(method)
         own.has_private = bool(method.keeps)
-        self._told = Told()
-        vectors = link.vectors
+        vectors = self._link.vectors
         moments, answer = vectors.moments.array, vectors.answer.array if vectors.answer is not None else None
         own.restore(torch.from_numpy(moments))
         loaded = vectors.loaded.array
         replica = Replica(
             method, own, vectors.agreed.array, moments, answer, lambda order: loaded[0] == mark_of(order.order)
         )
-        self._stints = Stints(own, replica, self._told, vectors.contribution.array, moments, link.send)
+        self._stints = Stints(own, replica, self._told, vectors.contribution.array, moments, self._link.send)
         self._order: Train | None = None  # None: before the first, and after the end
         self._is_answered = False  # the order; what comes of it is still waited for
         self._made = 0  # steps of the order
         self._began = 0.0
         self._utilisation = Utilisation()
         self._working = self._utilisation.working(time.monotonic)
-        self._reader = threading.Thread(target=listen, args=(link, self._told), name="shoal", daemon=True)
         self._hook = after_each_step(own.optimizer, self._stepped)
+        weakref.finalize(self, line.forget).atexit = False  # a process that ends hangs up anyway
 
     def start(self) -> None:
         """Wait for the run's state; it is in the module then."""
         self._link.send(Ready(device_name(self._own.device)))
-        self._reader.start()
+        self._line.start()
         self._next(0)
 
     def report(self, loss: float) -> None:
@@ -92,21 +93,12 @@ class Session:
         """
         self.is_closed = True
         self._hook.remove()
-        self._hang_up()
+        self._line.hang_up()
 
     def give_way(self) -> None:
         """The same, for another part of this script in the run; the optimizer says so if it is stepped once more."""
         self.is_closed = self._is_replaced = True
-        self._hang_up()
-
-    def _hang_up(self) -> None:
-        self._told.close()
-        try:
-            if self._reader.is_alive():
-                self._link.leave()
-                self._reader.join(PARTING)
-        finally:
-            self._link.close()
+        self._line.hang_up()
 
     @property
     def has_begun(self) -> bool:

@@ -6,6 +6,7 @@ run can still go on, so that it never waits in silence for what does not come.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 from shoal.node.worker.link import WorkerLink
@@ -15,6 +16,8 @@ from shoal.protocol.errors import LocalError, ShoalError, TransportError
 from shoal.protocol.wire import Message
 
 LOOK = 5.0  # seconds of waiting between two looks
+PARTING = 5.0  # seconds in which a node that is well hangs up; one that is not is left
+AGAIN = "start it (`shoal node start`) and run this script again: it goes on from the run's state"
 CLOSED = "this script's part in the run was closed (`run.close()`): join the run again to go on"
 
 
@@ -77,12 +80,48 @@ class Told(Orders):
         return LocalError(CLOSED) if self._is_closed else TransportError(self._lost)
 
 
-def listen(link: WorkerLink, told: Told) -> None:
-    """In a thread: pass on what the node says, until it says no more."""
-    again = "start it (`shoal node start`) and run this script again: it goes on from the run's state"
-    try:
-        while not isinstance(message := link.receive(), Stop):
-            told.take(message)
-        told.lose(f"the node has stopped, or has left this run: {again}")
-    except ShoalError as error:
-        told.lose(f"{error}; {again}")
+class Line:
+    """The connection to the node and the thread that reads it, until one of the two ends hangs up.
+
+    It holds nothing of what is trained: when a script lets go of that without a word, this can still hang up for it.
+    """
+
+    def __init__(self, link: WorkerLink) -> None:
+        self.link, self.told = link, Told()
+        self._is_forgotten = False
+        self._reader = threading.Thread(target=self._listen, name="shoal", daemon=True)
+
+    def start(self) -> None:
+        """Hear what the node says from now on."""
+        self._reader.start()
+
+    def hang_up(self) -> None:
+        """Hear nothing any more; whoever waits is told so. It may come twice, and from any thread.
+
+        When this returns the node knows: the run may be joined again at once.
+        """
+        self.told.close()
+        try:
+            if self._reader.is_alive():
+                self.link.leave()
+                self._reader.join(PARTING)
+        finally:
+            self.link.close()
+
+    def forget(self) -> None:
+        """The same, but wait for nobody: this may be called wherever Python collects garbage."""
+        self._is_forgotten = True
+        self.told.close()
+        self.link.leave()
+
+    def _listen(self) -> None:
+        """In a thread: pass on what the node says, until it says no more."""
+        try:
+            while not isinstance(message := self.link.receive(), Stop):
+                self.told.take(message)
+            self.told.lose(f"the node has stopped, or has left this run: {AGAIN}")
+        except ShoalError as error:
+            self.told.lose(f"{error}; {AGAIN}")
+        finally:
+            if self._is_forgotten:
+                self.link.close()

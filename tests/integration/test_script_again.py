@@ -128,6 +128,24 @@ def test_with_statements_and_cells_that_are_run_twice(node: RealNode) -> None:
 
 
 @pytest.mark.slow
+def test_a_part_that_its_function_has_forgotten_is_not_in_the_way(node: RealNode) -> None:
+    run = founded(Bench())
+    run.close()
+    for is_collected in (True, False, True):
+
+        def train() -> None:
+            bench, again = Bench(), join(run.id)
+            again.wrap(bench.optimizer, bench.model)
+            bench.rounds(again, 1)
+
+        train()
+        if is_collected:
+            gc.collect()
+    until(lambda: "has gone" in str(node.row()["waiting_for"]), "the node to notice", node.words)
+    assert threads() == []
+
+
+@pytest.mark.slow
 def test_a_forked_process_neither_keeps_nor_ends_the_part_of_its_parent(node: RealNode) -> None:
     bench = Bench()
     run = founded(bench)

@@ -74,7 +74,7 @@ class Bench:
         self.node.vectors.agreed.array[:] = 5
         own: Any = OwnModule(self.model, self.optimizer)
         link: Any = self.node
-        self.session = Session(link, own, DiLoCo(3, 0.7, 0.9), BATCH, lambda: None)
+        self.session = Session(told_of.Line(link), own, DiLoCo(3, 0.7, 0.9), BATCH, lambda: None)
 
     def step(self) -> None:
         self.optimizer.zero_grad()
@@ -248,7 +248,7 @@ def test_whoever_waits_in_a_step_is_told_that_another_thread_has_closed_the_run(
         bench.session.close()
     trainer.join(60)
     assert said == [told_of.CLOSED]
-    assert not bench.session._reader.is_alive()
+    assert not bench.session._line._reader.is_alive()
 
 
 def test_a_wait_that_was_broken_off_goes_on_with_the_next_step(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -413,6 +413,22 @@ def test_what_was_wrapped_before_goes_when_its_script_lets_it_go(monkeypatch: py
     del bench
     gc.collect()
     assert gone() is None
+
+
+def test_a_part_that_nobody_has_any_more_is_over(bench: Bench) -> None:
+    """As of a function that wraps what it makes, and returns without `close`."""
+    reader, hung_up = bench.session._line._reader, threading.Event()
+    bench.node.close = hung_up.set  # type: ignore[method-assign]
+    bench.step()
+    del bench.session
+    gc.collect()
+    bench.step()
+    assert not hung_up.is_set(), "its optimizer can still be stepped"
+    del bench.model, bench.optimizer, bench.frozen
+    gc.collect()
+    reader.join(60)
+    assert not reader.is_alive()
+    assert hung_up.is_set(), "the socket is closed"
 
 
 def until(condition: Callable[[], Any]) -> None:
