@@ -60,6 +60,11 @@ class Room:
     together: Memory
     process: Memory | None = None
 
+    @property
+    def free(self) -> int:
+        """What one process may still have, in bytes."""
+        return self.together.free if self.process is None else min(self.together.free, self.process.free)
+
     def __str__(self) -> str:
         return f"{self.together}; {self.process}" if self.process else str(self.together)
 
@@ -72,7 +77,7 @@ def room_here() -> Room:
 def check_memory(needed: int, what: str) -> None:
     """NoRoom if this process cannot have `needed` bytes more, for `what`."""
     room = room_here()
-    if needed > room.together.free or (room.process is not None and needed > room.process.free):
+    if needed > room.free:
         raise NoRoom(f"{what} takes {size(needed)} of memory, and {room}")
 
 

@@ -42,8 +42,12 @@ FETCHES_CODE = ("rwkv",)  # types that do it whatever the environment says (extr
 NAMES_CODE = (  # how keys begin, after underscores, that name it: transformers would fetch a kernel so named
     *("auto_map", "custom_pipelines", "attn_implementation", "experts_implementation"),
 )
-PROBE = 8  # tokens, which every context holds, to see what a model looks at
+LONGEST = (  # what configs call the number of tokens that a model may be given at once
+    *("max_position_embeddings", "n_positions", "max_seq_len", "max_target_positions", "seq_length"),
+)
+PROBE = 8  # tokens, which every context holds: with fewer no model is tried
 SEEN = 1e-4  # of the largest logit: what is more than roundings
+TRIES = 3  # of other tokens: in a mixture of experts a rounding may choose another expert, but not each time
 
 
 class HfModel(TrainedModel):
@@ -151,9 +155,6 @@ class HfKind:
                 f"transformers {version} makes another model of the run's config than its founder's did: "
                 f"{difference}. Install the version that the founder has"
             )
-        held = sum(each.numel() * each.element_size() for each in model.buffers())
-        if held > MAX_BUFFERS:
-            raise LocalError(f"the config's model has {held:,} bytes of buffers, and at most {MAX_BUFFERS:,} here")
 
     def flops_per_token(self, spec: HfSpec) -> int:
         """6 N for what is trained and 4 for what is frozen, whose gradients nobody needs; attention is left out.
@@ -194,17 +195,42 @@ def without_numbers(spec: HfSpec) -> HfModel:
 
 
 def check_sizes(spec: HfSpec, network: Any) -> int:
-    """How many tokens the model knows; LocalError if these are too few, not the run's, or it sees fewer at once."""
-    config = network.config.get_text_config()
-    longest = getattr(config, "max_position_embeddings", None)
-    if isinstance(longest, int) and 0 < longest < spec.context:
+    """How many tokens the model knows; LocalError if these are too few, not the run's, or it sees fewer at once.
+
+    LocalError, too, if it holds more beside its weights than any run's may. It may be without numbers.
+    """
+    longest = most_tokens(network)
+    if longest is not None and longest < spec.context:
         raise LocalError(f"model.context is {spec.context}, and the config's model sees {longest} tokens at most")
-    vocab: int = config.vocab_size
+    if (held := bytes_beside(network)) > MAX_BUFFERS:
+        raise LocalError(f"the config's model has {held:,} bytes of buffers, and at most {MAX_BUFFERS:,} here")
+    vocab: int = network.config.get_text_config().vocab_size
     if vocab < BYTES:
         raise LocalError(f"the config's vocab_size is {vocab}: a model has {BYTES} tokens or more")
     if spec.is_complete and vocab != spec.vocab:
         raise LocalError(f"the manifest's vocab is {spec.vocab}, and the config's vocab_size {vocab}")
     return vocab
+
+
+def most_tokens(network: Any) -> int | None:
+    """How many tokens the model may be given at once; None if its config does not say.
+
+    Types that count positions from the number of their padding on have fewer than their table has rows.
+    """
+    config = network.config.get_text_config()
+    said = [each for key in LONGEST if isinstance(each := getattr(config, key, None), int) and each > 0]
+    if not said:
+        return None
+    rows = min(said)
+    tables = [each for name, each in network.named_modules() if isinstance(each, nn.Embedding) and "position" in name]
+    unused = (each.padding_idx + 1 for each in tables if each.padding_idx is not None and each.num_embeddings == rows)
+    return rows - max(unused, default=0)
+
+
+def bytes_beside(network: nn.Module) -> int:
+    """Of all tensors in it that are no parameters: buffers, and what modules keep without saying so."""
+    kept = {each for module in network.modules() for each in vars(module).values() if isinstance(each, Tensor)}
+    return sum(each.numel() * each.element_size() for each in kept | set(network.buffers()))
 
 
 def network_of(spec: HfSpec, seed: int) -> nn.Module:
@@ -258,28 +284,39 @@ def opened(folder: Path, config: Any) -> Any:
     return network
 
 
-def check_is_causal(model: HfModel) -> None:
+def check_is_causal(model: HfModel, length: int) -> None:
     """LocalError if a token's logits depend on the tokens after it: then a loss says nothing, as with BERT.
 
-    Many such models have a class for causal use, causal only if the config says so (`is_decoder`, `attn_type`).
+    Many such models have a class for causal use, causal only if the config says so (`is_decoder`, `attn_type`). What a
+    model looks at may depend on the `length` of a text, in tokens.
     """
-    tokens = _probe(model)
-    tokens[1, -1] += PROBE
     was_training = model.training
     model.eval()
-    with torch.inference_mode(), quietly(), _named("cannot compute with the run's model"):
-        one, other = model(tokens)[:, :-1].float()
+    with torch.inference_mode(), quietly(), _named(f"cannot compute with the run's model on {length} tokens"):
+        looks_ahead = all(_looks_ahead(model, length, number) for number in range(TRIES))
     model.train(was_training)
-    if (one - other).abs().max() > SEEN * one.abs().max():
+    if looks_ahead:
         raise LocalError(
             f"the config's model, of type {model.network.config.model_type}, looks at tokens that come later: runs "
             "train causal language models, which predict each token from those before it. Where such a type can be "
-            'causal, its config says so: is_decoder = true, or attn_type = "uni" for xlnet'
+            'causal, its config says so: is_decoder = true, attn_type = "uni" for xlnet, or attention_type = '
+            '"original_full" for big_bird'
         )
 
 
-def check_can_be_trained(model: HfModel) -> None:
-    """LocalError if no gradient comes of a batch, or if it changes what stands still, which members cannot agree on."""
+def _looks_ahead(model: HfModel, length: int, number: int) -> bool:
+    """Whether another last token changes what is predicted before it."""
+    tokens = _probe(model, length, rows=2)
+    tokens[1, -1] += PROBE + number
+    one, other = model(tokens)[:, :-1].float()
+    return bool((one - other).abs().max() > SEEN * one.abs().max())
+
+
+def check_can_be_trained(model: HfModel, length: int) -> None:
+    """LocalError if no gradient comes of a text of `length` tokens, as long as the run's are where that can be tried.
+
+    LocalError, too, if training changes what stands still, which members cannot agree on.
+    """
     before = {name: each.clone() for name, each in saved_buffers(model.network).items()}
     reached: list[bool] = []
 
@@ -289,8 +326,9 @@ def check_can_be_trained(model: HfModel) -> None:
 
     weights: list[Any] = [weight for _, weight in model.trained()]
     hooks = [weight.register_post_accumulate_grad_hook(seen) for weight in weights]
-    with torch.random.fork_rng(devices=()), quietly(), _named("cannot train the run's model"):
-        loss: Any = model.train().loss(_probe(model))
+    what = f"cannot train the run's model on {length} tokens"
+    with torch.random.fork_rng(devices=()), quietly(), _named(what):
+        loss: Any = model.train().loss(_probe(model, length + 1, rows=1))
         loss.backward()
     for hook in hooks:
         hook.remove()
@@ -313,10 +351,10 @@ def check_can_be_opened(folder: Path) -> None:
         raise LocalError(f"what transformers saves of the run's model it cannot open again: {error}") from error
 
 
-def _probe(model: HfModel) -> Tensor:
-    """Two rows of the same few tokens, on the model's device."""
+def _probe(model: HfModel, length: int, rows: int) -> Tensor:
+    """Rows of the same few tokens again and again, on the model's device."""
     device = next(model.parameters()).device
-    return torch.arange(PROBE, 2 * PROBE, device=device)[None].repeat(2, 1)
+    return (PROBE + torch.arange(length, device=device) % PROBE)[None].repeat(rows, 1)
 
 
 def config_of(table: Mapping[str, Any]) -> Any:

@@ -24,6 +24,8 @@ from shoal.node.home import EXPORT, Home
 from shoal.node.methods.registry import method_of, shape_of
 from shoal.node.models.hf import (
     CONFIG_SEED,
+    PROBE,
+    HfKind,
     HfModel,
     check_can_be_opened,
     check_can_be_trained,
@@ -36,10 +38,11 @@ from shoal.node.models.hf import (
 from shoal.node.models.lora import LoraModel
 from shoal.node.models.registry import kind_of
 from shoal.node.models.still import digest_of, still
-from shoal.node.room import check_disk
+from shoal.node.room import check_disk, room_here
 from shoal.node.run.facts import first_base
 from shoal.node.spec.manifest import MAX_MANIFEST, Manifest
 from shoal.node.spec.model import HfSpec
+from shoal.node.spec.requirements import activations
 from shoal.node.spec.tensors import fold
 from shoal.node.state.committed import CommittedState
 from shoal.node.state.layout import Layout
@@ -47,6 +50,7 @@ from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import PeerId
 
 ORIGIN = "origin"  # the folder within a run's
+MOST_TRIED = 1e11  # operations: a few seconds of one core
 
 
 def found(
@@ -68,8 +72,9 @@ def found(
     model = fresh(manifest.model, manifest.seed, weights)
     spec = complete(manifest.model, model).model_copy(update={"base": _base(manifest.model, model)})
     whole = with_model(manifest, spec)
-    check_is_causal(model)
-    check_can_be_trained(model)
+    length = _tried(whole)
+    check_is_causal(model, length)
+    check_can_be_trained(model, length)
     check(whole)
     layout = Layout.of(model)
     first = layout.read(model)
@@ -89,6 +94,29 @@ def found(
     except BaseException:
         shutil.rmtree(folder.parent, ignore_errors=True)
         raise
+
+
+def _tried(manifest: Manifest) -> int:
+    """How many tokens the model is tried on before there is a run: as many as it will be trained on.
+
+    By halves fewer, where that takes long or the memory is not here: the founder may train on a GPU, or not at all.
+    """
+    assert isinstance(manifest.model, HfSpec)
+    spec, free = manifest.model, room_here().free
+
+    def costs(length: int) -> tuple[float, int]:
+        """Operations and bytes: of each layer's attention, too, which sees all pairs of tokens."""
+        pairs = spec.layers * spec.width * length * length
+        shorter = manifest.model_copy(update={"model": spec.model_copy(update={"context": length})})
+        return HfKind().flops_per_token(spec) * length + 12 * pairs, activations(shorter, micro_batch=1)
+
+    length = spec.context
+    while length > PROBE:
+        operations, held = costs(length)
+        if operations <= MOST_TRIED and held <= free:
+            break
+        length = max(PROBE, length // 2)
+    return length
 
 
 def _check_can_be_exported(spec: HfSpec, weights: Tensor, home: Home) -> None:

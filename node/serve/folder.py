@@ -97,9 +97,7 @@ def _library(path: Path, settings: Settings, choices: Choices, version: str) -> 
         raise LocalError(f"{path / CONFIG}: {error}") from error
     network = opened(path, found)
     network.eval().requires_grad_(False).to(choose_device(choices.device))
-    return library_scorer(
-        network, limit=settings.longest(found.get_text_config()), slots=choices.slots, version=version
-    )
+    return library_scorer(network, limit=settings.longest(network), slots=choices.slots, version=version)
 
 
 def _codec(path: Path, settings: Settings, vocab: int, chosen: str) -> Codec:

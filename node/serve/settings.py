@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.node.checkpoint.tokenizer import CONFIG, GENERATION, TOKENIZER_CONFIG
+from shoal.node.models.hf import most_tokens
 from shoal.node.serve.chat import Template
 from shoal.node.serve.text import MAX_FILE, Tokenized
 from shoal.node.spec.model import with_floats
@@ -27,7 +28,6 @@ from shoal.protocol.errors import LocalError
 
 SPECIAL_TOKENS, TEMPLATE = "special_tokens_map.json", "chat_template.jinja"
 MAX_TABLE = MAX_FILE  # bytes
-LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 WITHOUT_END = 1 << 30  # tokens: tokenizers whose author set no limit say far more than this
 USUAL = 2048  # tokens, where nothing says how many a model sees
 ENDING = ("eos", "eot", "eom", "end_of_turn")  # in the names of tokens that end a text, or what is said in one turn
@@ -49,13 +49,9 @@ class Settings:
         self._special = _optional(folder / SPECIAL_TOKENS)
         self._folder, self._template_file = folder, folder / TEMPLATE
 
-    def longest(self, config: Any) -> int:
-        """How many tokens the model may be given at once: what the strictest says. `config` is what the library reads.
-
-        It has values of its own where the file is silent.
-        """
-        said: list[Any] = [getattr(config, key, None) for key in LONGEST]
-        said += [self.tokenizer.get("model_max_length")]
+    def longest(self, network: Any) -> int:
+        """How many tokens the model may be given at once: what the strictest says. `network` is the library's."""
+        said: list[Any] = [most_tokens(network), self.tokenizer.get("model_max_length")]
         return int(min((each for each in said if _is_length(each)), default=USUAL))
 
     @property

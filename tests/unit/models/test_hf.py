@@ -123,9 +123,10 @@ def test_a_library_that_makes_another_model_is_told_of(tmp_path: Path, monkeypat
     monkeypatch.setattr(hf, "fresh", lambda *_: pytest.fail("memory was asked for"))
     with pytest.raises(LocalError, match=r"layers\.0"):
         registry.build(whole.model_copy(update={"model": wider}))
-    monkeypatch.setattr(hf, "MAX_BUFFERS", 8)
-    with pytest.raises(LocalError, match="bytes of buffers"):
-        registry.build(whole)
+    with monkeypatch.context() as lesser:
+        lesser.setattr(hf, "MAX_BUFFERS", 8)
+        with pytest.raises(LocalError, match="bytes of buffers"):
+            registry.build(whole)
     for wrong, sentence in (({"vocab": 300}, "vocab is 300"), ({"context": 128}, "sees 64 tokens at most")):
         with pytest.raises(LocalError, match=sentence):
             registry.build(whole.model_copy(update={"model": whole.model.model_copy(update=wrong)}))

@@ -161,6 +161,33 @@ def numbered(folder: Path, **settings: object) -> Path:
     return folder
 
 
+NARROW = {"vocab_size": 256, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+SHORT: list[tuple[dict[str, Any], int]] = [  # types that see 16 tokens by words of their own, and how many they take
+    ({**NARROW, "model_type": "roberta", "is_decoder": True, "intermediate_size": 32, "pad_token_id": 3}, 12),
+    ({"model_type": "mpt", "vocab_size": 256, "d_model": 16, "n_heads": 2, "n_layers": 1}, 16),
+    ({"model_type": "gpt2", "vocab_size": 256, "n_embd": 16, "n_head": 2, "n_layer": 1}, 16),
+    (
+        {"model_type": "whisper", "d_model": 16, "encoder_layers": 1, "decoder_layers": 1}
+        | {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "max_target_positions": 16},
+        16,
+    ),
+]
+SHORT_BY = {"roberta": "max_position_embeddings", "mpt": "max_seq_len", "gpt2": "n_positions"}
+
+
+@pytest.mark.parametrize(("table", "limit"), SHORT, ids=[table["model_type"] for table, _ in SHORT])
+def test_a_model_is_given_as_many_tokens_as_it_can_take_and_no_more(
+    tmp_path: Path, table: dict[str, Any], limit: int
+) -> None:
+    transformers = needs("transformers")
+    more = {SHORT_BY[table["model_type"]]: 16} if table["model_type"] in SHORT_BY else {}
+    config = transformers.AutoConfig.for_model(**table, **more)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
+    served = opened(tmp_path / "model", "bytes")
+    assert served.scorer.limit == limit
+    assert np.isfinite(served.scorer.extend([Piece(0, tuple(range(65, 65 + limit)))])).all()
+
+
 @pytest.mark.parametrize(
     ("where", "ends"), [*zip(WHERE, ({4, 5}, {6}, {7}, {8}, {9}, {10}), strict=True), ("all", {4, 5, 6, 7, 9, 10})]
 )
