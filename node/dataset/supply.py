@@ -79,6 +79,17 @@ class Supply:
         data = DataSpec.model_validate({**spec.model_dump(), "digest": digest.hex(), **pieces})
         return manifest.model_copy(update={"data": data})
 
+    async def size(self, spec: DataSpec) -> int:
+        """Bytes of a run's text: as named, else as it is here, which is read for it; 0 of what is neither, or none."""
+        if spec.name != "files" or spec.size:
+            return spec.size
+        digest = _digest(spec)
+        own = await self._own_if_readable(spec) if self._paths else None
+        if own is not None and digest in (None, own.digest):
+            return own.index.size
+        found = await self._find(spec, digest, _root(spec)) if digest is not None else None
+        return found.index.size if found is not None else 0
+
     def left_out(self, spec: DataSpec) -> list[str]:
         """What of the text at --data is not in a run's data that were made of it, and why."""
         own = self._own.get(spec.columns) if spec.name == "files" else None

@@ -167,7 +167,7 @@ class Runs:
 
     async def _restore(self, run: str, seeds: Sequence[PeerId]) -> None:
         found, joined = await RECORDS.run(reloading.recall, self._home, self._identity, run, seeds)
-        check_fits(found.manifest, room_here(), self._load(joined.trains))
+        check_fits(found.manifest, room_here(), self._load(joined.trains, await self.data.size(found.manifest.data)))
         kept = await reloading.load_kept(self._home.run_folder(run), found.manifest)
         came_with = await reloading.load_checkpoint_again(joined.checkpoint)
         await self._enter(found, joined.trains, came_with, kept)
@@ -188,7 +188,7 @@ class Runs:
         """
         manifest = parse_manifest(manifest_toml)
         if manifest.model.is_complete:  # else once it is
-            await DISK.run(self._check_room, manifest, train)
+            await self._check_room_with_text(manifest, train)
         manifest = await self.data.named(manifest)
         created = await self._create(manifest, train, checkpoints)
         left_out = self.data.left_out(manifest.data)
@@ -202,7 +202,7 @@ class Runs:
             return await self.found(manifest, train, loaded)
         check_is_new(manifest, await RECORDS.run(self.has_founded, manifest))
         weights, me = self._settings.trainer.folders, self._identity.peer
-        check = partial(self._check_room, train=train)
+        check = partial(self._check_room, train=train, text=await self.data.size(manifest.data))
         manifest, loaded = await found(manifest, self.data, weights, self._home, me, check)
         try:
             return await self.found(manifest, train, loaded)
@@ -223,7 +223,7 @@ class Runs:
         """What joining a run would mean, from its link or id; nothing is joined, and nothing kept."""
         found = await self._find(link)
         data = await self.data.standing(found.manifest.data, self._donors(found))
-        lack = await DISK.run(self._lack, found.manifest)
+        lack = await self._lack(found.manifest)
         return await LONG.run(describe, found, data, lack)
 
     async def join(self, link: str, train: bool, checkpoint: str = "") -> Answer:
@@ -231,7 +231,7 @@ class Runs:
         self._check_goes_on()
         loaded = await reloading.load_checkpoint(checkpoint)
         found = await self._find(link)  # which may take long: others may be entered meanwhile, or all be left
-        await DISK.run(self._check_room, found.manifest, train)
+        await self._check_room_with_text(found.manifest, train)
         async with self._entering:
             self._check_is_new(found.manifest.run_id.hex())
         await self._data_for(found, train)  # which may take hours, and holds up no other run
@@ -293,21 +293,32 @@ class Runs:
         self._check_is_new(run)
         return await find_manifest(run, self._network, self._identity, addresses, self.providers)
 
-    def _load(self, train: bool) -> Load:
-        trainer = self._settings.trainer
-        return Load(train, trainer.micro_batch, has_gpu(self._settings.device), recompute=trainer.recompute)
+    def _load(self, train: bool, text: int = 0) -> Load:
+        trainer, is_on_gpu = self._settings.trainer, has_gpu(self._settings.device)
+        return Load(train, trainer.micro_batch, is_on_gpu, recompute=trainer.recompute, text=text)
 
-    def _lack(self, manifest: Manifest) -> str:
+    async def _lack(self, manifest: Manifest) -> str:
         """Why a run that we would train has no room here, as joining it would say; empty if it has."""
         try:
-            self._check_room(manifest, train=True)
+            await self._check_room_with_text(manifest, train=True)
         except NoRoom as error:
             return str(error)
+        except LocalError:
+            return ""  # the text here cannot be read, as is said of the data
         return ""
 
-    def _check_room(self, manifest: Manifest, train: bool) -> None:
+    async def _check_room_with_text(self, manifest: Manifest, train: bool) -> None:
+        """NoRoom, also for the text here that a manifest does not measure; before it is read if all else is too much.
+
+        LocalError if that text cannot be read.
+        """
+        await DISK.run(self._check_room, manifest, train)
+        if text := await self.data.size(manifest.data):
+            await DISK.run(self._check_room, manifest, train, text)
+
+    def _check_room(self, manifest: Manifest, train: bool, text: int = 0) -> None:
         """NoRoom, with what would fit, unless there is as much memory and disk as the run takes."""
-        check_fits(manifest, room_here(), self._load(train))
+        check_fits(manifest, room_here(), self._load(train, text))
         if self._settings.checkpoint_every:
             what = f"a checkpoint of the run '{manifest.name}' (--checkpoint-every 0 makes none)"
             check_disk(self._home.root, checkpoint_bytes(manifest), what)

@@ -36,6 +36,7 @@ class Load:
     nodes: int = 1
     recompute: bool = False  # a worker makes activations again
     fewest: int = 0  # nodes that a play of `shoal up` may have, which all train by the defaults; 0: it is no play
+    text: int = 0  # bytes that a worker reads, as measured here: counted where the manifest does not say how many
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ def sum_of(manifest: Manifest, load: Load = Load(), count: int | None = None) ->
     is_here = load.trains and not load.has_gpu and not is_script
     frozen = FLOAT * manifest.model.frozen if isinstance(manifest.model, HfSpec) else 0
     weights = (vectors.worker - vectors.shared - vectors.inner) * whole + frozen
-    texts = text(manifest) if load.trains else 0
+    texts = text(manifest, load.text) if load.trains else 0
     return Sum(
         parameters=count,
         state=VERSIONS * vectors.agreed * whole,
@@ -127,7 +128,7 @@ def checkpoint_bytes(manifest: Manifest) -> int:
 def _what_fits(manifest: Manifest, room: Room, load: Load) -> str:
     """What to choose in its place."""
     ways = _fewer_peers(manifest, room, load) if load.fewest else _less_of_a_node(manifest, room, load)
-    ways.append(_smaller(manifest, room, load))
+    ways += [_smaller(manifest, room, load), _less_text(manifest, room, load)]
     return f"What would fit: {', or '.join(way for way in ways if way) or 'nothing with as long texts and batches'}"
 
 
@@ -181,6 +182,17 @@ def _smaller(manifest: Manifest, room: Room, load: Load) -> str:
         if widths := widest(layers):
             return f"{words} with dim = {widths['dim']}, hidden = {widths['hidden']}"
     return ""
+
+
+def _less_text(manifest: Manifest, room: Room, load: Load) -> str:
+    """How much of it, where it is text that was chosen."""
+
+    def fits(size: int) -> bool:
+        return sum_of(manifest.model_copy(update={"data": data.model_copy(update={"size": size})}), load).fits(room)
+
+    data = manifest.data
+    most = _largest(data.size or load.text, fits) if load.trains else 0
+    return f"a text of at most {size(most)}" if most else ""
 
 
 def _largest(limit: int, fits: Callable[[int], bool]) -> int:

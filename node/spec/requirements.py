@@ -144,10 +144,14 @@ def parameters(spec: AnyModel) -> int:
     return spec.vocab * spec.dim * (1 if spec.tied else 2) + spec.layers * layer + spec.dim
 
 
-def text(manifest: Manifest) -> int:
-    """What reading the run's data takes; with a tokenizer, at most, if no text among them is much larger than 1 MiB."""
+def text(manifest: Manifest, measured: int = 0) -> int:
+    """What reading the run's data takes, of which so many bytes were measured if the manifest does not say.
+
+    With a tokenizer it is the most, if no text among them is much larger than 1 MiB.
+    """
     data = manifest.data
-    return DATA_COPIES * data.size + (TOKENIZING + TOKEN_COPIES * TOKEN * data.size if data.tokenizer else 0)
+    size = data.size or measured
+    return DATA_COPIES * size + (TOKENIZING + TOKEN_COPIES * TOKEN * size if data.tokenizer else 0)
 
 
 def activations(manifest: Manifest, micro_batch: int = 0, recompute: bool = False) -> int:

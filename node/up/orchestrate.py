@@ -90,17 +90,17 @@ async def _play(options: UpOptions, out: Path, swarm: Swarm, children: Children)
 
 async def _settle(options: UpOptions, out: Path, jobs: Jobs, swarm: Swarm) -> Plan:
     """The plan, with the text of --data read once for its digest."""
-    digest = ""
+    digest, size = "", 0
     resumed = await _resume(options.resume, jobs, swarm) if options.resume is not None else None
     if options.data:
         read = (resumed.about.decoded_manifest() if resumed else chosen_manifest(options)).data
         paths = [path.absolute() for path in options.data]
         corpus = await jobs.run("corpus", "corpus", read.column, read.domain, *paths)
-        digest = corpus["digest"]
+        digest, size = corpus["digest"], corpus["train"] + corpus["validation"]
         sizes = f"{corpus['train']:,} bytes to train on and {corpus['validation']:,} to validate with"
         swarm.note("data", "; ".join([f"{corpus['files']} texts, {sizes}", *corpus["left_out"]]), **corpus)
     manifest = resumed_manifest(options, resumed, digest) if resumed else chosen_manifest(options, digest)
-    check_room(manifest, options)
+    check_room(manifest, options, size)
     plan = make_plan(options, out, manifest, resumed)
     plan.manifest_file.write_text(to_toml(plan.manifest), encoding="utf-8")
     deaths = f"{plan.victim} dies in round {plan.kill_at}" if plan.victim else "nobody dies"

@@ -132,12 +132,15 @@ def resumed_manifest(options: UpOptions, resumed: Resumption, corpus: str = "") 
     return manifest
 
 
-def check_room(manifest: Manifest, options: UpOptions) -> None:
-    """NoRoom unless all peers of the play fit on this machine; of a library's model the founder finds out."""
+def check_room(manifest: Manifest, options: UpOptions, text: int = 0) -> None:
+    """NoRoom unless all peers of the play fit on this machine; of a library's model the founder finds out.
+
+    `text` are the bytes of --data, once they are known.
+    """
     if manifest.model.is_complete:
         least = max(2, manifest.rounds.min_members) + (1 if options.kill_at else 0)
         fewest = options.peers if options.resume else least
-        load = Load(has_gpu=all(map(has_gpu, options.devices)), nodes=options.peers, fewest=fewest)
+        load = Load(has_gpu=all(map(has_gpu, options.devices)), nodes=options.peers, fewest=fewest, text=text)
         check_fits(manifest, room_here(), load)
 
 

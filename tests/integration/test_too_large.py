@@ -174,3 +174,27 @@ def test_who_opens_a_model_without_room_is_told_so(tmp_path: Path, command: str)
     assert (code, said.count("\n")) == (1, 1), said
     assert re.match(r"shoal: .*memory has run out(: .*a process here \(ulimit -v\) has 350\.0 MiB)?", said), said
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_own_text_counts_before_a_run_or_a_play_begins(children: Children, tmp_path: Path) -> None:
+    """In a control group that has room for the model, and for one peer, but not for as many copies of the text."""
+    manifest, text, out = tmp_path / "own.toml", tmp_path / "text.txt", tmp_path / "out"
+    manifest.write_text('name = "own"\n[model]\ndim = 16\nlayers = 1\n[data]\nname = "files"\n')
+    text.write_bytes(b"The quick brown fox jumps over the dog\n" * (200 * MIB // 40))
+    with in_control_group(500 * MIB) as prefix:
+        node = RealNode(tmp_path / "node")
+        node.prefix = prefix
+        node.start(children, data=(text,))
+        with pytest.raises(LocalError, match=r"'own' is too large for this machine: .* a text of at most"):
+            node.client.create_run(manifest.read_text(), True)
+        assert node.client.status()["runs"] == []
+        node.client.stop()
+        until(lambda: not node.is_running, "the end", node.words)
+    text.write_bytes(b"The quick brown fox jumps over the dog\n" * (70 * MIB // 40))
+    with in_control_group(1100 * MIB) as prefix:
+        faults = "--kill-at", "none", "--join-at", "none"
+        own = "--manifest", str(manifest), "--data", str(text), "--out", str(out)
+        code, said, _ = shoal(Home(tmp_path), "up", "--peers", "6", *faults, *own, prefix=prefix)
+    assert (code, re.search(r"6 of them take .* the same with --peers \d, ", said) is None) == (1, False), said
+    assert not list((out / "peers").glob("*")), "no peer was started"

@@ -10,12 +10,14 @@ import pytest
 
 from shoal.node.room import Memory, NoRoom, Room
 from shoal.node.spec.fitting import Load, check_fits, checkpoint_bytes, problem, sum_of
-from shoal.node.spec.manifest import Manifest, load_manifest, parse_manifest
+from shoal.node.spec.manifest import DataSpec, Manifest, load_manifest, parse_manifest
 from shoal.node.spec.requirements import NODE_BASE, WORKER_BASE, parameters, requirements, vectors_of
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))
 GIB = 1 << 30
 WIDE = parse_manifest('name = "wide"\n[model]\ndim = 4096\nlayers = 32\nhidden = 11008\nheads = 32\nkv_heads = 32\n')
+
+TINY = parse_manifest('name = "tiny"\n[model]\ndim = 16\nlayers = 1\n')
 
 
 def room(free: int, process: int | None = None) -> Room:
@@ -131,3 +133,19 @@ def test_each_process_has_its_own_limit() -> None:
 
 def test_a_checkpoint_is_the_state_and_the_moments() -> None:
     assert checkpoint_bytes(WIDE) == 4 * 4 * parameters(WIDE.model)
+
+
+def test_text_that_was_measured_counts_as_text_that_is_named() -> None:
+    files = TINY.model_copy(update={"data": DataSpec(name="files")})
+    size = GIB
+    whole = DataSpec(name="files", digest="ab" * 32, pieces="cd" * 32, size=size)
+    named = TINY.model_copy(update={"data": whole})
+    measured = Load(text=size)
+    assert sum_of(files, measured) == replace(sum_of(named), load=measured)
+    assert sum_of(named, Load(text=7)).step == sum_of(named).step, "a manifest's word comes first"
+    assert sum_of(files, replace(measured, trains=False)).step == 0
+    words = problem(files, room(2 * GIB), measured)
+    assert re.search(r"What would fit: .*--no-train.*, or a text of at most [\d.]+ MiB$", words), words
+    assert problem(files, room(2 * GIB), Load(text=GIB // 2)) == ""
+    assert "a text of at most" in problem(named, room(2 * GIB))
+    assert "a text" not in problem(WIDE, room(GIB), measured), "the model alone is too much"

@@ -13,7 +13,7 @@ import pytest
 
 from shoal.node.home import Home
 from shoal.node.options import NodeSettings
-from shoal.node.room import NoRoom
+from shoal.node.room import Memory, NoRoom, Room
 from shoal.node.run import reloading
 from shoal.node.run.introduction import Introduction
 from shoal.node.run.remembered import Joined, PeerCache, remember_run, remembered_runs
@@ -328,3 +328,58 @@ async def test_who_pauses_while_it_enters_a_run_enters_it_later(home: Home, monk
     await runs.restore([])
     assert set(runs.restoring) == {FIRST, SECOND}
     assert runs.broken == {}
+
+
+WRITTEN = 'name = "written"\n[model]\ndim = 16\nlayers = 1\n[data]\nname = "files"\n'
+
+
+@pytest.fixture
+def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a worker and less than three copies of the text below."""
+    monkeypatch.setattr("shoal.node.run.runs.room_here", lambda: Room(Memory(64 << 20, 40 << 20)))
+
+
+def with_text(home: Home, shares: bool) -> Runs:
+    text = home.root / "text.txt"
+    text.write_bytes(b"The quick brown fox jumps over it\n" * (16 << 15))  # 17 MiB
+    settings = NodeSettings(home=home.root, data=(text,), share_data=shares)
+    network = cast(Network, SimpleNamespace(call=None, links=list, remember=lambda peer, addresses: None))
+    runs = Runs(settings, home, Identity.generate(), network, PeerCache(home.peers), None)
+    runs.restoring.clear()
+    return runs
+
+
+@pytest.mark.parametrize("shares", [True, False])
+@pytest.mark.usefixtures("little_room")
+@pytest.mark.asyncio
+async def test_a_founders_own_text_counts(home: Home, shares: bool) -> None:
+    runs = with_text(home, shares)
+    with pytest.raises(NoRoom, match=r"for a step and the text\).* or a text of at most \d"):
+        await runs.create(WRITTEN, True)
+    assert not list(home.data.glob("*")), "nothing was packed"
+    await asyncio.to_thread(runs._check_room, parse_manifest(WRITTEN), train=True)  # it is the text alone
+
+
+@pytest.mark.usefixtures("little_room")
+@pytest.mark.asyncio
+async def test_own_text_counts_for_who_joins_or_is_back_in_a_run_that_does_not_measure_it(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = with_text(home, False)
+    manifest = await runs.data.named(parse_manifest(WRITTEN))
+    assert manifest.data.size == 0
+    found = Introduction(manifest, PeerId("anna"), b"", {})
+
+    async def introduced(link: str) -> Introduction:
+        return found
+
+    monkeypatch.setattr(runs, "_find", introduced)
+    with pytest.raises(NoRoom, match="or a text of at most"):
+        await runs.join("link", True)
+    assert "or a text of at most" in (await runs.preview("link"))["memory"]["problem"]
+
+    monkeypatch.setattr(reloading, "recall", lambda *_: (found, Joined(b"", PeerId("anna"), b"", True, "")))
+    run = manifest.run_id.hex()
+    runs.restoring.append(run)
+    await runs.restore([])
+    assert "or a text of at most" in runs.lacking[run]

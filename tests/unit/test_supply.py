@@ -196,3 +196,16 @@ async def test_what_no_run_needs_is_forgotten(tmp_path: Path, dataset: Dataset) 
     assert list((tmp_path / "data").iterdir()) == []
     assert isinstance(await joiner.answer(BOB, GetPiece(dataset.root, PIECES, 0)), Refused)
     assert await joiner.get(named(dataset), peers.names)
+
+
+@pytest.mark.parametrize("shares", [True, False])
+@pytest.mark.asyncio
+async def test_how_much_text_there_is(tmp_path: Path, texts: Path, dataset: Dataset, shares: bool) -> None:
+    size, unnamed = dataset.index.size, DataSpec(name="files", digest=dataset.digest.hex())
+    own = supply(tmp_path / "a", texts, shares=shares)
+    assert [await own.size(each) for each in (FILES.data, unnamed, named(dataset), DataSpec())] == [size, size, size, 0]
+    assert not list(tmp_path.glob("a/data/*")), "asking packs nothing"
+    without = supply(tmp_path / "b", shares=shares)
+    assert [await without.size(each) for each in (FILES.data, unnamed, named(dataset))] == [0, 0, size]
+    await supply(tmp_path / "b", texts).named(FILES)
+    assert await without.size(unnamed) == size, "it is in the home"

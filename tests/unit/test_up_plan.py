@@ -8,8 +8,9 @@ import pytest
 
 from shoal.node.home import Home
 from shoal.node.options import UpOptions, UsageError
+from shoal.node.room import Memory, NoRoom, Room
 from shoal.node.spec.manifest import parse_manifest
-from shoal.node.up.plan import builtin_manifest, chosen_manifest, make_plan, prepare_folder, to_toml
+from shoal.node.up.plan import builtin_manifest, check_room, chosen_manifest, make_plan, prepare_folder, to_toml
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId
 
@@ -98,3 +99,15 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         prepare_folder(first)
     with pytest.raises(UsageError, match="cannot be used"):
         prepare_folder(first / "metrics.jsonl" / "below")
+
+
+def test_the_text_of_all_peers_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.node.up.plan.room_here", lambda: Room(Memory(8 << 30, 6 << 30)))
+    options = UpOptions(peers=4, data=(ROOT / "docs",))
+    manifest = chosen_manifest(options, corpus="ab" * 32)
+    check_room(manifest, options)
+    check_room(manifest, options, text=100 << 20)
+    with pytest.raises(
+        NoRoom, match=r"4 of them take .* What would fit: the same with --peers 3, .* a text of at most"
+    ):
+        check_room(manifest, options, text=500 << 20)
