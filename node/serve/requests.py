@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
 
-from shoal.node.serve.body import Body, Fields, misfit
+from shoal.node.serve.body import Body, Fields, misfit, path_of
 
 MAX_CHOICES = 16  # of a request, all its prompts together
 MAX_STOPS = 4
@@ -14,16 +14,13 @@ MAX_ALTERNATIVES = 20
 MAX_MESSAGES = 4096
 IGNORED = (  # they are about accounts, caches and speed, or about tools, of which there are none
     *("user", "metadata", "store", "service_tier", "safety_identifier", "parallel_tool_calls", "prediction"),
-    *(
-        "prompt_cache_key",
-        "prompt_cache_retention",
-        "cache_prompt",
-        "request_id",
-        "session_id",
-        "chat_id",
-        "conversation_id",
-    ),
+    *("prompt_cache_key", "prompt_cache_retention", "cache_prompt", "cache_salt", "priority", "keep_alive"),
+    *("request_id", "session_id", "chat_id", "conversation_id"),
     *("litellm_metadata", "litellm_call_id", "litellm_trace_id"),
+    *("provider", "models", "route", "usage", "include_reasoning", "separate_reasoning", "reasoning_format"),
+    # how what must be off, by `neutral`, would be done
+    *("repeat_last_n", "mirostat_tau", "mirostat_eta", "dynatemp_exponent", "xtc_threshold", "min_keep"),
+    *("dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers", "guided_decoding_backend"),
 )
 NEUTRAL: dict[str, tuple[Any, ...]] = {  # keys that are refused unless they have these values
     "presence_penalty": (0,),
@@ -43,11 +40,79 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {  # keys that are refused unless they hav
     "verbosity": ("medium",),
     "web_search_options": (),
     "repetition_penalty": (1,),  # this and those below are other servers'
+    "repeat_penalty": (1,),
+    "encoder_repetition_penalty": (1,),
+    "no_repeat_ngram_size": (0,),
     "top_k": (-1, 0),
+    "top_a": (0,),
     "min_p": (0,),
     "min_tokens": (0,),
+    "typical_p": (1,),
+    "tfs_z": (1,),
+    "tfs": (1,),
+    "epsilon_cutoff": (0,),
+    "eta_cutoff": (0,),
+    "smoothing_factor": (0,),
+    "dynatemp_range": (0,),
+    "mirostat": (0,),
+    "dry_multiplier": (0,),
+    "xtc_probability": (0,),
+    "do_sample": (True,),
+    "num_beams": (1,),
+    "use_beam_search": (False,),
+    "length_penalty": (1,),
+    "early_stopping": (False,),
+    "penalty_alpha": (0,),
+    "guidance_scale": (1,),
+    "negative_prompt": ("",),
+    "stop_token_ids": ([],),
+    "bad_words": ([],),
+    "logits_processors": ([],),
+    "ban_eos_token": (False,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "include_stop_str_in_output": (False,),
+    "no_stop_trim": (False,),
+    "return_full_text": (False,),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "return_progress": (False,),
+    "timings_per_token": (False,),
+    "n_probs": (0,),
+    "n_keep": (0,),
+    "id_slot": (-1,),
+    "slot_id": (-1,),
+    "details": (False,),
+    "decoder_input_details": (False,),
+    "watermark": (False,),
+    "grammar": ("",),
+    "json_schema": ({},),
+    "format": ("",),
+    "options": ({},),
+    "extra_body": ({},),
+    "vllm_xargs": ({},),
+    "think": (False,),
+    "thinking": ({"type": "disabled"},),
+    "enable_thinking": (False,),
+    "reasoning": ({}, {"effort": "none"}, {"enabled": False}),
+    "transforms": ([],),
+    "plugins": ([],),
+    "data_sources": ([],),
+    "safe_prompt": (False,),
+    "deferred": (False,),
 }
 PROMPT = "must be a text, a list of texts, a list of tokens, or a list of such lists"
+
+
+class Prompt(NamedTuple):
+    """One of the prompts of a request."""
+
+    content: str | list[int]  # text, or tokens
+    at: tuple[int, ...] = ()  # its place in the list, if it was one of a list
+
+    def where(self, *place: int) -> str:
+        """It, or a token in it, as one would write it in a program."""
+        return path_of(("prompt", *self.at, *place))
 
 
 def _listed(value: Any) -> Any:
@@ -62,14 +127,14 @@ def _parted(value: Any) -> Any:
     return [{"type": "text", "text": value}] if isinstance(value, str) else value
 
 
-def _prompts(value: Any) -> Any:
+def _prompts(value: Any) -> list[Prompt]:
     """One or several, each as text or tokens; in which all are alike."""
     if isinstance(value, str):
-        return [value]
+        return [Prompt(value)]
     if not isinstance(value, list):
         raise misfit(PROMPT)
     if not value:
-        return value
+        return []
     kind = type(value[0])
     if kind not in (str, int, list):
         raise misfit(f"is no text, token or list of tokens: the prompt {PROMPT}", 0)
@@ -82,7 +147,7 @@ def _prompts(value: Any) -> Any:
                 raise misfit(
                     "is no token, which is a whole number from 0 on", *([number] if kind is list else []), place
                 )
-    return [value] if kind is int else value
+    return [Prompt(value)] if kind is int else [Prompt(each, (number,)) for number, each in enumerate(value)]
 
 
 Stop = Annotated[str, Field(min_length=1, max_length=256)]
@@ -95,6 +160,13 @@ class StreamOptions(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
 
     include_usage: bool = False
+
+
+class Most(NamedTuple):
+    """How many tokens may be written; None: as many as is usual. And the name by which that was asked for."""
+
+    tokens: int | None
+    key: str
 
 
 class Asked(Body):
@@ -114,6 +186,11 @@ class Asked(Body):
     ignore_eos: bool = False  # not OpenAI's, but known from other servers: go on after the end of a text
 
     @property
+    def most(self) -> Most:
+        """How many tokens may be written."""
+        return Most(self.max_tokens, "max_tokens")
+
+    @property
     def tells_usage(self) -> bool:
         """Whether a stream ends with its usage."""
         return self.stream_options is not None and self.stream_options.include_usage
@@ -122,7 +199,9 @@ class Asked(Body):
 class CompletionAsked(Asked):
     """A body for /v1/completions."""
 
-    prompts: Annotated[list[str] | list[list[int]], PlainValidator(_prompts), Field(alias="prompt")]
+    neutral: ClassVar[dict[str, tuple[Any, ...]]] = NEUTRAL | {"add_special_tokens": (True,)}
+
+    prompts: Annotated[list[Prompt], PlainValidator(_prompts), Field(alias="prompt")]
     logprobs: Annotated[
         int | None, BeforeValidator(lambda value: None if value is False else value), Field(ge=0, le=MAX_ALTERNATIVES)
     ] = None
@@ -146,19 +225,17 @@ class ChatMessage(Fields):
     """One message. An answer of ours may be sent back as it is."""
 
     ignored = (
-        "name",
-        "id",
-        "annotations",
-        "reasoning_content",
-        "reasoning",
-        "provider_specific_fields",
-        "cache_control",
+        *("name", "id", "annotations", "citations", "provider_specific_fields", "cache_control", "token_ids", "weight"),
+        *("reasoning", "reasoning_content", "reasoning_details", "thinking", "thinking_blocks"),
     )
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
-        "refusal": ("",),
+        "refusal": ("", False),
         "tool_calls": ([],),
         "function_call": (),
         "audio": (),
+        "images": ([],),
+        "prefix": (False,),
+        "partial": (False,),
     }
 
     role: Literal["system", "developer", "user", "assistant"]
@@ -181,6 +258,13 @@ class ChatAsked(Asked):
     """A body for /v1/chat/completions."""
 
     lists: ClassVar[dict[str, type[Fields]]] = {"messages": ChatMessage}
+    neutral: ClassVar[dict[str, tuple[Any, ...]]] = NEUTRAL | {
+        "add_special_tokens": (False,),  # the template writes them
+        "add_generation_prompt": (True,),
+        "continue_final_message": (False,),
+        "chat_template_kwargs": ({},),
+        "documents": ([],),
+    }
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
     max_completion_tokens: Count | None = None
@@ -188,9 +272,10 @@ class ChatAsked(Asked):
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
 
     @property
-    def most(self) -> int | None:
-        """Tokens to write at most, by the newer of two names."""
-        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+    def most(self) -> Most:
+        """See Asked; by the newer of two names."""
+        newer = self.max_completion_tokens
+        return super().most if newer is None else Most(newer, "max_completion_tokens")
 
     @property
     def alternatives(self) -> int | None:

@@ -75,7 +75,9 @@ class Routes:
         else:
             plan = await ANSWERS.run(planner, asked, self._served, seed)
         if len(plan.jobs) > self._engine.most:
-            raise BadRequest(f"{len(plan.jobs)} texts at once: at most {self._engine.most} are written here", "n")
+            key = "n" if asked.n > 1 else "prompt"
+            what = f"'{key}' asks for {len(plan.jobs)} texts at once: at most {self._engine.most} are written here"
+            raise BadRequest(what, key)
         shape = self._shape(asked, is_chat=kind is ChatAsked, tells_logprobs=plan.jobs[0].alternatives is not None)
         if not asked.stream:
             return await answer(self._engine, plan, shape)

@@ -201,11 +201,11 @@ def test_choices_stops_and_probabilities(server: Server) -> None:
 
 WRONG: list[tuple[dict[str, Any], int, str, str | None]] = [
     ({"model": "other"}, 404, "model_not_found", "model"),
-    ({"prompt": ""}, 400, "the prompt is empty", "prompt"),
-    ({"prompt": []}, 400, "the prompt is empty", "prompt"),
+    ({"prompt": ""}, 400, "'prompt' is empty", "prompt"),
+    ({"prompt": []}, 400, "'prompt' is empty", "prompt"),
     ({"prompt": "x" * CONTEXT}, 400, f"context is {CONTEXT:,} tokens", "prompt"),
     ({"prompt": "x" * 4000, "max_tokens": 200}, 400, "context_length_exceeded", "max_tokens"),
-    ({"prompt": [5, 300]}, 400, "the token 300", "prompt"),
+    ({"prompt": [5, 300]}, 400, "the token 300", "prompt[1]"),
     ({"temperature": 3}, 400, "less than or equal to 2", "temperature"),
     ({"temperature": "1"}, 400, "valid number", "temperature"),
     ({"n": 0}, 400, "greater than or equal to 1", "n"),

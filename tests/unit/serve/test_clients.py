@@ -15,8 +15,8 @@ import pytest
 from shoal.node.serve.app import Listening, serving
 from shoal.node.serve.body import MAX_NAME, read_asked
 from shoal.node.serve.faults import UNSUPPORTED, BadRequest
-from shoal.node.serve.planning import plan_chat
-from shoal.node.serve.requests import ChatAsked, CompletionAsked
+from shoal.node.serve.planning import plan_chat, plan_completion
+from shoal.node.serve.requests import ChatAsked, CompletionAsked, Prompt
 from tests.unit.serve.kit import Script, counting, served
 
 USER: dict[str, Any] = {"role": "user", "content": "ab"}
@@ -111,7 +111,50 @@ SENT_BACK = [
     {"refusal": "", "annotations": [], "tool_calls": [], "reasoning_content": None},
     {"annotations": [{"type": "url_citation"}], "reasoning_content": "hm", "id": "x", "provider_specific_fields": {}},
     {"name": None, "content": [{"type": "text", "text": "abc", "annotations": [], "cache_control": {"type": "e"}}]},
+    {
+        "thinking_blocks": [],
+        "reasoning_details": [{"type": "reasoning.text", "text": "hm"}],
+        "images": [],
+        "prefix": False,
+    },
+    {"thinking_blocks": [{"type": "thinking"}], "thinking": "hm", "token_ids": [5], "citations": ["x"], "weight": 1},
 ]
+
+
+@pytest.mark.parametrize("kind", [CompletionAsked, ChatAsked])
+def test_what_clients_of_other_servers_always_send_changes_nothing(kind: type[Any]) -> None:
+    least = CHAT if kind is ChatAsked else COMPLETION
+    llama_cpp: dict[str, Any] = {
+        "repeat_penalty": 1.0,
+        "repeat_last_n": 64,
+        "typical_p": 1.0,
+        "mirostat": 0,
+        "mirostat_tau": 5.0,
+    }
+    llama_cpp |= {"dry_multiplier": 0.0, "dry_base": 1.75, "xtc_probability": 0, "dynatemp_range": 0, "grammar": ""}
+    llama_cpp |= {"n_probs": 0, "timings_per_token": False, "id_slot": -1, "tfs_z": 1, "cache_prompt": True}
+    vllm: dict[str, Any] = {"use_beam_search": False, "length_penalty": 1.0, "stop_token_ids": [], "min_tokens": 0}
+    vllm |= {"skip_special_tokens": True, "spaces_between_special_tokens": True, "early_stopping": False}
+    vllm |= {"include_stop_str_in_output": False, "bad_words": [], "priority": 0, "return_token_ids": False}
+    more: dict[str, Any] = {"do_sample": True, "num_beams": 1, "no_repeat_ngram_size": 0, "watermark": False}
+    more |= {"think": False, "keep_alive": "5m", "options": {}, "transforms": [], "provider": {"sort": "price"}}
+    more |= {"usage": {"include": True}, "extra_body": {}, "reasoning": {"effort": "none"}, "safe_prompt": False}
+    sent = least | llama_cpp | vllm | more
+    assert read_asked(kind, sent) == read_asked(kind, least)
+
+
+def test_neutral_values_that_mean_something_for_one_kind_only() -> None:
+    chat = {"add_generation_prompt": True, "continue_final_message": False, "chat_template_kwargs": {}, "documents": []}
+    assert read_asked(ChatAsked, CHAT | chat) == read_asked(ChatAsked, CHAT)
+    assert read_asked(ChatAsked, CHAT | {"add_special_tokens": False}) == read_asked(ChatAsked, CHAT)
+    assert read_asked(CompletionAsked, COMPLETION | {"add_special_tokens": True}).n == 1
+    for kind, body, key, value in (
+        (CompletionAsked, COMPLETION, "add_special_tokens", False),
+        (CompletionAsked, COMPLETION, "add_generation_prompt", True),
+        (ChatAsked, CHAT, "chat_template_kwargs", {"enable_thinking": True}),
+    ):
+        with pytest.raises(BadRequest, match=key):
+            read_asked(kind, body | {key: value})
 
 
 @pytest.mark.parametrize("more", SENT_BACK)
@@ -140,7 +183,7 @@ def test_null_is_absent_at_every_depth() -> None:
 
 def test_a_whole_number_may_be_written_as_a_fraction() -> None:
     asked = read_asked(CompletionAsked, COMPLETION | {"max_tokens": 4.0, "n": 2.0, "seed": 7.0, "prompt": [97.0, 98]})
-    assert (asked.max_tokens, asked.n, asked.seed, asked.prompts) == (4, 2, 7, [[97, 98]])
+    assert (asked.max_tokens, asked.n, asked.seed, asked.prompts) == (4, 2, 7, [Prompt([97, 98])])
     with pytest.raises(BadRequest, match="'max_tokens': Input should be a valid integer"):
         read_asked(CompletionAsked, COMPLETION | {"max_tokens": 4.5})
 
@@ -182,6 +225,12 @@ NAMED: list[tuple[dict[str, Any], str, str]] = [
     (COMPLETION | {"prompt": [[5], [5, "a"]]}, "prompt[1][1]", "no token"),
     (COMPLETION | {"prompt": [{}]}, "prompt[0]", "no text, token"),
     (COMPLETION | {"top_k": 40}, "top_k", "must be -1 or 0 here"),
+    (COMPLETION | {"repeat_penalty": 1.1}, "repeat_penalty", "must be 1 here"),
+    (CHAT | {"messages": [USER, {"role": "tool", "content": "a", "tool_call_id": "1"}]}, "messages[1].role", "'user'"),
+    (CHAT | {"messages": [{**USER, "content": [{"type": "image", "x": 1}]}]}, "messages[0].content[0].type", "'text'"),
+    (CHAT | {"\ud800": 1}, "\\ud800", "unknown or unsupported"),
+    (CHAT | {"messages": [{**USER, "a\udfffb": 1}]}, "messages[0].a\\udfffb", "unknown or unsupported"),
+    (CHAT | {"stream_options": {"\ud800": 1}}, "stream_options.\\ud800", "unknown or unsupported"),
 ]
 
 
@@ -195,6 +244,56 @@ def test_an_error_names_the_very_key(body: dict[str, Any], param: str, words: st
     assert words in error["message"]
     is_unsupported = "here: another value" in error["message"] or "unknown" in error["message"]
     assert error["code"] == (UNSUPPORTED if is_unsupported else None)
+
+
+PLANNED: list[tuple[dict[str, Any], str, str]] = [
+    (COMPLETION | {"prompt": ""}, "prompt", "is empty"),
+    (COMPLETION | {"prompt": []}, "prompt", "is empty"),
+    (COMPLETION | {"prompt": [""]}, "prompt[0]", "is empty"),
+    (COMPLETION | {"prompt": ["a", ""]}, "prompt[1]", "is empty"),
+    (COMPLETION | {"prompt": [[1], []]}, "prompt[1]", "is empty"),
+    (COMPLETION | {"prompt": [1, 999]}, "prompt[1]", "the token 999"),
+    (COMPLETION | {"prompt": [[1], [2, 3, 999]]}, "prompt[1][2]", "the token 999"),
+    (COMPLETION | {"prompt": [[999]]}, "prompt[0][0]", "the token 999"),
+    (COMPLETION | {"prompt": "a" * 100}, "prompt", "has 100 tokens"),
+    (COMPLETION | {"prompt": [1] * 100}, "prompt", "has 100 tokens"),
+    (COMPLETION | {"prompt": ["a", "a" * 100]}, "prompt[1]", "has 100 tokens"),
+    (COMPLETION | {"max_tokens": 60}, "max_tokens", "2 tokens of 'prompt' and 60 to write"),
+    (COMPLETION | {"prompt": ["a", "a" * 40], "max_tokens": 30}, "max_tokens", "40 tokens of 'prompt[1]' and 30"),
+    (COMPLETION | {"prompt": ["a"] * 17}, "prompt", "at most 16"),
+    (COMPLETION | {"prompt": ["a"] * 10, "n": 10}, "n", "10 prompts with n = 10: at most 16"),
+    (CHAT | {"messages": [{**USER, "content": "a" * 100}]}, "messages", "this model's context"),
+    (CHAT | {"max_tokens": 60}, "max_tokens", "60 to write"),
+    (CHAT | {"max_completion_tokens": 60}, "max_completion_tokens", "60 to write"),
+    (CHAT | {"max_completion_tokens": 60, "max_tokens": 1}, "max_completion_tokens", "60 to write"),
+]
+
+
+@pytest.mark.parametrize(("body", "param", "words"), PLANNED)
+def test_what_does_not_fit_the_model_is_named_by_its_key_and_place(
+    body: dict[str, Any], param: str, words: str
+) -> None:
+    model = served(Script(counting, limit=50))
+    with pytest.raises(BadRequest) as told:
+        if "messages" in body:
+            plan_chat(read_asked(ChatAsked, body), model, 0)
+        else:
+            plan_completion(read_asked(CompletionAsked, body), model, 0)
+    error = told.value.body["error"]
+    assert error["param"] == param
+    assert f"'{param}'" in error["message"]
+    assert words in error["message"]
+
+
+@pytest.mark.asyncio
+async def test_too_many_texts_are_blamed_on_what_asks_for_them() -> None:
+    async with serving(served(Script(counting, slots=1)), Listening(port=0, waiting=1)) as port:
+        url = f"http://127.0.0.1:{port}/v1/completions"
+        async with aiohttp.ClientSession() as session:
+            for more, param in (({"n": 9}, "n"), ({"prompt": ["a"] * 9}, "prompt")):
+                async with session.post(url, json=COMPLETION | more) as answer:
+                    assert answer.status == 400
+                    assert (await answer.json())["error"]["param"] == param
 
 
 def test_an_error_of_a_long_path_is_short_and_a_deep_body_none_of_ours() -> None:

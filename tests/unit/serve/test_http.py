@@ -79,7 +79,7 @@ async def test_who_asks_for_more_than_may_ever_wait_is_not_told_to_come_again() 
                 assert answer.status == status
                 said = await answer.json()
         assert said["error"]["param"] == "n"
-        assert said["error"]["message"] == "4 texts at once: at most 3 are written here"
+        assert said["error"]["message"] == "'n' asks for 4 texts at once: at most 3 are written here"
 
 
 async def test_a_port_that_is_taken_is_named() -> None:
