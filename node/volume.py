@@ -1,9 +1,11 @@
 """How much has gone over the wire today, both ways, over restarts: what a daily volume is held against.
 
 Rules:
-- A day is that of UTC, from midnight to midnight: so anybody can say when it goes on, and one number is all that
-  must be kept. Over 24 hours that begin at noon it may be up to twice the volume. Who sets the clock back to an earlier
-  day has not won a new one: what was counted counts until the next midnight, also what was before a clock went ahead.
+- A day is that of UTC, from midnight to midnight: so anybody can say when it goes on. Over 24 hours that begin at noon
+  it may be up to twice the volume.
+- What has passed is kept for each date that the clock has shown, the last few: a clock may be wrong for a while, as in
+  1970 before it is set, and no date that it shows again begins anew. Who sets the clock back to an earlier day has not
+  won a new one: the most of a later date counts, too, until the next midnight.
 - The file is written when something worth a write has passed, at the end, and atomically. What a crash loses is at most
   what passes in a minute; a full disk stops nobody, and is said.
 """
@@ -14,6 +16,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 
 from shoal.node.disk import replace_file
@@ -23,6 +26,7 @@ DAY = 86_400  # seconds
 SAVE_EVERY = 60.0  # seconds
 WORTH_SAVING = 0.001  # of the volume
 NEARLY = 0.95  # of the volume: then people are warned
+KEPT = 8  # dates
 
 log = logging.getLogger("shoal.daemon")
 
@@ -35,23 +39,22 @@ class Volume:
     ) -> None:
         self.limit = limit
         self._path, self._total, self._clock = path, total, clock
-        self._day = self._today()
-        self._used = self._load()
-        self._left = (0, 0)  # the day before the clock last came to a later one, and its bytes
+        self._bytes = self._load()  # by date
+        self._day = _date(self._today())
         self._seen = total()
-        self._saved, self._saved_at = self._used, clock()
+        self._saved, self._saved_at = self.used, clock()
 
     @property
     def used(self) -> int:
         """Bytes of today."""
-        day, total = self._today(), self._total()
+        day, total = _date(self._today()), self._total()
         if day > self._day:
-            self._left, self._used, self._saved = (self._day, self._used), 0, 0
-        elif day < self._day and self._left[0] == day:  # the clock was ahead for a while, and is right again
-            self._used += self._left[1]
-        self._day = day
-        self._used, self._seen = self._used + total - self._seen, total
-        return self._used
+            self._bytes, self._saved = {each: held for each, held in self._bytes.items() if each <= day}, 0
+        self._bytes[day] = self._bytes.get(day, 0) + total - self._seen
+        self._day, self._seen = day, total
+        while len(self._bytes) > KEPT:
+            del self._bytes[next(each for each in self._bytes if each != day)]
+        return self._bytes[day] + max((held for each, held in self._bytes.items() if each > day), default=0)
 
     @property
     def is_used_up(self) -> bool:
@@ -77,7 +80,9 @@ class Volume:
     def record(self) -> bytes:
         """What is to be on disk now."""
         self._saved, self._saved_at = self.used, self._clock()
-        return json.dumps({"day": _date(self._day), "bytes": self._saved}).encode()
+        others = {each: held for each, held in self._bytes.items() if each != self._day}
+        row = {"day": self._day, "bytes": self._bytes[self._day], **({"others": others} if others else {})}
+        return json.dumps(row).encode()
 
     def write(self, record: bytes) -> None:
         """Have it there, if there is a limit; in any thread, as it blocks for as long as the disk does."""
@@ -89,19 +94,21 @@ class Volume:
             words = f"cannot write {self._path}: {error.strerror}; after a restart today's volume would begin anew"
             warn(log, "volume-not-saved", words)
 
-    def _load(self) -> int:
+    def _load(self) -> dict[str, int]:
         try:
-            found = json.loads(self._path.read_text(encoding="utf-8"))
-            return max(0, int(found["bytes"])) if found["day"] >= _date(self._day) else 0
+            found = json.loads(self._path.read_bytes())
+            held = {**found.get("others", {}), found["day"]: found["bytes"]}
+            return {date.fromisoformat(each).isoformat(): max(0, int(number)) for each, number in held.items()}
         except FileNotFoundError:
-            return 0
-        except (OSError, ValueError, TypeError, LookupError) as error:
+            return {}
+        except (OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
             warn(log, "volume-damaged", f"{self._path} is damaged ({error}); today's volume begins anew")
-            return 0
+            return {}
 
     def _today(self) -> int:
         return int(self._clock() // DAY)
 
 
 def _date(day: int) -> str:
+    """As ISO 8601 writes it: the later of two dates is the greater text."""
     return time.strftime("%Y-%m-%d", time.gmtime(day * DAY))

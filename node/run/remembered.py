@@ -4,7 +4,8 @@
                               forced to disk before we are in
     peers.json                the last good peers, those first that answered last; a hint, so a damaged file is no file.
                               It is written before we are in a run that others have told us of, and soon after anybody
-                              is new. Whoever has been silent for SILENT_MOST, while others answered, is dropped
+                              is new. Whoever has been silent for SILENT_MOST, while others answered, is dropped:
+                              seconds in which it was looked for, by a clock that nobody sets
 
 A record is checked like a peer's word: the manifest must hash to the folder's name, and its author must have signed it.
 """
@@ -31,6 +32,7 @@ from shoal.protocol.wire import Message, message
 KEPT = 64  # peers
 MAX_ADDRESSES, MAX_ADDRESS = 8, 256  # of one peer; characters
 SILENT_MOST = 3 * 86_400.0  # seconds
+STEP_MOST = 600.0  # seconds between two tries that count: in more, nobody was looked for
 JOINED = "joined"
 
 
@@ -82,10 +84,10 @@ def recall_run(home: Home, run: str) -> Joined:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A row of the file: where a peer was, and since when it has been silent, if it is."""
+    """A row of the file: where a peer was, and for how many seconds it has been silent."""
 
     addresses: tuple[str, ...]
-    silent: float | None = None  # seconds since 1970
+    silent: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,7 @@ class PeerCache:
 
     path: Path
     _writing: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    _missed: dict[PeerId, float] = field(default_factory=dict, repr=False, compare=False)  # when last, in this life
 
     def load(self) -> dict[PeerId, tuple[str, ...]]:
         """Peers and their addresses, latest first; empty if the file is missing, damaged, or cannot be read now."""
@@ -121,13 +124,16 @@ class PeerCache:
     def missed(self, peers: Iterable[PeerId]) -> None:
         """`peers` did not answer although others did; who did not for days is dropped."""
         with self._writing, suppress(OSError):
-            rows, now = self._read(), time.time()
-            for peer in peers:
-                if peer in rows:
-                    rows[peer] = replace(rows[peer], silent=rows[peer].silent or now)
-            self._write({peer: row for peer, row in rows.items() if now - (row.silent or now) <= SILENT_MOST})
+            rows, now = self._read(), time.monotonic()
+            for peer in [each for each in peers if each in rows]:
+                step = min(STEP_MOST, now - self._missed.get(peer, now))
+                rows[peer] = replace(rows[peer], silent=rows[peer].silent + step)
+                self._missed[peer] = now
+            self._write({peer: row for peer, row in rows.items() if row.silent <= SILENT_MOST})
 
     def _put_first(self, fresh: Mapping[PeerId, _Known]) -> None:
+        for peer in fresh:
+            self._missed.pop(peer, None)
         before = self._read()
         latest = dict(islice({**fresh, **{k: v for k, v in before.items() if k not in fresh}}.items(), KEPT))
         if list(latest.items()) != list(before.items()):
@@ -143,15 +149,15 @@ class PeerCache:
 
     def _write(self, peers: Mapping[PeerId, _Known]) -> None:
         rows = [
-            {"peer": peer, "addresses": list(known.addresses), **({"silent": known.silent} if known.silent else {})}
+            {"peer": peer, "addresses": list(known.addresses), **({"silent_for": known.silent} if known.silent else {})}
             for peer, known in peers.items()
         ]
         replace_file(self.path, [json.dumps(rows, indent=1).encode()])
 
 
 def _known(row: Mapping[str, object]) -> _Known:
-    silent = row.get("silent")
-    return _Known(_addresses(row["addresses"]), float(silent) if isinstance(silent, int | float) else None)
+    silent = row.get("silent_for")
+    return _Known(_addresses(row["addresses"]), float(silent) if isinstance(silent, int | float) else 0.0)
 
 
 def _addresses(found: object) -> tuple[str, ...]:

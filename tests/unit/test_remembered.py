@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from shoal.node.run.remembered import (
     KEPT,
     MAX_ADDRESSES,
     SILENT_MOST,
+    STEP_MOST,
     Joined,
     PeerCache,
     forget_run,
@@ -126,19 +129,67 @@ def test_where_a_peer_answered_comes_first_and_its_other_addresses_stay(home: Ho
     assert list(cache.load()) == [BERT, ANNA]
 
 
-def test_who_is_silent_for_days_goes_and_who_answers_again_stays(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 1_700_000_000.0
-    monkeypatch.setattr("shoal.node.run.remembered.time.time", lambda: now)
+class Silence:
+    """A steady clock that others move, and as many tries without an answer as fit into some seconds."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 7.0
+        monkeypatch.setattr("shoal.node.run.remembered.time.monotonic", lambda: self.now)
+
+    def last(self, seconds: float, cache: PeerCache, *peers: PeerId) -> None:
+        for _ in range(int(seconds / STEP_MOST)):
+            self.now += STEP_MOST
+            cache.missed(peers)
+
+
+@pytest.fixture
+def silence(monkeypatch: pytest.MonkeyPatch) -> Silence:
+    return Silence(monkeypatch)
+
+
+def test_who_is_silent_for_days_goes_and_who_answers_again_stays(home: Home, silence: Silence) -> None:
     cache = PeerCache(home.peers)
     cache.update({ANNA: ("/ip4/192.0.2.1/tcp/1",), BERT: ("/ip4/192.0.2.2/tcp/1",)})
     cache.missed([ANNA, BERT, PeerId("nobody")])
-    now += SILENT_MOST
+    silence.last(SILENT_MOST / 2, cache, ANNA, BERT)
+    again = PeerCache(home.peers)  # what was counted is counted over a restart, too
+    again.missed([ANNA, BERT])
+    silence.last(SILENT_MOST / 2, again, ANNA)
+    assert list(again.load()) == [ANNA, BERT]
+    again.reached(BERT, "/ip4/192.0.2.2/tcp/1")
+    silence.last(STEP_MOST, again, ANNA, BERT)
+    assert list(again.load()) == [BERT]
+
+
+def test_a_clock_that_is_wrong_makes_nobody_forgotten(
+    home: Home, silence: Silence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine without a battery for its clock is in 1970 until it has asked for the time."""
+    right, wall = time.time(), 300.0
+    monkeypatch.setattr(time, "time", lambda: wall)
+    cache = PeerCache(home.peers)
+    cache.update({ANNA: ("/ip4/192.0.2.1/tcp/1",)})
+    for wall in (300.0, right, right + 10 * 86_400, right, right - 10 * 86_400, right):
+        silence.last(STEP_MOST, cache, ANNA)
+        assert list(cache.load()) == [ANNA], wall
+
+
+def test_time_in_which_nobody_was_looked_for_is_no_silence(home: Home, silence: Silence) -> None:
+    """As while all were there that are wanted, or the machine was asleep."""
+    cache = PeerCache(home.peers)
+    cache.update({ANNA: ("/ip4/192.0.2.1/tcp/1",)})
+    for _ in range(5):
+        silence.now += SILENT_MOST
+        cache.missed([ANNA])
+    assert list(cache.load()) == [ANNA]
+
+
+def test_a_file_that_says_since_when_somebody_was_silent_forgets_nobody(home: Home) -> None:
+    row = {"peer": "anna", "addresses": ["/ip4/192.0.2.1/tcp/1"], "silent": 1_700_000_000.0}
+    home.peers.write_text(json.dumps([row]))
+    cache = PeerCache(home.peers)
     cache.missed([ANNA])
-    assert list(cache.load()) == [ANNA, BERT]
-    cache.reached(BERT, "/ip4/192.0.2.2/tcp/1")
-    now += 1
-    cache.missed([ANNA, BERT])
-    assert list(cache.load()) == [BERT]
+    assert list(cache.load()) == [ANNA]
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,7 @@ def test_a_clock_that_is_set_back_wins_no_new_day_and_loses_none(tmp_path: Path)
     wire = Wire()
     volume = wire.volume(tmp_path)
     wire.total = GB
+    assert volume.is_used_up
     wire.now -= 400 * DAY  # it had been ahead
     assert volume.is_used_up
     saved(volume)
@@ -98,7 +99,69 @@ def test_a_clock_that_is_ahead_for_a_while_wins_no_new_day(tmp_path: Path) -> No
     assert volume.used == 0
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"day": "2024-10-04", "bytes": "many"}', "\xff"])
+def test_a_start_before_the_clock_is_set_wins_no_new_day(tmp_path: Path) -> None:
+    """A machine without a battery for its clock is in 1970 until it has asked for the time."""
+    wire = Wire()
+    wire.total = 1
+    volume = wire.volume(tmp_path)
+    wire.total += GB - 10
+    saved(volume)
+    again = Wire()
+    again.now = 300.0
+    restarted = again.volume(tmp_path)
+    assert restarted.used == GB - 10, "which day it is, nobody knows"
+    again.total += 4
+    assert restarted.used == GB - 6
+    saved(restarted)
+    third = Wire()
+    third.now = 300.0
+    restarted_again = third.volume(tmp_path)
+    third.now = NOON
+    for volume in (restarted, restarted_again):
+        again.now = NOON
+        assert volume.used == GB - 10
+    third.now += DAY
+    assert restarted_again.used == 0
+
+
+@pytest.mark.parametrize("ways", [(3, 5, 0), (-3, 0), (-1, 0), (1, 0), (400, 0), (400, -400, 3, 0), (1, 2, 3, 4, 0)])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_clock_that_is_wrong_several_times_loses_no_day(
+    tmp_path: Path, ways: tuple[int, ...], restarts: bool
+) -> None:
+    wire = Wire()
+    volume = wire.volume(tmp_path)
+    wire.total = GB
+    assert volume.is_used_up
+    saved(volume)
+    for days in ways:
+        wire.now = NOON + days * DAY
+        wire.total += 1
+        assert volume.used >= 1
+        saved(volume)
+        if restarts:
+            volume = wire.volume(tmp_path)
+    assert volume.is_used_up
+    wire.now = NOON + 9 * DAY
+    assert volume.used == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[1]",
+        '{"day": 7, "bytes": 1}',
+        '{"day": "x", "bytes": 1}',
+        "[" * 100_000,
+        '{"day": "2024-10-04", "bytes": Infinity}',
+        '{"day": "2024-10-04", "bytes": 1, "others": [7]}',
+        "",
+        "{}",
+        "[]",
+        '{"day": "2024-10-04", "bytes": "many"}',
+        "\xff",
+    ],
+)
 def test_a_damaged_file_is_said_and_begun_anew(tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "volume.json").write_text(text)
     assert Wire().volume(tmp_path).used == 0
