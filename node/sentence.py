@@ -98,6 +98,8 @@ def _doing(run: Answer) -> str:
         return f"{name} has failed on this node"
     if run.get("worker_failure"):
         return f"the worker of {name} has failed"
+    if run.get("worker_lost"):
+        return f"starting the worker of {name} again"
     if phase == "restoring":
         return f"entering {name} again"
     if phase == "paused":

@@ -47,6 +47,7 @@ class NodeService(Protocol):
         Each of `runs`: {run, name, round, members, digest, loss, step, samples}, and what else is known:
         phase ("failed" if the run has ended on this node, "finished" after its last round, "paused"), failure (why it
         failed), worker_failure (why it trains nothing here until somebody mends that: no other worker is started),
+        worker_lost (why its last worker ended, until another makes a step),
         waiting_for (a sentence: what holds it up), root, trains, is_creator, tokens_per_second, bytes_sent,
         bytes_received, bulk (of these, the bytes of payloads by the path that they took: {"direct"|"punched"|"relayed":
         {sent, received}}), warnings ([{code, words}]: what is not as it should be), last, checkpoint

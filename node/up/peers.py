@@ -45,6 +45,7 @@ class LocalPeer:
         self.status: Answer = {}
         self.row: Answer = {}  # of the run, within the status
         self.device = ""  # on which it trained when last seen
+        self.lost = ""  # why its worker was lost, as it has told; empty while one trains
         self.collected = 0  # the last round of which the record was asked for
         self.child: Child | None = None
         self.armed = False  # it carries a fault

@@ -105,8 +105,15 @@ class Swarm:
                 await self._collect(peer)
         except ShoalError:
             return
+        self._note_loss(peer)
         if why := peer.row.get("worker_failure"):
             raise LocalError(f"{peer.name} cannot train: {why} (its log is {peer.log})")
+
+    def _note_loss(self, peer: LocalPeer) -> None:
+        """Tell why a peer's worker was lost, once for as long as none trains."""
+        before, peer.lost = peer.lost, peer.row.get("worker_lost") or ""
+        if peer.lost not in ("", before):
+            self.note("worker-lost", f"{peer.name}: {peer.lost}", peer=peer.name)
 
     async def _collect(self, peer: LocalPeer) -> None:
         """Ask for the records that are new, and for those whose bytes may have grown."""

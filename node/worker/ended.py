@@ -2,12 +2,15 @@
 
 Final is what a worker itself blames on this machine or its owner's choices, in words: a device that is not here, a text
 that is not the run's, a model that this library makes otherwise. No other worker could do better until somebody mends
-it. All else may pass, a want of memory too: a crash, a hang, a network that fails, a mistake of ours.
+it. So is a mistake of a program, be it a library's or ours, once several workers after each other have made the same
+one and none of this run has ever made a step here. All else may pass, a want of memory too: a crash, a hang, a network
+or a device that fails, a loss that is no number.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from shoal.node.refusals import refusal
 from shoal.node.room import NoRoom
@@ -15,6 +18,16 @@ from shoal.protocol.errors import LocalError, ShoalError
 from shoal.protocol.shortages import is_temporary
 
 MAX_REASON = 500  # characters
+ALIKE = 5  # lives that end by one mistake, which take a quarter of a minute at least (the back-off of workers.py)
+DEVICES = ("cuda", "cudnn", "cublas", "nccl", "hip ", "mps")  # in errors that come of what a device is doing just now
+
+
+class Reason(NamedTuple):
+    """What a worker says of the error that ends it."""
+
+    words: str
+    is_final: bool  # another worker could do no better until somebody mends that
+    is_mistake: bool  # of a program, which another worker would make as well from the same start
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +36,41 @@ class Ended:
 
     words: str
     is_final: bool = False
+    mistake: str = ""  # of a program, in its own words, if that was it
 
     def __str__(self) -> str:
         return self.words
 
 
-def reason_of(error: Exception) -> tuple[str, bool]:
-    """What a worker says of the error that ends it, and whether that is final."""
+class Lives:
+    """The lives of one run's workers on this node, one after the other."""
+
+    def __init__(self) -> None:
+        self._has_stepped = False
+        self._mistake = ""
+        self._count = 0  # of lives in a row that ended by it
+
+    def stepped(self) -> None:
+        """A worker has made a step: so it can be done here, and what fails later may pass."""
+        self._has_stepped = True
+
+    def judged(self, ended: Ended) -> Ended:
+        """This end, which is final too if it is the last of several that are alike."""
+        is_same = bool(ended.mistake) and ended.mistake == self._mistake
+        self._mistake, self._count = ended.mistake, self._count + 1 if is_same else 1
+        if self._has_stepped or not ended.mistake or self._count < ALIKE:
+            return ended
+        return Ended(f"{ended.words}; so did each of {self._count} workers before its first step", is_final=True)
+
+
+def reason_of(error: Exception) -> Reason:
+    """Why a worker ends that has met `error`."""
     said = refusal(error)
     words = str(error) if isinstance(error, ShoalError) else str(said or f"{type(error).__name__}: {error}")
     is_final = isinstance(error, LocalError) and not isinstance(said, NoRoom) and not is_temporary(error)
-    return words[:MAX_REASON], is_final
+    may_pass = isinstance(error, ShoalError | OSError | ArithmeticError) or is_temporary(error) or _is_of_device(error)
+    return Reason(words[:MAX_REASON], is_final, said is None and not may_pass)
+
+
+def _is_of_device(error: Exception) -> bool:
+    return any(name in str(error).lower() for name in DEVICES)

@@ -145,6 +145,7 @@ class Failed(Message):
     round: int
     reason: str
     is_final: bool = False  # another worker could do no better (ended.py)
+    is_mistake: bool = False  # of a program: from the same start another worker would make it as well
 
 
 @message(209)

@@ -67,6 +67,7 @@ class Training:
         self.utilisation: float | None = None  # the share of its time in which the worker trains
         self.last_loss: float | None = None  # mean over the steps of the last contribution
         self.trouble = "" if settings.program else NO_SCRIPT  # why nobody trains, until a worker makes a step
+        self.lost = ""  # why the last worker of ours has ended, until another makes a step
         self.failure = ""  # why nobody will, until somebody mends it
         self._outer = outer
         self._agenda = Agenda(outer.timetable, last, has_own_weights(outer.method) and bool(settings.program))
@@ -227,7 +228,7 @@ class Training:
             self._retire()
 
     def _retire(self, keeps_contribution: bool = False) -> None:
-        self.progress, self.utilisation, self.trouble, self.failure = None, None, "", ""
+        self.progress, self.utilisation, self.trouble, self.lost, self.failure = None, None, "", "", ""
         self._spawn(self._worker.retire(keeps_contribution))
 
     async def _finish(self) -> None:
@@ -256,15 +257,16 @@ class Training:
             log.info("%s", self.trouble)
         elif ended.is_final:
             self.trouble = self.failure = f"{ended}. No other is started: mend that, then restart the node"
+            self.lost = ""
             log.error("%s", self.failure, extra={"code": "worker-failed"})
         else:
-            self.trouble = f"{ended}; it is started again"
+            self.trouble = self.lost = f"{ended}; it is started again"
             warn(log, "worker-lost", self.trouble)
         if self._attendance.is_away:
             self._absent(self._open)
 
     def _on_progress(self, progress: Progress) -> None:
-        self.progress, self.trouble, self.utilisation = progress, "", progress.utilisation
+        self.progress, self.trouble, self.lost, self.utilisation = progress, "", "", progress.utilisation
         self._hand_in_if_called()
 
     def _hand_in_if_called(self) -> None:

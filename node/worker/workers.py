@@ -22,7 +22,7 @@ import numpy as np
 from shoal.node.logs import last_line
 from shoal.node.pools import ROUNDS
 from shoal.node.worker import watchdog
-from shoal.node.worker.ended import Ended
+from shoal.node.worker.ended import Ended, Lives
 from shoal.node.worker.link import frame
 from shoal.node.worker.listener import WorkerListener, receive
 from shoal.node.worker.messages import (
@@ -84,6 +84,7 @@ class Worker:
         self._failed: Failed | None = None  # what a worker has said of its own end
         self._backoff = settings.first_backoff
         self._watchdog = Watchdog()
+        self._lives = Lives()
         self._stop = asyncio.Event()
         self._idle = asyncio.Event()  # nothing is left to do, or we are stopped: no worker is wanted
         self._rests = asyncio.Event()  # no worker lives, and none will
@@ -136,6 +137,7 @@ class Worker:
         try:
             while not self._idle.is_set():
                 ended = await (self._live(listener) if self.settings.program else self._host(listener))
+                ended = self._lives.judged(ended)
                 if not self._idle.is_set():
                     self._on_lost(ended)
                     await (self._idle.wait() if ended.is_final else self._pause())
@@ -229,7 +231,8 @@ class Worker:
             return Ended(f"the worker cannot be started: {error}")
         if self._failed is not None:  # it has said so itself, and ends
             where = f" in round {self._failed.round}" if self._failed.round else ""
-            return Ended(f"the worker has failed{where}: {self._failed.reason}", self._failed.is_final)
+            mistake = self._failed.reason if self._failed.is_mistake else ""
+            return Ended(f"the worker has failed{where}: {self._failed.reason}", self._failed.is_final, mistake)
         said = "" if words else last_line(log, begin)
         return Ended(f"the worker {words or ending(process)}{f': {said}' if said else ''}; its output is in {log}")
 
@@ -298,6 +301,7 @@ class Worker:
     def _see(self, message: Progress | Contribution | Trained) -> None:
         if isinstance(message, Progress):
             self._watchdog.stepped()
+            self._lives.stepped()
         else:
             self._watchdog.answered(message.order, message.steps if isinstance(message, Contribution) else 0)
 

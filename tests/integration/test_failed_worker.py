@@ -40,15 +40,15 @@ def test_a_device_that_cannot_be_here_is_refused_before_anything_starts(tmp_path
     assert said.count("\n") == 1
 
 
-def spoilt(folder: Path) -> tuple[str, str]:
-    """A python on whose path torch has no device but finds that out only when asked; its variable and value."""
+def spoilt(folder: Path, kind: str = "LocalError") -> tuple[str, str]:
+    """A python in which workers cannot read their text, for an error of this kind; its variable and value."""
     (folder / "sitecustomize.py").write_text(
         "import sys\n"
         "if 'shoal.node.worker.worker' in sys.orig_argv:\n"
         "    import shoal.node.dataset.corpus as corpus\n"
         "    from shoal.protocol.errors import LocalError\n"
         "    def load_corpus(*_):\n"
-        "        raise LocalError('the text of this run cannot be read here')\n"
+        f"        raise {kind}('the text of this run cannot be read here')\n"
         "    corpus.load_corpus = load_corpus\n"
     )
     return "PYTHONPATH", str(folder)
@@ -73,12 +73,17 @@ def test_its_own_words_are_shown_and_no_other_is_started(
 
 
 @pytest.mark.slow
-def test_up_ends_with_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(*spoilt(tmp_path))
+@pytest.mark.parametrize("kind", ["LocalError", "RuntimeError"])
+def test_up_ends_with_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """At once, or, if it is a mistake of a program, after a few more lives of the worker, which are told of."""
+    monkeypatch.setenv(*spoilt(tmp_path, kind))
     manifest = tmp_path / "run.toml"
     manifest.write_text(MANIFEST)
     out = str(tmp_path / "out")
     code, said = shoal(tmp_path / "home", "up", "--peers", "2", "--manifest", str(manifest), "--out", out)
     assert code == 1
-    assert "cannot train: the worker has failed: the text of this run cannot be read here" in said
+    named = "RuntimeError: " if kind == "RuntimeError" else ""
+    assert f"cannot train: the worker has failed: {named}the text of this run cannot be read here" in said
     assert "Traceback" not in said
+    lost = "peer-1: the worker has failed: RuntimeError: the text of this run cannot be read here; it is started again"
+    assert said.count(lost) == (1 if kind == "RuntimeError" else 0)

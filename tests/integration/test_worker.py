@@ -22,6 +22,7 @@ from shoal.node.logs import MAX_LOG
 from shoal.node.spec.manifest import DataSpec, Manifest, ModelSpec
 from shoal.node.spec.method import MethodSpec
 from shoal.node.worker import watchdog
+from shoal.node.worker.ended import ALIKE
 from shoal.node.worker.link import WorkerLink
 from shoal.node.worker.messages import Contribution, Finished, Progress, Train
 from shoal.node.worker.process import BUILT_IN, WorkerSettings, worker_process
@@ -34,7 +35,7 @@ SIZE = 1000
 PATIENCE = 120.0  # seconds; torch takes a few to import on a busy machine
 
 # A user's own worker: each inner step takes 10 ms and adds 1 to every parameter; lane 99 crashes it, lane 98
-# fails politely, and before step 3 of lane 97 it waits for the hand-in.
+# fails politely, lane 96 by a mistake, and before step 3 of lane 97 it waits for the hand-in.
 SCRIPT = """
     import queue, sys, threading, time
     from pathlib import Path
@@ -49,6 +50,9 @@ SCRIPT = """
             sys.exit(7)
         if order.lane == 98:
             link.send(Failed(order.order, order.round, "no data"))
+            continue
+        if order.lane == 96:
+            link.send(Failed(order.order, order.round, "IndexError: 32", False, True))
             continue
         start = link.vectors.agreed.array.copy()
         weights = start.copy()
@@ -252,6 +256,31 @@ async def test_a_failure_is_reported_in_the_workers_words(tmp_path: Path) -> Non
         await worker.train(train(3, 98), [vector(0)])
         await seen.until(lambda: seen.lost)
         assert "failed in round 3: no data" in seen.lost[0]
+
+
+@pytest.mark.asyncio
+async def test_a_mistake_that_each_worker_makes_before_any_step_is_final(tmp_path: Path) -> None:
+    async with supervised(script_settings(tmp_path)) as (worker, seen):
+        await worker.train(train(3, 96), [vector(0)])
+        await seen.until(lambda: len(seen.lost) == ALIKE)
+        assert seen.lost[0] == "the worker has failed in round 3: IndexError: 32"
+        words = (
+            f"the worker has failed in round 3: IndexError: 32; so did each of {ALIKE} workers before its first step"
+        )
+        assert seen.lost[-1] == words
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(seen.until(lambda: len(seen.lost) > ALIKE or worker.pid), 0.5)
+
+
+@pytest.mark.asyncio
+async def test_a_mistake_after_a_step_is_made_again_as_often_as_it_comes(tmp_path: Path) -> None:
+    async with supervised(script_settings(tmp_path)) as (worker, seen):
+        await worker.train(train(1, 0), [vector(0)])
+        await seen.until(lambda: seen.contributions)
+        await worker.train(train(2, 96), [vector(0)])
+        await seen.until(lambda: len(seen.lost) > ALIKE)
+        await worker.train(train(2, 0), [vector(0)])
+        await seen.until(lambda: len(seen.contributions) == 2)
 
 
 @pytest.mark.asyncio
