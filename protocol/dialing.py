@@ -21,7 +21,7 @@ from typing import Any
 from shoal.protocol.allowance import Allowances
 from shoal.protocol.errors import TransportError
 from shoal.protocol.ids import PeerId, short
-from shoal.protocol.journal import OTHER
+from shoal.protocol.journal import OTHER, TOO_OFTEN
 from shoal.protocol.multiaddrs import few, host_and_port, is_relayed
 from shoal.protocol.racing import by_turns, first_answer
 from shoal.protocol.transport import Connection, Stream, Transport
@@ -165,7 +165,7 @@ class Dialing:
     async def _dial_one(self, address: str, limit: float) -> Connection:
         allowance = self._failures.of(host_of(address))
         if not allowance.take(asyncio.get_running_loop().time()):
-            raise TransportError("dialled in vain too often, wait a little", "too-often")
+            raise TransportError("dialled in vain too often, wait a little", TOO_OFTEN)
         try:
             connection = await self._transport.dial(self._peer, address, limit)
         except TransportError as error:

@@ -26,7 +26,7 @@ from enum import StrEnum
 from shoal.protocol.ids import PeerId
 
 MOST_STEPS, MOST_PEERS = 16, 128
-OK, OTHER, ITSELF = "ok", "other-identity", "itself"
+OK, OTHER, ITSELF, TOO_OFTEN = "ok", "other-identity", "itself", "too-often"
 
 
 class Way(StrEnum):

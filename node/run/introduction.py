@@ -28,9 +28,10 @@ from shoal.protocol.addresses import resolve
 from shoal.protocol.errors import LocalError, RemoteError, ShoalError, TransportError
 from shoal.protocol.identity import Identity, public_key
 from shoal.protocol.ids import PeerId, RunId, short
+from shoal.protocol.journal import OTHER, TOO_OFTEN
 from shoal.protocol.messages.dht import Contact
 from shoal.protocol.messages.node import GetManifest, ManifestIs, Refused
-from shoal.protocol.multiaddrs import few, place_of, split
+from shoal.protocol.multiaddrs import few, is_relayed, place_of, split
 from shoal.protocol.network import Network
 from shoal.protocol.vetting import MAX_ADDRESSES, vet_addresses
 from shoal.protocol.wire import Message
@@ -167,12 +168,24 @@ class _Inquiry:
 
     async def _knock(self, address: str) -> Introduction | None:
         try:
-            peer = await self._network.connect(address)
+            peer = await self._connect(address)
         except ShoalError as error:
             self._unreached.append(str(error) if address in str(error) else f"{address}: {error}")
             self._disappointed.set()
             return None
         return await self.ask(peer)
+
+    async def _connect(self, address: str) -> PeerId:
+        """Whoever answers at an address, also if it names another: a member may have a new key, or a new address."""
+        try:
+            return await self._network.connect(address)
+        except TransportError as error:
+            place = place_of(address)
+            if error.code not in (OTHER, TOO_OFTEN) or is_relayed(place) or place == address:
+                raise
+            with suppress(ShoalError):
+                return await self._network.connect(place)
+            raise
 
     async def look_up(self, providers: Providers) -> Introduction | None:
         """What those say who are said to have the manifest; they are looked for once somebody has not helped."""

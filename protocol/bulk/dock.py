@@ -34,6 +34,7 @@ from shoal.protocol.bulk.sealing import bound
 from shoal.protocol.bulk.tokens import Ticket, Tokens
 from shoal.protocol.errors import TransportError
 from shoal.protocol.ids import PeerId
+from shoal.protocol.journal import TOO_OFTEN
 from shoal.protocol.messages.bulk import Knock, Knocked
 from shoal.protocol.throttle import Throttle
 
@@ -138,7 +139,7 @@ class Dock:
     async def _knock(self, peer: PeerId, place: tuple[str, int], invited: Knock) -> Opened:
         allowance = self._failures.of(place[0])
         if not allowance.take(asyncio.get_running_loop().time()):
-            raise TransportError("dialled in vain too often, wait a little", "too-often")
+            raise TransportError("dialled in vain too often, wait a little", TOO_OFTEN)
         raw = await _dialled(place)
         knocking = self._knocks.begin(peer, raw, partial(knock, raw, invited.fingerprint, invited.token))
         if knocking is None:

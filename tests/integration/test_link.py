@@ -17,6 +17,7 @@ from shoal.dht.link import format_link, parse_link
 from shoal.node.client import Answer
 from shoal.node.up.processes import Children
 from shoal.protocol.errors import LocalError, TransportError
+from shoal.protocol.identity import Identity
 from shoal.protocol.ids import RunId
 from tests.integration.nodes import RealNode, until
 from tests.integration.test_node import MANIFEST
@@ -109,6 +110,21 @@ def test_a_link_on_the_command_line_is_tried_until_somebody_answers(children: Ch
     until(lambda: "nobody has told us" in str(b.client.status()["obstacle"]), "b to say so", b.words)
     a.start(children, port=where)
     until(lambda: b.row().get("members") == 2, "b in the run", b.words)
+
+
+def test_an_old_name_at_an_address_is_no_obstacle(children: Children, tmp_path: Path) -> None:
+    """A member answers there under a new key; b is connected with somebody, and so misses nobody."""
+    a, b, c = (RealNode(tmp_path / name) for name in "abc")
+    for node in (a, c):
+        node.start(children)
+    b.start(children, c.address)
+    created = a.client.create_run(MANIFEST, False)
+    old = f"{port_of(a)}/p2p/{Identity.generate().peer}"
+    link = f"shoal:{created['run']}?p={old}"
+    until(lambda: b.client.peers(), "b to be connected", b.words)
+    for _ in range(2):
+        assert b.client.preview_run(link)["name"] == "tiny"
+    assert b.client.join_run(link, False)["run"] == created["run"]
 
 
 def test_what_leads_nowhere_is_one_sentence_and_leaves_nothing(children: Children, tmp_path: Path) -> None:

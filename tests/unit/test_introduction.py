@@ -19,6 +19,8 @@ from shoal.node.spec.manifest import MAX_MANIFEST, PROTOCOL, Manifest, NewerProt
 from shoal.protocol.errors import LocalError, RemoteError, TransportError
 from shoal.protocol.identity import Identity
 from shoal.protocol.ids import PeerId, RunId
+from shoal.protocol.journal import OTHER as OTHER_ANSWERS
+from shoal.protocol.journal import TOO_OFTEN
 from shoal.protocol.messages.dht import Contact
 from shoal.protocol.messages.node import GetManifest, ManifestIs, Refused
 from shoal.protocol.network import Network
@@ -166,6 +168,21 @@ async def test_addresses_of_a_link_are_tried_side_by_side_and_nobody_is_asked_tw
     assert next(iter(found.members)) == BERT
     assert sorted(world.asked) == sorted([ANNA, BERT])
     assert world.remembered == {}, "who only looks keeps nothing"
+
+
+@pytest.mark.parametrize("code", [OTHER_ANSWERS, TOO_OFTEN])
+@pytest.mark.asyncio
+async def test_whoever_answers_where_another_was_named_is_asked(code: str) -> None:
+    """A member with a new key, or at an address that was another's: the answer is checked in any case."""
+    other = TransportError("somebody else answers there", code)
+    relayed = f"{THERE}/p2p/{ANNA}/p2p-circuit/p2p/{CARL}"
+    doors: dict[str, PeerId | Exception | Silence] = {f"{HERE}/p2p/{CARL}": other, HERE: BERT, relayed: other}
+    world = World({BERT: good(), ANNA: Refused("no")}, doors, connected=(ANNA,))
+    found = await find_manifest(RUN[:8], cast(Network, world), ME, [relayed, f"{HERE}/p2p/{CARL}"])
+    assert next(iter(found.members)) == BERT
+    doors = {f"{HERE}/p2p/{CARL}": other, HERE: TransportError("refused")}
+    with pytest.raises(TransportError, match=f"{HERE}/p2p/{CARL}: somebody else answers there"):
+        await find_manifest(RUN[:8], cast(Network, World({}, doors)), ME, [f"{HERE}/p2p/{CARL}"])
 
 
 @pytest.mark.asyncio
