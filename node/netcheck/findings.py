@@ -85,7 +85,21 @@ def verdict(facts: Facts) -> tuple[str, str]:
     }.get(kind)
     if facts.reachability == "nat":
         return _unreachable(facts, kind), open_ports(facts)
-    return (sentence, "") if sentence else ("Nobody has tried yet to dial this node.", "run `shoal netcheck` again")
+    return (sentence, "") if sentence else (_unsaid(facts), "run `shoal netcheck` again")
+
+
+def _unsaid(facts: Facts) -> str:
+    """What is known while nobody from the internet has said anything."""
+    if not facts.found_at and not facts.came:
+        return "Nobody has said yet whether others can dial this node."
+    who = f"Others have dialled this node at {_found_at(facts)}"
+    if not facts.found_at:
+        who = f"{_have(facts.came)} dialled this node"
+    return f"{who}; whether most of the internet can, nobody has said yet."
+
+
+def _found_at(facts: Facts) -> str:
+    return ", ".join(facts.found_at)
 
 
 def _unreachable(facts: Facts, kind: str) -> str:
@@ -149,7 +163,7 @@ def findings(facts: Facts) -> Iterator[Finding]:
 
 
 def _dial(facts: Facts) -> Finding:
-    at = ", ".join(facts.found_at)
+    at = _found_at(facts)
     if facts.reachability == "public":
         return Finding("NET-DIAL-OK", OK, f"Others have dialled this node at {at}.")
     if facts.reachability == "nat":
@@ -161,7 +175,7 @@ def _dial(facts: Facts) -> Finding:
         return Finding("NET-DIAL-NO", WARN if facts.relays else BAD, tried, open_ports(facts))
     if facts.is_local:
         return Finding("NET-DIAL-LOCAL", OK, f"Others nearby have dialled this node at {at}.")
-    return Finding("NET-DIAL-UNKNOWN", WARN, "No peer has tried to dial this node.", "run `shoal netcheck` again later")
+    return Finding("NET-DIAL-UNKNOWN", WARN, _unsaid(facts), "run `shoal netcheck` again later")
 
 
 def _nat(facts: Facts) -> Finding:

@@ -143,6 +143,31 @@ def test_nobody_is_said_to_get_through_where_somebody_has() -> None:
 
 
 @pytest.mark.parametrize(
+    ("found_at", "came", "who"),
+    [
+        ((), 1, "1 peer has dialled this node"),
+        ((HOME,), 0, f"Others have dialled this node at {HOME}"),
+        ((HOME,), 2, f"Others have dialled this node at {HOME}"),
+        ((GLOBAL, HOME), 0, f"Others have dialled this node at {GLOBAL}, {HOME}"),
+    ],
+)
+def test_while_the_internet_has_not_answered_who_has_dialled_is_not_denied(
+    found_at: tuple[str, ...], came: int, who: str
+) -> None:
+    facts = dataclasses.replace(UNTRIED, found_at=found_at, came=came)
+    [dial] = [each for each in findings(facts) if each.code == "NET-DIAL-UNKNOWN"]
+    for said, action in (verdict(facts), (dial.sentence, dial.action)):
+        assert said == f"{who}; whether most of the internet can, nobody has said yet."
+        assert action.startswith("run `shoal netcheck` again")
+
+
+def test_nobody_has_said_is_not_nobody_has_tried() -> None:
+    """Who is near may have dialled this node, and still be connected."""
+    [dial] = [each for each in findings(UNTRIED) if each.code == "NET-DIAL-UNKNOWN"]
+    assert verdict(UNTRIED)[0] == dial.sentence == "Nobody has said yet whether others can dial this node."
+
+
+@pytest.mark.parametrize(
     ("found_at", "who"),
     [
         ((HOME,), "those nearby"),
