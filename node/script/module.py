@@ -42,7 +42,7 @@ class OwnModule:
         self._were_trained = [(*named, named[1].requires_grad) for named in self.module.named_parameters()]
         self._were_stepped = _stepped(optimizer)
         self._weights = tuple(weights.values())
-        self._state_weights = StateWeights(optimizer, self._weights)
+        self._state_weights = StateWeights(optimizer, weights, self.module)
 
     def spec(self) -> CustomSpec:
         """What a manifest says of it."""

@@ -12,85 +12,125 @@ where the weights were, or on the line that the step took, and go the same way w
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from shoal.node.script.state_tensors import Kept, kept_tensors
+from shoal.node.script.taken_back import TakenBack
+from shoal.protocol.errors import LocalError
 
 PLAIN = ("torch.optim.", "transformers.optimization")  # whose states are of gradients alone
 NOT_PLAIN = ("ASGD",)
 AHEAD = 10.0  # steps: weights of which the module's follow by a tenth, as a z, are so far ahead of them
 TOLERANCE = 0.01  # of the squared step
 ROUNDING = 1e-12  # of the squared weights
+PADDING = 4096  # numbers at the end of a row of weights, at most
 CLOSE = 0.5  # of the squared weights: a copy that we have not seen come into being
 
 _learned: WeakKeyDictionary[torch.optim.Optimizer, dict[str, bool]] = WeakKeyDictionary()
 
+Numbers = Callable[[int], Tensor]  # like those of a weight, by its place
+
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A tensor in an optimizer's state, like one of the weights, or like each `every`-th number of it in a row."""
+    """A tensor that an optimizer keeps, like a weight, or each `every`-th number of it, or several weights in a row."""
 
-    holder: Any  # a dict or a list
+    holder: Any  # a dict, or a sequence
     key: Any
-    place: int  # of the weight
-    every: int  # 0: of the weight's shape
+    places: Sequence[int]  # of the weights, one behind the other
+    size: int  # how many numbers they stand for
+    every: int = 1
 
     @property
     def tensor(self) -> Tensor:
+        """All of it."""
         found: Tensor = self.holder[self.key]
         return found
 
-    def part(self, of: Tensor) -> Tensor:
-        """The numbers of a tensor like the weight that it stands for."""
-        return of.flatten()[:: self.every] if self.every else of
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has a number for each; else it is one zero in the place of all."""
+        return self.tensor.numel() >= self.size and (self.every == 1 or self.tensor.dim() == 1)
 
-    def move(self, by: Tensor) -> None:
-        """Go along with the weight."""
-        tensor = self.tensor
-        part = self.part(by).to(tensor.device)
-        if tensor.shape == part.shape:
-            tensor.add_(part)
-        else:  # one zero in the place of as many as there are
-            self.holder[self.key] = tensor + part
+    @property
+    def numbers(self) -> Tensor:
+        """Those of its own, flat, without padding."""
+        return self.tensor.flatten()[: self.size]
+
+    def part(self, of: Numbers) -> Tensor:
+        """The numbers of tensors like the weights that it stands for, flat."""
+        parts = [of(place).flatten() for place in self.places]
+        return parts[0][:: self.every] if len(parts) == 1 else torch.cat(parts)
+
+    def move(self, by: Numbers) -> None:
+        """Go along with the weights."""
+        part = self.part(by).to(self.tensor.device)
+        if self.is_whole:
+            like = self._like(part)
+            like.add_(part.view(like.shape))
+        else:
+            self.holder[self.key] = self.tensor + part
+
+    def put(self, weights: Numbers) -> None:
+        """Become the same."""
+        part = self.part(weights)
+        like = self._like(part)
+        like.copy_(part.view(like.shape))
+
+    def _like(self, part: Tensor) -> Tensor:
+        tensor = self.tensor.detach()
+        return tensor if tensor.numel() == part.numel() else tensor[: self.size]
 
 
 class StateWeights:
-    """Those of `optimizer`, beside `weights`."""
+    """Those of `optimizer`, beside `weights`, which are all that is trained of `module`."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, weights: Sequence[Tensor]) -> None:
-        self._optimizer, self._weights = optimizer, weights
+    def __init__(self, optimizer: torch.optim.Optimizer, weights: Mapping[str, Tensor], module: nn.Module) -> None:
+        self._optimizer, self._named, self._module = optimizer, weights, module
+        self._weights = tuple(weights.values())
         kind = type(optimizer)
         self._is_plain = kind.__module__.startswith(PLAIN) and kind.__name__ not in NOT_PLAIN
         self._is_weights = _learned.setdefault(optimizer, {})  # by label
         self._before: list[Tensor] | None = None  # the weights before the next step, while we learn
         self._ahead: dict[str, list[Tensor]] = {}  # what may be ahead of the weights: how it was after the first step
         self._looks = 0
+        self._taken_back = TakenBack(self._weights)
 
     def load(self, fresh: Sequence[Tensor], *, is_end: bool = False) -> None:
         """Give the module these weights, and move the others along; at the run's end they become the same ones."""
+        is_watched = not self._is_plain and not is_end and self._taken_back.is_looking
+        before = [weight.detach().clone() for weight in self._weights] if is_watched else []
         with torch.no_grad(), shown(self._optimizer, self._weights):
-            along: dict[int, list[Spot]] = {}
-            for spot in self._found():
-                along.setdefault(spot.place, []).append(spot)
-            for place, (weight, wanted) in enumerate(zip(self._weights, fresh, strict=True)):
-                for spot in along.get(place, ()):
-                    spot.move(wanted.to(weight.device) - weight)
+            found = self._found()
+            for spot in found:
+                spot.move(lambda place: fresh[place].to(self._weights[place].device) - self._weights[place])
+            for weight, wanted in zip(self._weights, fresh, strict=True):
                 weight.copy_(wanted)
-                for spot in along.get(place, ()) if is_end else ():
-                    spot.tensor.copy_(spot.part(weight))
+            for spot in found if is_end else ():
+                spot.put(self._weights.__getitem__)
         if self._ahead:
             spots = self._spots()
-            self._ahead = {label: self._copies(spots.get(label, ())) for label in self._ahead}
+            self._ahead = {label: _copies(spots.get(label, ())) for label in self._ahead}
         if not self._is_plain and (not self._looks or self._ahead):
             self._before = [weight.detach().clone() for weight in self._weights]
+        if is_watched:
+            self._taken_back.loaded(before)
 
     def stepped(self) -> None:
-        """The optimizer has made a step: see what it keeps."""
+        """The optimizer has made a step: see what it keeps. LocalError if it has taken back what came of a round."""
+        if self._taken_back.stepped():
+            raise LocalError(
+                f"this {type(self._optimizer).__name__} has taken the weights back to where they were before the run "
+                "replaced them: it keeps weights where they cannot be found. Let it keep them in its attributes, or in "
+                "its state, in the shapes of the parameters; or train with another optimizer"
+            )
         if self._before is None:
             return
         with torch.no_grad():
@@ -111,90 +151,120 @@ class StateWeights:
         spots = self._spots()
         for label, group in spots.items():
             if label not in self._is_weights and _is_filled(group):
-                pairs = [(each.tensor, each.part(self._weights[each.place])) for each in group if self._has_shape(each)]
-                size = sum(_square(weight) for _, weight in pairs)
-                apart = sum(_square(tensor.to(weight.device) - weight) for tensor, weight in pairs)
+                whole = [(each.numbers, each.part(self._weights.__getitem__)) for each in group if each.is_whole]
+                size = sum(_square(weight) for _, weight in whole)
+                apart = sum(_square(numbers.to(weight.device) - weight) for numbers, weight in whole)
                 self._is_weights[label] = size > 0 and apart <= CLOSE * size
         return [each for label, group in spots.items() if self._is_weights.get(label) for each in group]
 
     def _look(self, before: Sequence[Tensor], now: Sequence[Tensor]) -> None:
         """After the first step of which we know where it began."""
-        step = sum(_square(new - old) for old, new in zip(before, now, strict=True))
-        size = sum(map(_square, before))
-        if size <= step:
-            return  # weights that are no larger than a step tell nothing
         for label, group in self._spots().items():
-            if label in self._is_weights or not _is_filled(group):
+            whole = [each for each in group if each.is_whole]
+            if label in self._is_weights or not whole or not _is_filled(group):
                 continue
-            known = [each for each in group if self._has_shape(each)]
-            lines = [_line(each.tensor, each.part(before[each.place]), each.part(now[each.place])) for each in known]
-            is_near = bool(known) and sum(away for away, _ in lines) <= TOLERANCE * step + ROUNDING * size
+            begins = [each.part(before.__getitem__) for each in whole]
+            ends = [each.part(now.__getitem__) for each in whole]
+            size, step = sum(map(_square, begins)), sum(map(_square, map(torch.sub, ends, begins)))
+            lines = [_line(each.numbers, *line) for each, *line in zip(whole, begins, ends, strict=True)]
+            if size <= step:  # weights that are no larger than a step tell nothing, unless they are kept to the bit
+                if all(
+                    map(
+                        torch.equal, (each.numbers.to(begin) for each, begin in zip(whole, begins, strict=True)), begins
+                    )
+                ):
+                    self._is_weights[label] = True
+                continue
+            is_near = sum(away for away, _ in lines) <= TOLERANCE * step + ROUNDING * size
             self._is_weights[label] = is_near
             if is_near and max(at for _, at in lines) > 1.0 + TOLERANCE:
-                self._ahead[label] = self._copies(known)
+                self._ahead[label] = _copies(group)
 
     def _look_again(self, before: Sequence[Tensor], now: Sequence[Tensor]) -> None:
         """After the second: whether what seemed to be ahead goes where the weights go."""
         spots = self._spots()
         for label, then in self._ahead.items():
-            known = [each for each in spots.get(label, ()) if self._has_shape(each)]
-            steps = [each.part(now[each.place] - before[each.place]) for each in known]
-            moves = [each.tensor - old for each, old in zip(known, then, strict=False)]
+            whole = [each for each in spots.get(label, ()) if each.is_whole]
+            steps = [each.part(now.__getitem__) - each.part(before.__getitem__) for each in whole]
+            moves = [each.numbers - old for each, old in zip(whole, then, strict=False)]
             along = sum(float((move.to(step.device) * step).sum()) for move, step in zip(moves, steps, strict=False))
             self._is_weights[label] = along >= 0
         self._ahead.clear()
 
-    def _copies(self, spots: Sequence[Spot]) -> list[Tensor]:
-        return [each.tensor.detach().clone() for each in spots if self._has_shape(each)]
-
-    def _has_shape(self, spot: Spot) -> bool:
-        return spot.tensor.shape == spot.part(self._weights[spot.place]).shape
-
     def _spots(self) -> dict[str, list[Spot]]:
         """What could be weights, by label: of each label all tensors are like the weights that they belong to."""
-        places = {id(weight): place for place, weight in enumerate(self._weights)}
-        spots: dict[str, list[Spot]] = {}
-        for label, holder, key, owner in _tensors(self._optimizer, set(places)):
-            if holder[key].is_floating_point() and holder[key].layout == torch.strided:
-                spots.setdefault(label, []).append(Spot(holder, key, places[owner] if owner is not None else -1, 0))
-        alike = ((label, self._alike(self._owned(group))) for label, group in spots.items())
-        return {label: group for label, group in alike if group is not None}
+        kept: dict[str, list[Kept]] = {}
+        for each in kept_tensors(self._optimizer, self._named, set(map(id, self._module.modules()))):
+            kept.setdefault(each.label, []).append(each)
+        matched = ((label, self._matched(group)) for label, group in kept.items())
+        return {label: group for label, group in matched if group is not None}
 
-    def _owned(self, group: Sequence[Spot]) -> Sequence[Spot]:
-        """The same, also where nothing says whose they are: of all weights in order, or each of the nearest one."""
-        if all(spot.place >= 0 for spot in group):
-            return group
-        places = {id(weight): place for place, weight in enumerate(self._weights)}
-        in_order = [places[id(each)] for table in self._optimizer.param_groups for each in table["params"]]
-        if [spot.tensor.shape for spot in group] == [self._weights[place].shape for place in in_order]:
-            return [replace(spot, place=place) for spot, place in zip(group, in_order, strict=True)]
-        return [spot if spot.place >= 0 else replace(spot, place=self._nearest(spot.tensor)) for spot in group]
+    def _matched(self, group: Sequence[Kept]) -> list[Spot] | None:
+        """The same, as what they stand for; None if they cannot all be weights.
 
-    def _alike(self, group: Sequence[Spot]) -> list[Spot] | None:
-        """The same, as what they stand for; None if they cannot all be weights."""
+        Where nothing says whose they are: of all weights in order, or of rows of them, or each of the nearest one.
+        """
+        places = {id(weight): place for place, weight in enumerate(self._weights)}
+        owned = [(each, -1 if each.owner is None else places[each.owner]) for each in group]
+        if all(place >= 0 for _, place in owned):
+            return self._alike(owned)
+        rows = [[places[id(each)] for each in table["params"]] for table in self._optimizer.param_groups]
+        in_order = [place for row in rows for place in row]
+        sizes, wanted = [_tensor(each).numel() for each in group], [self._weights[place].numel() for place in in_order]
+        copies, rest = divmod(len(sizes), len(wanted))
+        if not rest and sizes == wanted * copies:
+            return self._alike(list(zip(group, in_order * copies, strict=True)))
+        for cut in (rows, [in_order]):
+            totals = [sum(self._weights[place].numel() for place in row) for row in cut]
+            if len(cut) == len(group) and all(map(_is_row, map(_tensor, group), totals)):
+                return [Spot(e.holder, e.key, row, size) for e, row, size in zip(group, cut, totals, strict=True)]
+        return self._alike([(each, self._nearest(_tensor(each)) if place < 0 else place) for each, place in owned])
+
+    def _alike(self, group: Sequence[tuple[Kept, int]]) -> list[Spot] | None:
+        """Each of one weight, at its place: all numbers of it, or each of so many."""
         fewest, most = 1, sys.maxsize
-        for spot in group:
-            if spot.place < 0:
+        for kept, place in group:
+            if place < 0:
                 return None
-            tensor, size = spot.tensor, self._weights[spot.place].numel()
-            if tensor.shape == self._weights[spot.place].shape:
+            tensor, size = _tensor(kept), self._weights[place].numel()
+            if tensor.numel() == size:
                 continue
             if tensor.dim() == 1 and 0 < tensor.numel() <= size:
                 fewest = max(fewest, -(-size // tensor.numel()))
                 most = min(most, (size - 1) // (tensor.numel() - 1) if tensor.numel() > 1 else sys.maxsize)
-            elif tensor.dim() or float(tensor) or isinstance(spot.holder, tuple):
+            elif tensor.dim() or float(tensor) or isinstance(kept.holder, tuple):
                 return None  # else it is one zero in the place of all, which the tensor that it becomes replaces there
         if fewest > most:
             return None
-        alike = (spot.tensor.shape == self._weights[spot.place].shape for spot in group)
-        return [spot if is_alike else replace(spot, every=fewest) for spot, is_alike in zip(group, alike, strict=True)]
+        spots = []
+        for kept, place in group:
+            size = self._weights[place].numel()
+            every = 1 if _tensor(kept).numel() == size else fewest
+            spots.append(Spot(kept.holder, kept.key, (place,), -(-size // every), every))
+        return spots
 
     def _nearest(self, tensor: Tensor) -> int:
-        """The weight of its shape that a tensor is nearest to; -1 if there is none."""
-        alike = [place for place, weight in enumerate(self._weights) if weight.shape == tensor.shape]
+        """The weight of its shape, or at least its size, that a tensor is nearest to; -1 if there is none."""
+        alike = [place for place, weight in enumerate(self._weights) if weight.numel() == tensor.numel()]
+        alike = [place for place in alike if self._weights[place].shape == tensor.shape] or alike
         if len(alike) < 2:
             return alike[0] if alike else -1
-        return min(alike, key=lambda place: _square(tensor.to(self._weights[place].device) - self._weights[place]))
+        flat = tensor.flatten()
+        return min(alike, key=lambda at: _square(flat.to(self._weights[at].device) - self._weights[at].flatten()))
+
+
+def _tensor(kept: Kept) -> Tensor:
+    found: Tensor = kept.holder[kept.key]
+    return found
+
+
+def _is_row(tensor: Tensor, total: int) -> bool:
+    """Whether it could be that many numbers of several weights, one behind the other."""
+    return tensor.numel() == total or (tensor.dim() == 1 and 0 <= tensor.numel() - total <= PADDING)
+
+
+def _copies(spots: Sequence[Spot]) -> list[Tensor]:
+    return [each.numbers.detach().clone() for each in spots if each.is_whole]
 
 
 @contextmanager
@@ -220,37 +290,6 @@ def shown(optimizer: torch.optim.Optimizer, weights: Sequence[Tensor]) -> Iterat
 def _flags(optimizer: torch.optim.Optimizer) -> list[tuple[str, bool]]:
     tables: list[Mapping[str, Any]] = [vars(optimizer), *optimizer.param_groups]
     return [(key, value) for each in tables for key, value in each.items() if isinstance(value, bool)]
-
-
-def _tensors(optimizer: Any, weights: set[int]) -> Iterator[tuple[str, Any, Any, int | None]]:
-    """All tensors in an optimizer, and in those inside it: label, what holds it, its key there, whose it is if known.
-
-    Those of one label lie in like places. The weights themselves, `weights` by id, are left out.
-    """
-    seen: set[int] = set()
-
-    def walk(value: Any, label: str, holder: Any, key: Any, owner: int | None) -> Iterator[tuple[str, Any, Any, Any]]:
-        if id(value) in weights or (id(value) in seen and not isinstance(value, Tensor)):
-            return
-        if isinstance(value, Tensor):
-            if id(value) not in seen:
-                seen.add(id(value))
-                yield label, holder, key, owner
-            return
-        seen.add(id(value))
-        inside: Sequence[tuple[Any, Any]] = ()
-        if isinstance(value, torch.optim.Optimizer):
-            value = vars(value)
-        if isinstance(value, Mapping):
-            inside = [(each, within) for each, within in value.items() if each not in ("params", "defaults")]
-        elif isinstance(value, list | tuple):
-            inside = list(enumerate(value))
-        for each, within in inside:
-            named = f"{label}.{each}" if isinstance(each, str) else label
-            whose = id(each) if id(each) in weights else owner
-            yield from walk(within, named, value, each, whose)
-
-    yield from walk(optimizer, "", None, None, None)
 
 
 def _is_filled(group: Sequence[Spot]) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import copy
+from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -203,8 +204,189 @@ class Momentum(EachWeight):
         before.copy_(grad)
 
 
+class FlatMasters(Optimizer):
+    """One row of all weights in another precision, a little longer than they are."""
+
+    def __init__(self, params: Parameters, lr: float = 0.1, padding: int = 3) -> None:
+        super().__init__(params, {"lr": lr})
+        self.params = [p for group in self.param_groups for p in group["params"]]
+        self.flat = torch.nn.functional.pad(
+            torch.cat([p.detach().flatten() for p in self.params]), (0, padding)
+        ).double()
+        self.views = list(self.flat[: self.flat.numel() - padding].split([p.numel() for p in self.params]))
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for p, view in zip(self.params, self.views, strict=True):
+            assert p.grad is not None
+            view.sub_(p.grad.flatten(), alpha=self.param_groups[0]["lr"])
+            p.copy_(view.view_as(p))
+
+
+class ReshapedMasters(Optimizer):
+    """Masters as matrices, or rows."""
+
+    def __init__(self, params: Parameters, lr: float = 0.1) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for p in self.param_groups[0]["params"]:
+            assert p.grad is not None
+            begin = p.detach().double().reshape(p.shape[0] if p.dim() > 1 else 1, -1).t().contiguous().t()
+            master = self.state[p].setdefault("master", begin)
+            master.sub_(p.grad.reshape(master.shape), alpha=self.param_groups[0]["lr"])
+            p.copy_(master.reshape(p.shape))
+
+
+class Slow:
+    """What a Lookahead may keep its slow weights in."""
+
+    def __init__(self) -> None:
+        self.weights: list[Tensor] = []
+
+
+class PlainLookahead:
+    """No subclass of torch's Optimizer; its slow weights are in an object, or a module."""
+
+    def __init__(self, optimizer: Optimizer, k: int = 2, alpha: float = 0.5, *, is_module: bool = False) -> None:
+        self.optimizer, self.k, self.alpha, self.count = optimizer, k, alpha, 0
+        self.slow = Slow()
+        if is_module:
+            self.module = torch.nn.Module()
+            self.module.kept = torch.nn.ParameterList()
+        self.is_module = is_module
+
+    def zero_grad(self) -> None:
+        self.optimizer.zero_grad()
+
+    @property
+    def param_groups(self) -> Any:
+        return self.optimizer.param_groups
+
+    @property
+    def state(self) -> Any:
+        return self.optimizer.state
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        self.optimizer.step()
+        self.count += 1
+        params = [p for group in self.param_groups for p in group["params"]]
+        kept: Any = self.module.kept if self.is_module else self.slow.weights
+        if not len(kept):
+            kept.extend([p.detach().clone() for p in params])
+        if self.count % self.k == 0:
+            for p, slow in zip(params, kept, strict=True):
+                slow += (p - slow) * self.alpha
+                p.copy_(slow)
+
+
+class ScheduleFreeWrapper:
+    """As schedulefree.ScheduleFreeWrapper: any optimizer makes the steps of z, in whose state that is."""
+
+    def __init__(self, base: Optimizer, momentum: float = 0.9) -> None:
+        self.base, self.momentum, self.train_mode, self.count = base, momentum, False, 0
+
+    @property
+    def param_groups(self) -> Any:
+        return self.base.param_groups
+
+    @property
+    def state(self) -> Any:
+        return self.base.state
+
+    def _turn(self, is_training: bool, weight: float) -> None:
+        if self.train_mode == is_training:
+            return
+        self.train_mode = is_training
+        for p in self.param_groups[0]["params"]:
+            if "z" in self.state[p]:
+                p.data.lerp_(self.state[p]["z"], weight)
+
+    def zero_grad(self) -> None:
+        self.base.zero_grad()
+
+    def eval(self) -> None:
+        self._turn(False, 1 - 1 / self.momentum)
+
+    def train(self) -> None:
+        self._turn(True, 1 - self.momentum)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        assert self.train_mode
+        self.count += 1
+        params = self.param_groups[0]["params"]
+        for p in params:
+            z = self.state[p].setdefault("z", p.detach().clone())
+            x = p.lerp(z, 1 - 1 / self.momentum)
+            p.copy_(z)
+            z.copy_(x)  # the two change places while the other steps
+        self.base.step()
+        for p in params:
+            x, z = self.state[p]["z"].clone(), p.clone()
+            self.state[p]["z"].copy_(z)
+            p.copy_(x.lerp_(z, 1 / self.count).lerp_(z, 1 - self.momentum))
+
+
+class Ema(Optimizer):
+    """SGD with a copy of the whole module, that follows it and to which it goes now and then."""
+
+    def __init__(self, module: torch.nn.Module, lr: float = 0.1) -> None:
+        super().__init__(module.parameters(), {"lr": lr})
+        self.count, self.module, self.ema = 0, module, copy.deepcopy(module)
+        self.shadow = {name: p.detach().clone() for name, p in module.named_parameters()}
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.count += 1
+        for (name, p), ema in zip(self.module.named_parameters(), self.ema.parameters(), strict=True):
+            assert p.grad is not None
+            p.sub_(p.grad, alpha=self.param_groups[0]["lr"])
+            ema.lerp_(p, 0.3)
+            self.shadow[name].lerp_(p, 0.2)
+            if self.count % 2 == 0:
+                p.copy_((ema + self.shadow[name]) / 2)
+
+
+class Latest(Optimizer):
+    """SGD that goes to the mean of its last weights now and then, as LAWA."""
+
+    def __init__(self, params: Parameters, lr: float = 0.1) -> None:
+        super().__init__(params, {"lr": lr})
+        self.count, self.last = 0, deque[list[Tensor]](maxlen=3)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        params = self.param_groups[0]["params"]
+        for p in params:
+            p.sub_(p.grad, alpha=self.param_groups[0]["lr"])
+        self.last.append([p.clone() for p in params])
+        self.count += 1
+        if self.count % 4 == 0:
+            for place, p in enumerate(params):
+                p.copy_(torch.stack([each[place] for each in self.last]).mean(0))
+
+
+class Hidden(Optimizer):
+    """Masters where nobody looks."""
+
+    def __init__(self, params: Parameters, lr: float = 0.01) -> None:
+        super().__init__(params, {"lr": lr})
+        masters = [p.detach().clone() for p in self.param_groups[0]["params"]]
+        self.masters = lambda: masters
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for p, master in zip(self.param_groups[0]["params"], self.masters(), strict=True):
+            assert p.grad is not None
+            master.sub_(p.grad, alpha=self.param_groups[0]["lr"])
+            p.copy_(master)
+
+
 SGD = torch.optim.SGD
-KINDS: dict[str, Callable[[Parameters], Optimizer]] = {
+KINDS: dict[str, Callable[[Parameters], Any]] = {
     "schedule-free SGD": ScheduleFreeSGD,
     "schedule-free SGD that begins late": lambda params: ScheduleFreeSGD(params, first=2),
     "schedule-free AdamW": ScheduleFreeAdamW,
@@ -212,6 +394,12 @@ KINDS: dict[str, Callable[[Parameters], Optimizer]] = {
     "lookahead from the start": lambda params: EarlyLookahead(SGD(params, lr=0.05, momentum=0.9)),
     "lookahead around masters": lambda params: Lookahead(Masters(params)),
     "masters": Masters,
+    "masters in a row": FlatMasters,
+    "masters of other shapes": ReshapedMasters,
+    "lookahead of no class of torch's": lambda params: PlainLookahead(SGD(params, lr=0.1)),
+    "lookahead with a module": lambda params: PlainLookahead(SGD(params, lr=0.1), is_module=True),
+    "schedule-free around another": lambda params: ScheduleFreeWrapper(SGD(params, lr=0.1, momentum=0.9)),
+    "the latest weights": Latest,
     "averages": Averaging,
     "prodigy": Prodigal,
     "prodigy of slices": lambda params: Prodigal(params, every=3),

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from shoal.node.script import state_weights
 from shoal.node.script.module import OwnModule
 from shoal.node.script.stepping import after_each_step
-from tests.unit.script.own_weights_kit import KINDS, SGD, Lookahead, ScheduleFreeSGD
+from shoal.protocol.errors import LocalError
+from tests.unit.script.own_weights_kit import KINDS, SGD, Ema, Hidden, Lookahead, Prodigal, ScheduleFreeSGD
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 
@@ -41,7 +42,8 @@ class Trained:
 
     def __init__(self, kind: str, *, is_even: bool = False) -> None:
         self.net = Net(is_even=is_even)
-        self.optimizer = KINDS[kind](list(self.net.parameters()))
+        make = KINDS.get(kind)
+        self.optimizer = make(list(self.net.parameters())) if make else Ema(self.net)
         self.own = OwnModule(self.net, self.optimizer)
         after_each_step(self.optimizer, self.own.stepped)
         self.is_even = is_even
@@ -76,7 +78,7 @@ def train(kind: str, shift: Tensor | None, *, is_even: bool, steps: int) -> Tens
 
 @pytest.mark.parametrize("steps", [1, STEPS])
 @pytest.mark.parametrize("is_even", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "a copy of the module"])
 def test_training_goes_on_elsewhere_as_it_would_have(kind: str, is_even: bool, steps: int) -> None:
     """The moved run ends as far from the other as its weights were moved, and so do all copies of them."""
     size = sum(weight.numel() for weight in Net().parameters())
@@ -125,6 +127,47 @@ def test_the_runs_result_is_in_the_module_to_the_bit_whatever_is_shown(kind: str
         if hasattr(optimizer, "eval"):
             optimizer.eval()
     run.close()
+
+
+def test_weights_that_are_kept_to_the_bit_are_found_however_small_they_are() -> None:
+    """Smaller than a step, so that a line from them to where it led says nothing."""
+    ends = []
+    for shift in (0.0, 1.0):
+        torch.manual_seed(0)
+        weight = nn.Parameter(1e-4 * torch.randn(9))
+        module = nn.Module()
+        module.register_parameter("weight", weight)
+        optimizer = Prodigal([weight])
+        own = OwnModule(module, optimizer)
+        own.load(own.read())
+        for step in range(6):
+            weight.grad = torch.ones(9)
+            optimizer.step()
+            own.stepped()
+            if step == 2:
+                own.load(own.read() + shift)
+        ends.append(own.read() - shift)
+    torch.testing.assert_close(*ends, rtol=1e-4, atol=2e-4)
+
+
+def test_an_optimizer_that_takes_back_what_came_of_a_round_is_refused_in_words() -> None:
+    """It keeps weights where they cannot be found."""
+    torch.manual_seed(0)
+    net = Net()
+    optimizer = Hidden(net.parameters())
+    own = OwnModule(net, optimizer)
+
+    def train() -> None:
+        for _ in range(3):
+            own.load(own.read() + torch.randn(own.layout.size))
+            for _ in range(STEPS):
+                for weight in net.parameters():
+                    weight.grad = torch.randn(weight.shape)
+                optimizer.step()
+                own.stepped()
+
+    with pytest.raises(LocalError, match="this Hidden has taken the weights back to where they were before"):
+        train()
 
 
 def test_what_is_handed_in_is_what_is_shown() -> None:
