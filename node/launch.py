@@ -191,7 +191,7 @@ def _gone(home: Home, life: Life, say: Callable[[str], object]) -> bool:
     deadline, said = time.monotonic() + STOP_PATIENCE, False
     while home.holding() == life:
         if time.monotonic() > deadline:
-            if not _is_ending(home):
+            if not is_ending(home):
                 return False
             if not said:
                 who = f"the node (pid {life.pid})"
@@ -201,7 +201,7 @@ def _gone(home: Home, life: Life, say: Callable[[str], object]) -> bool:
     return True
 
 
-def _is_ending(home: Home) -> bool:
+def is_ending(home: Home) -> bool:
     """Whether the node says so; one that hangs, or does not know us, says nothing."""
     with suppress(ShoalError):
         return Client(home).status().get("ending") is True

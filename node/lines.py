@@ -7,6 +7,7 @@ comes when there is no more room, or cannot be written, is lost, counted, and sa
 
 from __future__ import annotations
 
+import io
 import os
 import select
 import sys
@@ -31,14 +32,18 @@ class LineWriter:
         self._waiting: deque[bytes] = deque()
         self._size = 0  # bytes that wait, and those that are being written
         self._lost, self._reason = 0, FULL
-        self._has_failed = False  # whether the last could not be written: then the next line is the next try
+        self._has_failed = False  # whether one of the last could not be written: then the next line is the next try
+        self._failure: OSError | None = None
         self._is_torn = False  # whether half of a line was written last
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
     def write(self, line: str) -> None:
         """Have a line written, some time; it ends with no newline of its own. In any thread."""
-        data = f"{line}\n".encode(errors="replace")
+        self.hand_over(f"{line}\n".encode(errors="replace"))
+
+    def hand_over(self, data: bytes) -> None:
+        """The same for bytes as they are: whole lines, or what moves a terminal's cursor."""
         with self._changed:
             if self._size + len(data) > self._most:
                 self._lost, self._reason = self._lost + 1, FULL
@@ -52,10 +57,20 @@ class LineWriter:
                     thread.start()
                     self._thread = thread
 
-    def flush(self, limit: float = PARTING) -> None:
-        """Wait until all is written, for so many seconds at most."""
+    def flush(self, limit: float | None = PARTING) -> None:
+        """Wait until all is written, for so many seconds at most, or however long it takes."""
         with self._changed:
             self._changed.wait_for(lambda: not self._size, limit)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is something that is not written yet."""
+        return self._size > 0
+
+    @property
+    def failure(self) -> OSError | None:
+        """Why the last could not be written; None if it could."""
+        return self._failure
 
     def _run(self) -> None:
         while True:
@@ -85,10 +100,59 @@ class LineWriter:
         except OSError as error:
             self._is_torn = self._is_torn or len(rest) < len(line)
             with self._changed:
-                self._reason = in_words(error)
+                self._reason, self._failure = in_words(error), error
             return False
-        self._is_torn = False
+        self._is_torn, self._failure = False, None
         return True
+
+
+class LineStream(io.TextIOBase):
+    """Writes where `stream` does, by a thread: for what prints from an event loop whole lines at a time."""
+
+    def __init__(self, stream: TextIO) -> None:
+        descriptor = descriptor_of(stream)
+        self._stream = stream
+        self._writer = LineWriter(descriptor, _lost_line) if descriptor is not None else None
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """The stream's."""
+        return self._stream.encoding or "utf-8"
+
+    @property
+    def failure(self) -> OSError | None:
+        """Why the last could not be written; None if it could."""
+        return self._writer.failure if self._writer is not None else None
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether it is a pipe whose reader has gone."""
+        return isinstance(self.failure, BrokenPipeError)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is something that is not written yet."""
+        return self._writer is not None and self._writer.is_behind
+
+    def writable(self) -> bool:
+        """It is."""
+        return True
+
+    def isatty(self) -> bool:
+        """Whether a person reads it."""
+        return self._stream.isatty()
+
+    def write(self, text: str, /) -> int:
+        """Never waits."""
+        if self._writer is None:
+            return self._stream.write(text)
+        self._writer.hand_over(text.encode(self.encoding, "backslashreplace"))
+        return len(text)
+
+    def drain(self, limit: float | None = PARTING) -> None:
+        """Wait until all is written, for so many seconds at most, or however long it takes; `flush` does not wait."""
+        if self._writer is not None:
+            self._writer.flush(limit)
 
 
 def _is_writable(descriptor: int, limit: float) -> bool:

@@ -4,7 +4,8 @@
     python tests/fake_swarm.py node ...     one of them
 
 They know each other through files in FAKE_WORLD. A round lasts FAKE_ROUND seconds; whoever had joined when it began
-is a member. FAKE_FLAW gives peer-2 a flaw: `crash` in round 2, `disagree` on the state, `deaf` to SIGTERM.
+is a member. FAKE_FLAW gives peer-2 a flaw: `crash` in round 2, `disagree` on the state, `deaf` to SIGTERM, a run that
+has `failed` in round 2, or whose failure is `passing` with the next round.
 """
 
 from __future__ import annotations
@@ -79,6 +80,10 @@ class FakeNode:
             "root": "ee" * 32,
         }
         row |= {"loss": 3.0, "step": 1, "samples": 100 * self.round(), "phase": "training", "bytes_sent": 7}
+        if self.flaw in ("failed", "passing") and self.round() >= 1:
+            is_failed = self.flaw == "failed" or self.round() < 4
+            why = {"phase": "failed", "failure": "the disk is on fire", "may_be_opened_again": self.flaw == "passing"}
+            row |= why if is_failed else {}
         runs = [row] if self.joined_at else []
         address = f"/ip4/127.0.0.1/tcp/1/p2p/{self.name}"
         return {"peer": self.name, "state": "CONNECTED", "addresses": [address], "runs": runs}

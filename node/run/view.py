@@ -43,7 +43,7 @@ ROW = (  # the keys of a run in `shoal status`
         "is_resting",
     ),
     *("device", "worker_memory", "device_memory", "micro_batch", "model_flops_utilization", "utilisation"),
-    *("tokens_per_second", "failure", "worker_failure", "worker_lost", "waiting_for"),
+    *("tokens_per_second", "failure", "may_be_opened_again", "worker_failure", "worker_lost", "waiting_for"),
     *("bytes_sent", "bytes_received", "bulk", "warnings", "last", "checkpoint", "exchanges", "experts"),
 )
 
@@ -70,6 +70,7 @@ def row(run: Run, traffic: Traffic) -> Answer:
         **_worker(run),
         "tokens_per_second": progress.tokens_per_second if progress is not None else None,
         "failure": run.failure or None,
+        "may_be_opened_again": run.may_be_opened_again,
         "worker_failure": (run.training.failure or None) if run.training is not None else None,
         "worker_lost": (run.training.lost or None) if run.training is not None else None,
         "waiting_for": waiting_for(run),

@@ -2,21 +2,25 @@
 
 The table has one row per peer; what happens (a round committed, a peer killed) scrolls by above it. Without a terminal
 only those lines are printed. With `--json` all of it goes to stderr, so that stdout holds the object alone.
+What is printed here waits for nobody who takes it (lines.py).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO, cast
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from shoal.node.lines import LineStream
 from shoal.node.up.peers import LocalPeer
 
+REDRAWN = 0.25  # seconds between two pictures of the table, at least
 COLUMNS = ("peer", "state", "round", "phase", "step", "loss", "tokens/s", "sent", "received", "digest")
 
 
@@ -34,6 +38,11 @@ class Display(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+
+
+def console_on(stream: LineStream) -> Console:
+    """What lays out the lines of a stream."""
+    return Console(file=cast("TextIO", stream))
 
 
 def make_display(console: Console) -> Display:
@@ -60,7 +69,7 @@ class LineDisplay:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._console.file.flush()
+        """Nothing is open."""
 
 
 class TableDisplay(LineDisplay):
@@ -68,11 +77,15 @@ class TableDisplay(LineDisplay):
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
-        self._live = Live(console=console, refresh_per_second=4)
+        self._live = Live(console=console, auto_refresh=False)
+        self._drawn_at = 0.0
 
     def show(self, peers: Sequence[LocalPeer]) -> None:
-        """Redraw the table."""
-        self._live.update(peer_table(peers))
+        """Redraw the table, unless that was just done or the terminal has not taken the last picture yet."""
+        now = time.monotonic()
+        is_due = now - self._drawn_at >= REDRAWN and not getattr(self._console.file, "is_behind", False)
+        self._drawn_at = now if is_due else self._drawn_at
+        self._live.update(peer_table(peers), refresh=is_due)
 
     def __enter__(self) -> TableDisplay:
         self._live.start()

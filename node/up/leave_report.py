@@ -15,7 +15,6 @@ WITHIN = 120.0  # seconds; the first time on a machine, the plotting library loo
 
 async def leave_report(out: Path, children: Children, say: Callable[[str], None]) -> None:
     """Make the report, and say where it is; the play's verdict does not depend on it."""
-    children.stop()  # its peers, if any are left
     log = out / "logs" / "report.log"
     child = children.start([sys.executable, "-P", "-m", "shoal.node", "report", str(out)], log)
     try:

@@ -1,7 +1,8 @@
 """From the options to the exit code, and the promise that no process which was started here is left behind.
 
 Signals are taken by the event loop, which turns the first one into the cancellation of everything; the children are
-ended synchronously on the way out, where no second signal can interrupt it.
+ended synchronously on the way out, where no second signal can interrupt it. What is said is written by a thread, so
+that signals are heard and the play goes on while nobody takes it; who stops reading has read enough, and ends the play.
 """
 
 from __future__ import annotations
@@ -9,16 +10,18 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-
-from rich.console import Console
+from typing import Any
 
 from shoal.node.devices import check_is_here
 from shoal.node.exits import Exit
+from shoal.node.lines import PARTING, LineStream
 from shoal.node.options import UpOptions
+from shoal.node.refusals import reason
 from shoal.node.signals import on_ending
-from shoal.node.up.display import LineDisplay, make_display
+from shoal.node.up.display import LineDisplay, console_on, make_display
 from shoal.node.up.finish import find, save_states
 from shoal.node.up.jobs import Jobs
 from shoal.node.up.leave_report import leave_report
@@ -28,9 +31,9 @@ from shoal.node.up.records import Metrics
 from shoal.node.up.resume import Resumption, choose, survey
 from shoal.node.up.stage import play
 from shoal.node.up.summary import in_words
-from shoal.node.up.swarm import Swarm
+from shoal.node.up.swarm import Swarm, Unread
 from shoal.node.up.verdict import Finding, as_json, problems
-from shoal.protocol.errors import ShoalError
+from shoal.protocol.errors import LocalError, ShoalError
 
 
 def main(options: UpOptions) -> int:
@@ -40,43 +43,72 @@ def main(options: UpOptions) -> int:
         survey(options.resume)
     else:
         check_room(chosen_manifest(options), options)
-    out = prepare_folder(options.out)
-    return asyncio.run(_unless_signalled(options, out))
-
-
-async def _unless_signalled(options: UpOptions, out: Path) -> int:
-    work = asyncio.create_task(_run(options, out))
-    received: list[signal.Signals] = []
-
-    def stop(number: signal.Signals) -> None:
-        received.append(number)
-        work.cancel()
-
-    on_ending(stop)
+    play = _Command(options, prepare_folder(options.out), LineStream(sys.stderr if options.json else sys.stdout))
     try:
-        return await work
-    except asyncio.CancelledError:
-        return 128 + received[0]
-
-
-async def _run(options: UpOptions, out: Path) -> int:
-    console = Console(stderr=options.json)
-    with Metrics(out / "metrics.jsonl") as metrics, Children() as children:
-        try:
-            with make_display(console) as display:
-                finding = await _play(options, out, Swarm(metrics, display), children)
-        except (ShoalError, asyncio.CancelledError) as error:
-            metrics.write("event", event="ended", text=str(error) or "interrupted")
-            await leave_report(out, children, LineDisplay(console).say)
-            raise
-        code, answer, words = Exit.FAILED if problems(finding) else Exit.OK, as_json(finding), in_words(finding)
-        metrics.write("result", exit_status=code, words=words, sample=finding.sample, **answer)
-        for line in words:
-            LineDisplay(console).say(line)
-        await leave_report(out, children, LineDisplay(console).say)
-    if options.json:
-        print(json.dumps(answer), flush=True)
+        code = asyncio.run(play.unless_signalled())
+    finally:  # a person may still read, but who has asked us to end does not wait for that
+        play.stream.drain(PARTING if play.received else None)
+    if options.json and play.answer is not None:
+        print(json.dumps(play.answer), flush=True)
+    elif not options.json and code == Exit.OK and play.stream.failure is not None and not play.stream.is_unread:
+        raise LocalError(f"what was to be printed cannot be written: {reason(play.stream.failure)}")
     return code
+
+
+class _Command:
+    """One call of `shoal up`, with what was asked of it from outside."""
+
+    def __init__(self, options: UpOptions, out: Path, stream: LineStream) -> None:
+        self.stream = stream
+        self.received: list[signal.Signals] = []
+        self.answer: dict[str, Any] | None = None  # the object of `--json`
+        self._options, self._out = options, out
+
+    async def unless_signalled(self) -> int:
+        """The exit code: that of the verdict, or of what has ended us before there was one."""
+        work = asyncio.create_task(self._run())
+
+        def stop(number: signal.Signals) -> None:
+            self.received.append(number)
+            work.cancel()
+
+        on_ending(stop)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if not self.received:
+                raise
+            return 128 + self.received[0]
+        except Unread:  # as the shell says it of a program that has no handler for this
+            return 128 + signal.SIGPIPE
+
+    async def _run(self) -> int:
+        out, console = self._out, console_on(self.stream)
+        say = LineDisplay(console).say
+        with Metrics(out / "metrics.jsonl") as metrics, Children() as children:
+            try:
+                with make_display(console) as display:
+                    swarm = Swarm(metrics, display, lambda: self.stream.is_unread and not self._options.json)
+                    finding = await _play(self._options, out, swarm, children)
+            except (ShoalError, asyncio.CancelledError, Unread) as error:
+                metrics.write("event", event="ended", text=str(error) or "interrupted")
+                await _leave(out, metrics, children, say)
+                raise
+            code, answer, words = Exit.FAILED if problems(finding) else Exit.OK, as_json(finding), in_words(finding)
+            metrics.write("result", exit_status=code, words=words, sample=finding.sample, **answer)
+            for line in words:
+                say(line)
+            await _leave(out, metrics, children, say)
+        self.answer = answer
+        return code
+
+
+async def _leave(out: Path, metrics: Metrics, children: Children, say: Callable[[str], None]) -> None:
+    """End all that was started, and leave the report of it."""
+    children.stop(say)
+    if lack := await metrics.settle():
+        say(lack)
+    await leave_report(out, children, say)
 
 
 async def _play(options: UpOptions, out: Path, swarm: Swarm, children: Children) -> Finding:
@@ -84,7 +116,7 @@ async def _play(options: UpOptions, out: Path, swarm: Swarm, children: Children)
     plan = await _settle(options, out, jobs, swarm)
     await play(plan, swarm, children)
     ends = await save_states(plan, swarm)
-    children.stop()  # the processors are for the measurements now
+    children.stop(swarm.say)  # the processors are for the measurements now
     return await find(plan, swarm, ends, jobs, options.baseline)
 
 

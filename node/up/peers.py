@@ -16,7 +16,7 @@ from typing import TypeVar
 from shoal.node.client import Answer, Client
 from shoal.node.faults import FAULT_VARIABLE, MARK, Fault
 from shoal.node.home import Home
-from shoal.node.launch import foreground_argv
+from shoal.node.launch import foreground_argv, is_ending
 from shoal.node.options import NodeSettings, default_threads
 from shoal.node.pools import LONG
 from shoal.node.trainer.options import TrainerOptions
@@ -49,6 +49,7 @@ class LocalPeer:
         self.collected = 0  # the last round of which the record was asked for
         self.child: Child | None = None
         self.armed = False  # it carries a fault
+        self.failing = ""  # why the run fails there just now, if it is tried again
         self.gone = False  # its death was noticed and was meant to be
         self._client: Client | None = None
 
@@ -85,7 +86,7 @@ class LocalPeer:
         plan.give_key(self.name, self.home)
         environ = {"SHOAL_HOME": str(self.home.root), FAULT_VARIABLE: str(fault or "")}
         self.armed = fault is not None
-        self.child = children.start(foreground_argv(settings), self.log, environ)
+        self.child = children.start(foreground_argv(settings), self.log, environ, lambda: is_ending(self.home))
 
     async def ready(self) -> None:
         """Wait until the API answers; LocalError with the end of the log if it never does."""

@@ -1,7 +1,8 @@
 """The processes that this command starts, and the promise that none of them outlives it.
 
 Each child leads a session of its own, so that what it starts (a daemon's worker) dies with its process group and a
-Ctrl-C in the terminal reaches us alone. Stopping is a request first, SIGKILL to the whole group after a grace.
+Ctrl-C in the terminal reaches us alone. Stopping is a request first, SIGKILL to the whole group after a grace; who says
+that it is ending, as a node that saves a large run does, is waited for however long that takes.
 Everything here is synchronous: no signal handled by the event loop can interrupt the clean-up.
 """
 
@@ -12,7 +13,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,6 +28,8 @@ class Child:
     """One process of ours, and the group that it leads."""
 
     process: subprocess.Popen[bytes]
+    name: str
+    is_ending: Callable[[], bool]  # whether it says so
     buried: bool = False
 
     def code(self) -> int | None:
@@ -62,8 +65,14 @@ class Children:
     all: list[Child] = field(default_factory=list)
     scratch: TemporaryDirectory[str] = field(default_factory=lambda: TemporaryDirectory(prefix="shoal-up-"))
 
-    def start(self, argv: Sequence[str], log: Path, environ: Mapping[str, str] | None = None) -> Child:
-        """Start `argv` in a session of its own, with its output appended to `log`."""
+    def start(
+        self,
+        argv: Sequence[str],
+        log: Path,
+        environ: Mapping[str, str] | None = None,
+        is_ending: Callable[[], bool] = lambda: False,
+    ) -> Child:
+        """Start `argv` in a session of its own, with its output appended to `log`, after which it is called."""
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
             child = Child(
@@ -74,20 +83,39 @@ class Children:
                     stderr=output,
                     env={**_plain_environment(), "TMPDIR": self.scratch.name, **(environ or {})},
                     start_new_session=True,
-                )
+                ),
+                log.stem,
+                is_ending,
             )
         self.all.append(child)
         return child
 
-    def stop(self) -> None:
-        """End every child: all are asked at once, and those that are still there after the grace are killed."""
+    def stop(self, say: Callable[[str], object] = lambda words: None) -> None:
+        """End every child: all are asked at once, and those that are still there after the grace are killed.
+
+        `say` is told for whom we wait for longer.
+        """
         for child in self.all:
             child.ask()
+        self._wait()
+        told = set[str]()
+        while ending := [child for child in self.all if child.code() is None and child.is_ending()]:
+            for child in ending:
+                if child.name not in told:
+                    pid = child.process.pid
+                    say(
+                        f"{child.name} is still saving its runs; waiting for it (`kill -9 {pid}` loses what is unsaved)"
+                    )
+                    told.add(child.name)
+            self._wait()
+        for child in self.all:
+            child.kill()
+
+    def _wait(self) -> None:
+        """Until all have ended, for the grace at most."""
         deadline = time.monotonic() + self.grace
         while any(child.code() is None for child in self.all) and time.monotonic() < deadline:
             time.sleep(POLL)
-        for child in self.all:
-            child.kill()
 
     def __enter__(self) -> Children:
         return self

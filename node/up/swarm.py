@@ -1,7 +1,8 @@
 """The swarm while it runs: all local peers, watched; whatever happens to them is noted and shown.
 
 One task per peer asks for its status; others wait for a condition over all of them with `until`. A death that nobody
-planned ends the play, and so does a worker that has failed for good, and a swarm in which nothing moves any more.
+planned ends the play, and so does a worker or a run that has failed for good, and a swarm in which nothing moves any
+more. It ends as well if who read what it says has gone.
 """
 
 from __future__ import annotations
@@ -26,15 +27,23 @@ STALLED = 180.0  # seconds in which no peer's round, phase or step changes
 SAMPLED = ("round", "phase", "step", "loss", "tokens_per_second", "bytes_sent", "bytes_received", "samples")
 
 
-class Swarm:
-    """The peers of one play, in the order in which they were started."""
+class Unread(Exception):
+    """Nobody reads any more what a play says."""
 
-    def __init__(self, metrics: Metrics, display: Display) -> None:
+    def __init__(self) -> None:
+        super().__init__("nobody reads what it says any more")
+
+
+class Swarm:
+    """The peers of one play, in the order in which they were started; `is_unread`: whether nobody reads of them."""
+
+    def __init__(self, metrics: Metrics, display: Display, is_unread: Callable[[], bool]) -> None:
         self.peers: list[LocalPeer] = []
         self.ledger = Ledger()
         self.run = ""
         self._metrics = metrics
         self._display = display
+        self._is_unread = is_unread
         self._changed = asyncio.Condition()
         self._moved_at = time.monotonic()
 
@@ -51,10 +60,12 @@ class Swarm:
     def note(self, event: str, text: str, **fields: Any) -> None:
         """Something happened: into metrics.jsonl, and to the person who watches."""
         self._metrics.write("event", event=event, text=text, **fields)
-        self._display.say(text)
+        self.say(text)
 
     def say(self, text: str) -> None:
         """To the person who watches, and into no file."""
+        if self._is_unread():
+            raise Unread
         self._display.say(text)
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -97,7 +108,7 @@ class Swarm:
     async def _observe(self, peer: LocalPeer) -> None:
         """Look at a peer; one that cannot answer now (it is dying, or busy) is looked at again.
 
-        LocalError, with the worker's words, if it trains nothing any more.
+        LocalError, with its words, if the run or its worker has failed there for good.
         """
         try:
             await peer.observe(self.run)
@@ -108,6 +119,16 @@ class Swarm:
         self._note_loss(peer)
         if why := peer.row.get("worker_failure"):
             raise LocalError(f"{peer.name} cannot train: {why} (its log is {peer.log})")
+        self._see_failure(peer)
+
+    def _see_failure(self, peer: LocalPeer) -> None:
+        """LocalError if the run has failed on this peer; what it will try again by itself is said once."""
+        why = str(peer.row.get("failure") or "")
+        if why and not peer.row.get("may_be_opened_again"):
+            raise LocalError(f"the run has failed on {peer.name}: {why} (its log is {peer.log})")
+        if why and why != peer.failing:
+            self.note("failing", f"the run fails on {peer.name}, which tries again: {why}", peer=peer.name)
+        peer.failing = why
 
     def _note_loss(self, peer: LocalPeer) -> None:
         """Tell why a peer's worker was lost, once for as long as none trains."""
@@ -124,10 +145,10 @@ class Swarm:
         for record in self.ledger.add(peer.name, records):
             self._metrics.write("round", peer=peer.name, **record)
             if is_replica(record) and (record["round"], peer.name) not in told:
-                self._display.say(_own_round(peer.name, record))
+                self.say(_own_round(peer.name, record))
         for each in self.ledger.rounds():
             if each.round not in known and not any(map(is_replica, self.ledger.reports[each.round].values())):
-                self._display.say(
+                self.say(
                     f"round {each.round} committed: {each.contributors} of {each.members} members counted, "
                     f"attempt {each.attempt}, {each.seconds:.1f} s, history {each.digest[:8]}"
                 )

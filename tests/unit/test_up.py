@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from shoal.node.state.file import save_state
 from shoal.node.state.layout import Layout
 from shoal.node.state.shape import StateShape
 from tests.unit.state_kit import state_of
+from tests.unit.test_lines import fill, read_until
 
 FAKE = Path(__file__).parent.parent / "fake_swarm.py"
 MANIFEST = """
@@ -64,13 +66,13 @@ def up(tmp_path: Path) -> Iterator[Up]:
     save_state(state_of(shape, shape.layout.read(model)).current, tmp_path / "state")
     processes = []
 
-    def start(*arguments: str, flaw: str = "", **environ: str) -> subprocess.Popen[str]:
+    def start(*arguments: str, flaw: str = "", stdout: int = subprocess.PIPE, **environ: str) -> subprocess.Popen[str]:
         argv = [sys.executable, str(FAKE), "up", "--peers", "3", "--out", str(tmp_path / "out"), *arguments]
         argv += ["--manifest", str(tmp_path / "manifest.toml")]
         fakes = {"FAKE_WORLD": str(tmp_path / "world"), "FAKE_STATE": str(tmp_path / "state"), "FAKE_FLAW": flaw}
         processes.append(
             subprocess.Popen(
-                argv, env={**os.environ, **fakes, **environ}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                argv, env={**os.environ, **fakes, **environ}, stdout=stdout, stderr=subprocess.PIPE, text=True
             )
         )
         return processes[-1]
@@ -80,6 +82,9 @@ def up(tmp_path: Path) -> Iterator[Up]:
         if process.poll() is None:
             process.terminate()
             process.communicate(timeout=PATIENCE)
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
     wait_for(lambda: not left_behind(tmp_path))
 
 
@@ -185,6 +190,82 @@ def test_an_unplanned_death_ends_it(up: Up, tmp_path: Path) -> None:
     assert "peer-2 died unexpectedly (exit status 1)" in stderr
     assert "the disk is on fire" in stderr
     assert "peer-2 died unexpectedly" in (tmp_path / "out/report.html").read_text()
+
+
+def test_a_run_that_has_failed_on_a_peer_ends_it_in_the_peers_words(up: Up, tmp_path: Path) -> None:
+    process = up("--rounds", "1000", "--kill-at", "none", "--join-at", "none", flaw="failed")
+    _, stderr = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
+    assert "the run has failed on peer-2: the disk is on fire (its log is " in stderr
+    assert "the disk is on fire" in (tmp_path / "out/report.html").read_text()
+
+
+@pytest.mark.slow
+def test_a_failure_that_passes_ends_nothing(up: Up, tmp_path: Path) -> None:
+    process = up("--rounds", "8", "--kill-at", "none", "--join-at", "none", flaw="passing")
+    _, stderr = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, stderr
+    assert "failing" in [each.get("event") for each in events(tmp_path / "out")]
+
+
+def test_who_stops_reading_ends_it_quietly(up: Up, tmp_path: Path) -> None:
+    process = up("--rounds", "1000", "--kill-at", "none", "--join-at", "none")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(PATIENCE) == 128 + signal.SIGPIPE
+    assert process.stderr.read() == ""
+    assert events(tmp_path / "out")[-1]["text"] == "nobody reads what it says any more"
+    assert not left_behind(tmp_path)
+
+
+@pytest.fixture(params=["a pipe", "a terminal"])
+def stuck(request: pytest.FixtureRequest) -> Iterator[tuple[int, int]]:
+    """The end that is read, and that which is written, in which there is no more room."""
+    ours, theirs = os.pipe() if request.param == "a pipe" else pty.openpty()
+    fill(theirs)
+    yield ours, theirs
+    for each in (ours, theirs):
+        os.close(each)
+
+
+def test_it_goes_on_and_hears_signals_while_nobody_takes_its_words(
+    up: Up, tmp_path: Path, stuck: tuple[int, int]
+) -> None:
+    process = up("--rounds", "1000", "--kill-at", "none", "--join-at", "none", stdout=stuck[1], TERM="xterm")
+    wait_for(lambda: any(each["kind"] == "round" for each in events(tmp_path / "out")))
+    process.terminate()
+    assert process.wait(PATIENCE) == 128 + signal.SIGTERM
+    assert events(tmp_path / "out")[-1]["event"] == "ended"
+    assert (tmp_path / "out/report.html").exists()
+
+
+@pytest.mark.slow
+def test_who_reads_late_reads_it_all(up: Up, tmp_path: Path) -> None:
+    ours, theirs = os.pipe()
+    fill(theirs)
+    process = up("--rounds", "5", "--kill-at", "none", "--join-at", "none", stdout=theirs)
+    os.close(theirs)
+    wait_for((tmp_path / "out/report.html").exists)
+    assert process.poll() is None
+    said = read_until(ours, f"Logs, metrics and states: {tmp_path / 'out'}\n".encode()).decode()
+    os.close(ours)
+    assert process.wait(PATIENCE) == 0
+    assert [f"round {number} committed" in said for number in range(1, 6)] == [True] * 5
+    assert "lost" not in said
+
+
+@pytest.mark.slow
+def test_a_result_that_nobody_takes_does_not_keep_it_from_ending(up: Up, tmp_path: Path) -> None:
+    ours, theirs = os.pipe()
+    fill(theirs)
+    process = up("--rounds", "5", "--kill-at", "none", "--join-at", "none", "--json", stdout=theirs)
+    wait_for((tmp_path / "out/report.html").exists)
+    process.terminate()
+    assert process.wait(PATIENCE) in (-signal.SIGTERM, 128 + signal.SIGTERM)
+    os.close(ours)
+    os.close(theirs)
 
 
 def test_a_full_folder_is_refused(up: Up, tmp_path: Path) -> None:

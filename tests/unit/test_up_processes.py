@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,9 +39,19 @@ def is_gone(pid: int) -> bool:
     return False
 
 
-def start(children: Children, program: str, tmp_path: Path) -> tuple[Child, Path]:
+SAVING = """
+import signal, time
+signal.signal(signal.SIGTERM, lambda *_: (open({marker!r}, "w").close(), time.sleep(1), print("saved"), exit(0)))
+print("up", flush=True)
+signal.pause()
+"""
+
+
+def start(
+    children: Children, program: str, tmp_path: Path, is_ending: Callable[[], bool] = lambda: False
+) -> tuple[Child, Path]:
     log = tmp_path / "logs" / "child.log"
-    return children.start([sys.executable, "-c", program], log), log
+    return children.start([sys.executable, "-c", program], log, is_ending=is_ending), log
 
 
 def test_a_willing_child_ends_in_order(tmp_path: Path) -> None:
@@ -58,6 +69,18 @@ def test_a_deaf_child_and_its_own_child_are_killed(tmp_path: Path) -> None:
         worker = int(wait_for_line(log))
     assert child.code() == -signal.SIGKILL
     assert is_gone(worker)
+
+
+def test_a_child_that_says_that_it_is_ending_is_waited_for_aloud(tmp_path: Path) -> None:
+    marker, said = tmp_path / "marker", list[str]()
+    with Children(grace=0.1) as children:
+        child, log = start(children, SAVING.format(marker=str(marker)), tmp_path, marker.exists)
+        wait_for_line(log)
+        children.stop(said.append)
+    assert child.code() == 0
+    assert log.read_text().endswith("saved\n")
+    (words,) = said
+    assert words.startswith("child is still saving its runs; waiting for it (")
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks at /proc")
