@@ -9,7 +9,7 @@ import codecs
 import errno
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -83,16 +83,19 @@ def read_text(path: Path, what: str = "", limit: int | None = None) -> str:
     return decoded(content, named)
 
 
-def parse_json(text: str, what: str) -> Any:
-    """What a text says in JSON; LocalError names the line at which it is none."""
+def parse_json(text: str, what: str, made: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+    """What a text says in JSON; LocalError names the line at which it is none.
+
+    `made` makes each object of its keys and values, or raises ValueError.
+    """
     import json
 
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=made)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno} of {what}"
         raise LocalError(f"{where} is not JSON: {error.msg} at its column {error.colno}") from error
-    except (ValueError, RecursionError) as error:  # a number too long, or nested too deeply
+    except (ValueError, RecursionError) as error:  # a number too long, nested too deeply, or what `made` refuses
         raise LocalError(f"{what} is not JSON that can be read: {error}") from error
 
 

@@ -22,7 +22,7 @@ from blake3 import blake3
 from torch import Tensor
 
 from shoal.node.dataset.hub import not_had
-from shoal.node.dataset.tables import text_of
+from shoal.node.dataset.values import text_of
 from shoal.node.models import extra
 from shoal.node.spec.data import StreamSpec
 from shoal.protocol.errors import LocalError

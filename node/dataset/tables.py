@@ -10,8 +10,9 @@ from others get the texts, and need none of what reads tables.
 | .csv .tsv | a line of names, then rows; separated by commas, semicolons, tabs or bars, whichever gives those names |
 | .parquet | |
 
-All but parquet may be compressed: .gz, .bz2, .xz, .zst. A row whose text is null or empty, or holds a NUL, is left out
-and counted. Whatever else is no text is an error that names the line.
+All but parquet may be compressed: .gz, .bz2, .xz, .zst. A row whose text is null or empty, or holds a NUL or half of a
+character, is left out and counted. Whatever else is no text is an error that names the line. So is a column that is
+there twice: which of the two was meant cannot be known.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ import json
 import lzma
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from shoal.node.dataset.columns import Columns
 from shoal.node.dataset.left_out import LeftOut
+from shoal.node.dataset.values import domain_of, kind, listed, name_of, text_of, why_no_text
 from shoal.node.models import extra
 from shoal.node.textfile import MARKING, checked, encoding_of, parse_json, shown, unreadable
 from shoal.protocol.errors import LocalError
@@ -45,10 +47,6 @@ OPENERS: dict[str, Callable[[Path], Any]] = {
 DAMAGED = (EOFError, zlib.error, lzma.LZMAError)  # of a compressed file; others are OSErrors without a number
 SEPARATORS = {".csv": ",;\t|", ".tsv": "\t,;|"}  # the likeliest first
 MAX_FIELD = (1 << 31) - 1  # bytes of a field of CSV: those of a C long on every system
-MAX_NAMES, MAX_NAME = 20, 60  # names of columns in a message, and characters of each
-MAX_DOMAIN = 64  # characters of a row's name
-OTHER = "other"  # the domain of a row that does not say any
-NUL = "\0"
 
 
 class Document(Exception):
@@ -82,45 +80,31 @@ def rows(name: str, path: Path, columns: Columns, left_out: LeftOut | None = Non
         where = f"{row.place} of {shown(path)}"
         text, *domain = row.values
         text = text_of(text, columns.text, where)
-        if text and NUL not in text:
-            folder = "".join(f"{_folder(each)}/" for each in domain)
-            yield f"{folder}{name}/{number:09}", text.encode("utf-8", "replace")
-        else:
-            noted.rows.add("holds a NUL, which no text does" if text else f"has no text in {columns.text!r}", where)
+        if reason := why_no_text(text, columns.text):
+            noted.rows.add(reason, where)
+            continue
+        folder = "".join(f"{_folder(each, columns, where, noted)}/" for each in domain)
+        yield f"{folder}{name}/{number:09}", text.encode()
 
 
-def text_of(value: Any, column: str, where: str) -> str:
-    """The text in a row's column, empty if it is null; LocalError if it is anything else. `where` names the row."""
-    if value is None or isinstance(value, str):
-        return value or ""
-    if isinstance(value, bytes):  # as some write text into parquet
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            pass
-    what = f"the column {column!r} in {where} holds {_kind(value)}"
-    raise LocalError(f"{what}, and no text: name a column of text, or write text there")
+def _folder(value: Any, columns: Columns, where: str, noted: LeftOut) -> str:
+    """The domain that a row says it is of, as a part of its name."""
+    called = domain_of(value, columns.domain, where)
+    folder = name_of(called)
+    if called:
+        noted.domains.add(folder, called)
+    else:
+        noted.nowhere.add(f"names none in {columns.domain!r}", where)
+    return folder
 
 
-def _listed(names: Iterable[Any]) -> str:
-    """A file's own names, as many and as much of each as a person may want to read."""
-    first = [
-        name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}..." for name in map(str, islice(names, MAX_NAMES + 1))
-    ]
-    return ", ".join([*first[:MAX_NAMES], *(["..."] if len(first) > MAX_NAMES else [])]) or "none"
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, dict):
-        return f"an object of {_listed(map(repr, value))}"
-    kinds: dict[type, str] = {bool: "a truth value", int: "a number", float: "a number", list: "a list", bytes: "bytes"}
-    return kinds.get(type(value), f"a {type(value).__name__}")
-
-
-def _folder(domain: Any) -> str:
-    """A domain as one part of a path."""
-    word = re.sub(r"[^\w.+-]+", "_", str(domain)) if isinstance(domain, str | int) else ""
-    return word[:MAX_DOMAIN].strip(".") or OTHER
+def _check_names(names: Sequence[str], path: Path, columns: Columns) -> None:
+    """LocalError unless each column is there, once."""
+    for column in columns.wanted:
+        if column not in names:
+            raise LocalError(f"{shown(path)} has no column {column!r}, but {listed(names)}")
+        if (count := names.count(column)) > 1:
+            raise LocalError(f"{shown(path)} has {count} columns {column!r}: call the others something else")
 
 
 def _suffix(path: Path) -> str:
@@ -163,7 +147,7 @@ def _of_json(lines: Iterator[str], path: Path, columns: Columns) -> Iterator[Row
         return
 
     def whole() -> Any:
-        return parse_json("\n" * (first[0] - 1) + first[1] + "".join(lines), shown(path))
+        return parse_json("\n" * (first[0] - 1) + first[1] + "".join(lines), shown(path), _each_once(columns))
 
     if first[1].lstrip().startswith("["):
         for number, row in enumerate(whole(), start=1):
@@ -171,10 +155,8 @@ def _of_json(lines: Iterator[str], path: Path, columns: Columns) -> Iterator[Row
         return
     if _suffix(path) != ".json":
         yield from (_of_line(*each, path, columns) for each in chain([first], numbered))
-    elif not _is_json(first[1]):
+    elif not _is_json(first[1]) or (second := next(numbered, None)) is None:
         yield _of_document(whole(), path, columns)
-    elif (second := next(numbered, None)) is None:
-        yield _of_document(json.loads(first[1]), path, columns)
     else:
         yield from (_of_line(*each, path, columns) for each in chain([first, second], numbered))
 
@@ -195,7 +177,9 @@ def _of_document(value: Any, path: Path, columns: Columns) -> Row:
 
 def _of_line(number: int, line: str, path: Path, columns: Columns) -> Row:
     try:
-        return _row(f"line {number}", json.loads(line), path, columns)
+        is_plain = all(line.count(f'"{column}"') < 2 for column in columns.wanted)  # which is read faster
+        read = json.loads(line, object_pairs_hook=None if is_plain else _each_once(columns))
+        return _row(f"line {number}", read, path, columns)
     except (ValueError, RecursionError) as error:
         why = f"{error.msg} at its column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
         cut = "" if line.endswith("\n") else "; it is the last line, and has no end: was the file cut short?"
@@ -204,10 +188,23 @@ def _of_line(number: int, line: str, path: Path, columns: Columns) -> Row:
         ) from error
 
 
+def _each_once(columns: Columns) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
+    """How an object is made of its keys and values: ValueError if it has a column twice; readers take the last."""
+
+    def made(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        for column in columns.wanted if len(found) < len(pairs) else ():
+            if sum(key == column for key, _ in pairs) > 1:
+                raise ValueError(f"an object has the key {column!r} twice")
+        return found
+
+    return made
+
+
 def _row(place: str, row: Any, path: Path, columns: Columns) -> Row:
     if isinstance(row, dict) and all(column in row for column in columns.wanted):
         return Row(place, [row[column] for column in columns.wanted])
-    raise LocalError(f"{place} of {shown(path)} is no JSON object with {columns.words}, but {_kind(row)}")
+    raise LocalError(f"{place} of {shown(path)} is no JSON object with {columns.words}, but {kind(row)}")
 
 
 # -- CSV ------------------------------------------------------------------------------------------------------
@@ -231,8 +228,7 @@ def _of_separated(lines: Iterator[str], path: Path, columns: Columns) -> Iterato
     reader = csv.reader(chain([head], lines), delimiter=separator, strict=True)
     try:
         names = [name.strip() for name in next(reader, [])]
-        for missing in (column for column in columns.wanted if column not in names):
-            raise LocalError(f"{shown(path)} has no column {missing!r}, but {_listed(names)}")
+        _check_names(names, path, columns)
         at = [names.index(column) for column in columns.wanted]
         line = before + reader.line_num + 1
         for fields in reader:
@@ -267,8 +263,7 @@ def _of_parquet(path: Path, columns: Columns) -> Iterator[Row]:
     try:
         with path.open("rb") as opened, reader.ParquetFile(opened) as file:
             names = file.schema_arrow.names
-            for missing in (column for column in columns.wanted if column not in names):
-                raise LocalError(f"{shown(path)} has no column {missing!r}, but {_listed(names)}")
+            _check_names(names, path, columns)
             number = 0
             for batch in file.iter_batches(columns=columns.wanted):
                 found = [_column(batch.column(each), each, number, path) for each in columns.wanted]

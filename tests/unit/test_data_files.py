@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import bz2
+import datetime
+import decimal
 import gzip
 import json
 import lzma
@@ -188,6 +190,11 @@ REFUSED: dict[str, tuple[str, bytes | str, str]] = {
     "an array of others": ("t.json", '[{"body": 1}]', r"row 1 of \S*t\.json .*'body'"),
     "broken array": ("t.json", '[{"text": "a"},\n{"text" "b"}]', r"line 2 of \S*t\.json is not JSON"),
     "csv without": ("t.csv", "id;body\n1;2\n", r"t\.csv has no column 'text', but id, body"),
+    "csv twice": ("t.csv", "text,id,text\na,1,b\n", r"t\.csv has 2 columns 'text'"),
+    "csv twice but for a space": ("t.csv", "text, text\na,b\n", r"t\.csv has 2 columns 'text'"),
+    "json twice": ("t.jsonl", '{"text": "x"}\n{"text": "a", "text": "b"}\n', r"line 2 of \S*t\.jsonl.*'text' twice"),
+    "array twice": ("t.json", '[{"text": "a", "text": "b"}]', r"t\.json.*'text' twice"),
+    "object twice": ("t.json", '{"text": "a", "text": "b"}', r"t\.json.*'text' twice"),
     "short row": ("t.csv", "id,text\n1,a\n2\n", r"line 3 of \S*t\.csv has 1 fields, and the first line 2 names"),
     "long row": ("t.csv", "id,text\n1,a\n2,b, c\n", r"line 3 of \S*t\.csv has 3 fields"),
     "open quote": ("t.csv", 'id,text\n1,"a\n2,b\n', r"line \d of \S*t\.csv is no CSV"),
@@ -212,6 +219,10 @@ def test_what_is_wrong_in_parquet_is_refused_by_row(tmp_path: Path) -> None:
         "nested": ({"text": [{"body": "a"}]}, r"row 1 of \S*nested\.parquet holds an object of 'body'"),
         "other": ({"body": ["a"]}, r"other\.parquet has no column 'text', but body"),
     }
+    twice = arrow.table([arrow.array(["a"]), arrow.array(["b"])], names=["text", "text"])
+    parquet.write_table(twice, tmp_path / "twice.parquet")
+    with pytest.raises(LocalError, match=r"twice\.parquet has 2 columns 'text'"):
+        contents(tmp_path / "twice.parquet")
     for name, (table, words) in tables.items():
         parquet.write_table(arrow.table(table), tmp_path / f"{name}.parquet")
         with pytest.raises(LocalError, match=words):
@@ -232,14 +243,88 @@ def test_a_file_that_was_named_by_itself_and_is_no_text_is_refused(tmp_path: Pat
 
 
 def test_rows_without_text_are_counted_and_named(tmp_path: Path) -> None:
-    rows = [{"text": "a"}, {"text": None}, {"text": ""}, {"text": "b\0c"}, {"text": "d"}]
+    rows = [{"text": "a"}, {"text": None}, {"text": ""}, {"text": "b\0c"}, {"text": "d"}, {"text": "e\ud800f"}]
     path = put(tmp_path, "t.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     left_out = LeftOut()
     assert contents(path, left_out=left_out) == ["a", "d"]
     said = "\n".join(left_out.words())
     assert "2 rows were skipped, because each has no text in 'text': line 2 of" in said
     assert "1 row was skipped, because it holds a NUL, which no text does: line 4 of" in said
+    assert "1 row was skipped, because it holds half of a character, which no text does: line 6 of" in said
     assert left_out.files.total == 0, "a file of which rows are skipped is none that is skipped"
+
+
+DOMAINS = Columns("text", "d")
+
+
+def domains(path: Path, left_out: LeftOut | None = None) -> list[str]:
+    noted = left_out if left_out is not None else LeftOut()
+    return [text.name.rpartition(f"/{path.name}/")[0] for text in read_texts(find([path], noted), DOMAINS, noted)]
+
+
+def with_domains(folder: Path, *found: object) -> Path:
+    return put(folder, "t.jsonl", "".join(json.dumps({"text": "a", "d": each}) + "\n" for each in found))
+
+
+def test_a_domain_is_a_word_or_a_number_however_it_is_written(tmp_path: Path) -> None:
+    assert domains(with_domains(tmp_path, 1, 1.0, "1", 2.5, -3, True, 1e30)) == [
+        *("1", "1", "1", "2.5", "-3", "True", "1000000000000000019884624838656")
+    ]
+    arrow, parquet = needs("pyarrow"), needs("pyarrow.parquet")
+    day = datetime.date(2024, 5, 1)
+    for several, names in (
+        ([1.0, 2.0, None], ["1", "2", "other"]),  # as pandas writes whole numbers of which one is missing
+        ([b"de", "é".encode(), None], ["de", "é", "other"]),
+        ([day], ["2024-05-01"]),
+        ([decimal.Decimal("1.50")], ["1.50"]),
+        (arrow.array(["a", "b"]).dictionary_encode(), ["a", "b"]),
+    ):
+        table = arrow.table({"text": ["a"] * len(several), "d": several})
+        parquet.write_table(table, tmp_path / "t.parquet")
+        assert domains(tmp_path / "t.parquet") == names
+
+
+@pytest.mark.parametrize(("found", "words"), [({"x": 1}, "an object of 'x'"), (["a"], "a list")])
+def test_a_domain_that_is_neither_is_refused_by_its_line(tmp_path: Path, found: object, words: str) -> None:
+    match = rf"'d' in line 2 of \S*t\.jsonl holds {words}, and no word or number"
+    with pytest.raises(LocalError, match=match):
+        domains(with_domains(tmp_path, "a", found))
+    arrow, parquet = needs("pyarrow"), needs("pyarrow.parquet")
+    parquet.write_table(arrow.table({"text": ["a"], "d": [b"\xff"]}), tmp_path / "t.parquet")
+    with pytest.raises(LocalError, match=r"'d' in row 1 of \S*t\.parquet holds bytes, and no word or number"):
+        domains(tmp_path / "t.parquet")
+
+
+def test_domains_that_get_another_name_or_become_one_are_named(tmp_path: Path) -> None:
+    left_out = LeftOut()
+    long = "x" * 70
+    found = ("plain", "A B", "A_B", "A/B", "A B", "..", "other", long, "caf\u00e9", "q\ud800")
+    names = domains(with_domains(tmp_path, *found), left_out)
+    assert names == ["plain", "A_B", "A_B", "A_B", "A_B", "other", "other", "x" * 64, "caf\u00e9", "q_"]
+    said = "\n".join(left_out.words())
+    assert "the domain A_B is what the data call 'A B', 'A/B', 'A_B'" in said
+    assert "the domain other is what the data call '..', 'other'" in said
+    assert f"the domain {'x' * 64} is what the data call '{long}'" in said
+    assert r"the domain q_ is what the data call 'q\ud800'" in said
+    assert "plain" not in said
+    assert "caf\u00e9" not in said
+    said.encode()
+
+
+def test_rows_that_name_no_domain_are_counted(tmp_path: Path) -> None:
+    left_out = LeftOut()
+    assert domains(with_domains(tmp_path, "a", None, "", float("nan")), left_out) == ["a", "other", "other", "other"]
+    (words,) = left_out.words()
+    assert words.startswith("3 rows are in the domain other, because each names none in 'd': line 2 of")
+
+
+def test_of_very_many_domains_some_are_named(tmp_path: Path) -> None:
+    left_out = LeftOut()
+    domains(with_domains(tmp_path, *(f"a {n}" for n in range(100)), *(f"b{' ' * n}" for n in range(1, 200))), left_out)
+    words = left_out.words()
+    assert len(words) == NAMED + 1
+    assert words[-1] == "81 more domains have other names than in the data"
+    assert all(len(each) < 5000 for each in words)
 
 
 def test_files_without_text_are_counted_once_each(tmp_path: Path) -> None:

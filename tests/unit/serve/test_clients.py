@@ -15,7 +15,7 @@ import pytest
 from shoal.node.serve.app import Listening, serving
 from shoal.node.serve.body import MAX_NAME, read_asked
 from shoal.node.serve.faults import UNSUPPORTED, BadRequest
-from shoal.node.serve.planning import plan_chat, plan_completion
+from shoal.node.serve.planning import Plan, plan_chat, plan_completion
 from shoal.node.serve.requests import ChatAsked, CompletionAsked, Prompt
 from tests.unit.serve.kit import Script, counting, served
 
@@ -269,16 +269,20 @@ PLANNED: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
+def planned(body: dict[str, Any]) -> Plan:
+    """For a model whose context is 50 tokens."""
+    model = served(Script(counting, limit=50))
+    if "messages" in body:
+        return plan_chat(read_asked(ChatAsked, body), model, 0)
+    return plan_completion(read_asked(CompletionAsked, body), model, 0)
+
+
 @pytest.mark.parametrize(("body", "param", "words"), PLANNED)
 def test_what_does_not_fit_the_model_is_named_by_its_key_and_place(
     body: dict[str, Any], param: str, words: str
 ) -> None:
-    model = served(Script(counting, limit=50))
     with pytest.raises(BadRequest) as told:
-        if "messages" in body:
-            plan_chat(read_asked(ChatAsked, body), model, 0)
-        else:
-            plan_completion(read_asked(CompletionAsked, body), model, 0)
+        planned(body)
     error = told.value.body["error"]
     assert error["param"] == param
     assert f"'{param}'" in error["message"]
