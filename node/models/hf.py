@@ -172,7 +172,7 @@ class HfKind:
             return
         model = HfModel(self._whole(spec))
         Layout.of(model).load(parameters, model)
-        with quietly(), _named("cannot save the run's model"):
+        with quietly(), in_words("cannot save the run's model"):
             model.network.save_pretrained(folder)
 
 
@@ -264,7 +264,7 @@ def opened(folder: Path, config: Any) -> Any:
     """
     if not any(folder.glob("*.safetensors")):
         raise LocalError(f"{folder} has no safetensors, and other files of weights are not read: they may hold code")
-    with quietly(), _named(f"cannot open {folder}"):
+    with quietly(), in_words(f"cannot open {folder}"):
         network, about = extra.transformers().AutoModelForCausalLM.from_pretrained(
             folder,
             config=config,
@@ -292,7 +292,7 @@ def check_is_causal(model: HfModel, length: int) -> None:
     """
     was_training = model.training
     model.eval()
-    with torch.inference_mode(), quietly(), _named(f"cannot compute with the run's model on {length} tokens"):
+    with torch.inference_mode(), quietly(), in_words(f"cannot compute with the run's model on {length} tokens"):
         looks_ahead = all(_looks_ahead(model, length, number) for number in range(TRIES))
     model.train(was_training)
     if looks_ahead:
@@ -327,7 +327,7 @@ def check_can_be_trained(model: HfModel, length: int) -> None:
     weights: list[Any] = [weight for _, weight in model.trained()]
     hooks = [weight.register_post_accumulate_grad_hook(seen) for weight in weights]
     what = f"cannot train the run's model on {length} tokens"
-    with torch.random.fork_rng(devices=()), quietly(), _named(what):
+    with torch.random.fork_rng(devices=()), quietly(), in_words(what):
         loss: Any = model.train().loss(_probe(model, length + 1, rows=1))
         loss.backward()
     for hook in hooks:
@@ -368,7 +368,7 @@ def config_of(table: Mapping[str, Any]) -> Any:
     if (kind in FETCHES_CODE or table.get("quantization_config")) and find_spec("kernels"):
         which = f"models of type {kind}" if kind in FETCHES_CODE else "quantized models"
         raise LocalError(f"{which} may fetch code from the hub where the package kernels is installed: uninstall that")
-    with quietly(), _named("does not understand the config"):
+    with quietly(), in_words("does not understand the config"):
         settings = _without_code({key: each for key, each in table.items() if key != "model_type"})
         found = library.AutoConfig.for_model(kind, **settings)
     if type(found) not in library.MODEL_FOR_CAUSAL_LM_MAPPING:
@@ -390,7 +390,7 @@ def _without_code(value: Any) -> Any:
 
 def _from_config(spec: HfSpec) -> nn.Module:
     config = config_of(spec.table)
-    with quietly(), _named("cannot build a causal model of the run's config"):
+    with quietly(), in_words("cannot build a causal model of the run's config"):
         network: nn.Module = extra.transformers().AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     return network
 
@@ -407,7 +407,7 @@ def _layers(network: nn.Module) -> Iterator[nn.Module]:
 
 
 @contextmanager
-def _named(what: str) -> Iterator[None]:
+def in_words(what: str) -> Iterator[None]:
     """Whatever a library makes of a stranger's numbers, in a sentence."""
     try:
         yield

@@ -6,6 +6,7 @@ gives. Either way the manifest names the hash of its numbers, so that all member
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shoal.node.checkpoint.write import write_tensors
 from shoal.node.models import extra
-from shoal.node.models.hf import HfModel, network_from, network_of, quietly, skeleton
+from shoal.node.models.hf import HfModel, in_words, network_from, network_of, quietly, skeleton
 from shoal.node.models.still import digest_of, saved_buffers
 from shoal.node.spec.model import HfSpec, LoraSpec
 from shoal.protocol.errors import LocalError
 
-ADAPTERS = "adapter_model.safetensors"  # peft's name of the file
-OURS = ".default"  # what peft calls the only set of adapters, in modules but not in files
+OURS = re.compile(r"(\.lora_\w+)\.default\b")  # peft's name of the only set of adapters, in modules but not in files
 
 
 class LoraModel(HfModel):
@@ -36,7 +35,7 @@ class LoraModel(HfModel):
     ) -> Iterator[tuple[str, nn.Parameter]]:
         """As in the file of adapters."""
         for name, weight in super().named_parameters(prefix, recurse, remove_duplicate):
-            yield name.replace(f".lora_A{OURS}.", ".lora_A.").replace(f".lora_B{OURS}.", ".lora_B."), weight
+            yield _in_files(name), weight
 
 
 def adapted(spec: HfSpec, seed: int, weights: Sequence[Path] = ()) -> LoraModel:
@@ -69,12 +68,20 @@ def base_digest(network: nn.Module) -> str:
 
 
 def write_adapters(spec: HfSpec, adapters: Mapping[str, Tensor], folder: Path) -> None:
-    """Write to `folder` what peft opens on top of the base."""
-    assert spec.lora is not None
-    write_tensors(folder / ADAPTERS, adapters)
-    settings = _settings(spec.lora)
-    settings.inference_mode = True
-    settings.save_pretrained(folder)
+    """Write to `folder` what peft makes of the adapters: its files, names and settings.
+
+    The base need not be here. Where adapters are on embeddings, peft would add the base's own, which its owner has.
+    """
+    network: Any = adapted_skeleton(spec).network
+    names = [name for name, weight in network.named_parameters() if weight.requires_grad]
+    network.load_state_dict({name: adapters[_in_files(name)].clone() for name in names}, strict=False, assign=True)
+    with quietly(), in_words("cannot save the run's adapters"):
+        network.save_pretrained(folder, save_embedding_layers=False)
+
+
+def _in_files(name: str) -> str:
+    """What a parameter of a module is called in peft's files."""
+    return OURS.sub(r"\1", name)
 
 
 def _base(spec: HfSpec, lora: LoraSpec, seed: int, weights: Sequence[Path]) -> tuple[nn.Module, str]:

@@ -27,6 +27,7 @@ from shoal.node.models.hf import (
     PROBE,
     HfKind,
     HfModel,
+    bytes_beside,
     check_can_be_opened,
     check_can_be_trained,
     check_is_causal,
@@ -38,7 +39,7 @@ from shoal.node.models.hf import (
 from shoal.node.models.lora import LoraModel
 from shoal.node.models.registry import kind_of
 from shoal.node.models.still import digest_of, still
-from shoal.node.room import check_disk, room_here
+from shoal.node.room import check_disk, check_memory, room_here
 from shoal.node.run.facts import first_base
 from shoal.node.spec.manifest import MAX_MANIFEST, Manifest
 from shoal.node.spec.model import HfSpec
@@ -68,7 +69,10 @@ def found(
     LocalError if the model cannot be built here, and nothing is left of it.
     """
     assert isinstance(manifest.model, HfSpec)
-    check_room(with_model(manifest, complete(manifest.model, without_numbers(manifest.model))))
+    nothing = without_numbers(manifest.model)
+    check_room(with_model(manifest, complete(manifest.model, nothing)))
+    check_memory(bytes_beside(nothing), "what the config's model holds beside its weights")
+    del nothing
     model = fresh(manifest.model, manifest.seed, weights)
     spec = complete(manifest.model, model).model_copy(update={"base": _base(manifest.model, model)})
     whole = with_model(manifest, spec)

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 import torch
 
+from shoal.node import room
 from shoal.node.checkpoint.read import Checkpoint
 from shoal.node.home import Home
 from shoal.node.models import naming
@@ -175,6 +176,14 @@ def test_what_a_model_holds_beside_its_weights_is_counted_before_it_is_made(
     monkeypatch.setattr(naming, "fresh", lambda *_: pytest.fail("memory was asked for"))
     with pytest.raises(LocalError, match="bytes of buffers, and at most"):
         begun(tmp_path, manifest({**table, "vocab_size": 256, "n_embd": 16, "n_layer": 1, "n_head": 2}))
+
+
+def test_of_buffers_there_must_be_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(naming, "fresh", lambda *_: pytest.fail("memory was asked for"))
+    table = {"model_type": "gpt_bigcode", "vocab_size": 256, "n_embd": 16, "n_layer": 1, "n_head": 2}
+    monkeypatch.setattr(room, "room_here", lambda: Room(Memory(1 << 30, 100 << 20)))
+    with pytest.raises(NoRoom, match=r"beside its weights takes 381\.5 MiB of memory, and this machine has 1\.0 GiB"):
+        begun(tmp_path, manifest(table | {"n_positions": 20_000}))
 
 
 def test_a_model_is_tried_on_fewer_tokens_where_as_many_as_the_runs_take_long(

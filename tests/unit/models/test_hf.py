@@ -303,7 +303,46 @@ def test_peft_opens_exported_adapters_with_the_same_logits(tmp_path: Path, base:
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
     settings = [json.loads((tmp_path / folder / "adapter_config.json").read_text()) for folder in ("out", "theirs")]
-    assert settings[0].keys() == settings[1].keys()
+    assert settings[0] | {"base_model_name_or_path": str(base)} == settings[1] | {"base_model_name_or_path": str(base)}
+
+
+UNTIED = {**TABLE, "tie_word_embeddings": False}
+MIXTRAL = {**UNTIED, "model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 1}
+
+
+@pytest.mark.parametrize(
+    ("table", "targets"),
+    [
+        (TABLE, ("embed_tokens", "q_proj")),
+        (TABLE, ("lm_head",)),
+        (UNTIED, ("lm_head", "q_proj")),
+        (GPT2, ("wte", "c_attn")),
+        (MIXTRAL, ("w1", "w2", "w3", "gate")),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else str(value["model_type"]),
+)
+def test_exported_adapters_are_what_peft_itself_writes(
+    tmp_path: Path, table: dict[str, Any], targets: tuple[str, ...]
+) -> None:
+    """Names and settings, but for the base's own weights, which peft adds where adapters are on embeddings."""
+    peft = needs("peft")
+    lora = LORA.model_copy(update={"targets": targets})
+    whole, checkpoint = founded(tmp_path, manifest(table, lora=lora))
+    export(checkpoint.path, tmp_path / "out")
+    ours = registry.build(whole)
+    assert isinstance(ours, HfModel)
+    checkpoint.shape.layout.load(weights_of(checkpoint), ours)
+    with quietly():
+        ours.network.save_pretrained(tmp_path / "theirs")
+    one, other = (load_file(tmp_path / folder / "adapter_model.safetensors") for folder in ("out", "theirs"))
+    assert one.keys() == {name for name in other if not name.endswith(".base_layer.weight")}
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    settings = [json.loads((tmp_path / folder / "adapter_config.json").read_text()) for folder in ("out", "theirs")]
+    assert settings[0] == settings[1]
+    base = hf.network_of(whole.model, whole.seed)  # type: ignore[arg-type]
+    with torch.inference_mode(), quietly():
+        theirs = peft.PeftModel.from_pretrained(base, tmp_path / "out")
+        assert torch.equal(ours.eval()(TOKENS), theirs.eval()(TOKENS).logits)
 
 
 def test_the_buffers_of_a_base_are_part_of_it(tmp_path: Path) -> None:
