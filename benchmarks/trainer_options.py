@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 from kit.run_at_hand import RunAtHand
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+from transformers import LlamaConfig, LlamaForCausalLM, PrinterCallback, Trainer, TrainingArguments
 from transformers.trainer_utils import SchedulerType
 from transformers.training_args import OptimizerNames
 
@@ -133,13 +133,15 @@ def _trainer(run: RunAtHand, folder: str, more: dict[str, Any]) -> Any:
         use_cpu=True,
         **more,
     )
-    return Trainer(
+    trainer = Trainer(
         model=LlamaForCausalLM(config),
         args=arguments,
         train_dataset=samples,
         eval_dataset=samples[:4],
         callbacks=[ShoalCallback(run)],
     )
+    trainer.remove_callback(PrinterCallback)  # what it prints is no part of the table
+    return trainer
 
 
 def tried(names: str = "") -> Iterator[Result]:

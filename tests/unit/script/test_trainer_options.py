@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,18 @@ def test_what_we_refuse_is_refused_whatever_its_words(table: Any) -> None:
     words = "install the version that the founder has"
     assert table._judged(table.RunAtHand("", {}), LocalError(words)) == ("refused", words)
     assert table._judged(table.RunAtHand("", {}), ImportError("You need to install galore"))[0] == "needs a package"
+
+
+def test_nothing_but_the_table_is_printed(
+    table: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [each for each in table.schedulers() + table.optimizers() if "plateau" in each]
+    monkeypatch.setattr(sys, "argv", ["trainer_options.py", "--only", "plateau", "--json"])
+    monkeypatch.setattr(table.logging, "disable", lambda level: None)  # of other tests, too
+    with pytest.raises(SystemExit) as ended:
+        table.main()
+    assert ended.value.code == 0
+    assert [json.loads(line)["name"] for line in capsys.readouterr().out.splitlines()] == names
 
 
 @pytest.mark.slow
