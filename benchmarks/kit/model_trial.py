@@ -54,6 +54,7 @@ TEXT = torch.frombuffer(bytearray(b"one sheep, two sheep, three sheep on the hil
 TOKENS = torch.arange(24).view(2, 12) * 7 % VOCAB
 CLOSE = 1e-4  # of logits
 WORKS, REFUSED, UNTRIED, FAILS = "works", "refused", "not tried", "fails"
+END = "eos_token_id"  # in settings: what ends a text is the run's
 COMPUTING = ("build", "train")  # where these fail, another config of the type may do
 
 
@@ -184,7 +185,8 @@ def _compare(ours: Path, theirs: Path) -> None:
         if tensor.dtype != other[name].dtype or not torch.equal(tensor, other[name]):
             raise Misfit(f"{name} is not what save_pretrained writes")
     for file in sorted(name for name in names[1] if name.endswith(".json")):
-        if json.loads((ours / file).read_text()) != json.loads((theirs / file).read_text()):
+        one, other = (json.loads((folder / file).read_text()) for folder in (ours, theirs))
+        if one | {END: 0} != other | {END: 0}:
             raise Misfit(f"{file} is not what save_pretrained writes")
 
 

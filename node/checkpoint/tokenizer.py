@@ -4,12 +4,15 @@
     tokenizer_config.json   which class of the library reads it, and which token ends a text
     config.json, generation_config.json   the number of that token
 
-A run of bytes has a tokenizer as well: each byte is a token of that number.
+A run of bytes has a tokenizer as well: each byte is a token of that number, and none is a special one: the letter that
+stands for byte 0 in it would be taken for the end of a text wherever a text has that letter. So the end of a text is
+named in the model's settings alone.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +39,13 @@ def write_tokenizer(manifest: Manifest, content: bytes | None, folder: Path) -> 
     }
     end: int | None = END_OF_TEXT
     if data.tokenizer:
-        known = Tokenizer(data, content, vocab) if content is not None else None
-        end = known.end if known is not None else None
-        if end is not None or manifest.model.name == "llama":  # a config of others' says what its author knows
-            _set_ends(folder, end)
+        end = Tokenizer(data, content, vocab).end if content is not None else None
         if data.end_of_text:
             about["eos_token"] = data.end_of_text
+    if manifest.model.name == "llama":
+        _set(folder, dict.fromkeys(ENDS, end))
+    elif end is not None:  # else a config of others' says what its author knows
+        _set(folder, {"eos_token_id": end})  # and not what pads: some types count their positions from that
     if content is not None:
         _write(folder / TOKENIZER_FILE, json.loads(content) | {"post_processor": None})
     elif data.tokenizer or vocab < BYTES:
@@ -84,14 +88,12 @@ def _letters() -> list[str]:
     return [chr(byte) if byte in PRINTABLE else chr(BYTES + hidden.index(byte)) for byte in range(BYTES)]
 
 
-def _set_ends(folder: Path, end: int | None) -> None:
-    """The settings name this token as the one that ends a text, and none if there is none."""
-    for path in (folder / CONFIG, folder / GENERATION):
-        if path.exists():
-            table = json.loads(path.read_text(encoding="utf-8"))
-            _write(path, table | dict.fromkeys((key for key in ENDS if key in table), end))
-        elif path.name == GENERATION and end is not None and (folder / CONFIG).exists():
-            _write(path, {"eos_token_id": end})
+def _set(folder: Path, settings: Mapping[str, int | None]) -> None:
+    """The model's settings are these, in both files; where there is no model, as with adapters, there are none."""
+    if (folder / CONFIG).exists():
+        for path in (folder / CONFIG, folder / GENERATION):
+            table = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+            _write(path, {**table, **settings})
 
 
 def _write(path: Path, table: dict[str, Any]) -> None:

@@ -13,16 +13,19 @@ import torch
 from shoal.node.checkpoint.about import MODEL
 from shoal.node.checkpoint.export import export
 from shoal.node.checkpoint.read import load
+from shoal.node.home import Home
 from shoal.node.methods.method import PARAMETERS
+from shoal.node.models.naming import found
 from shoal.node.models.registry import build
 from shoal.node.serve.local import LlamaScorer
 from shoal.node.serve.served import Choices
 from shoal.node.serve.source import open_source
 from shoal.node.spec.data import DataSpec
 from shoal.node.spec.manifest import Manifest
+from shoal.node.spec.model import HfSpec
 from shoal.protocol.errors import LocalError
-from tests.hf_kit import needs
-from tests.unit.checkpoint_kit import MANIFEST, write
+from tests.hf_kit import TABLE, needs
+from tests.unit.checkpoint_kit import MANIFEST, ME, write
 from tests.unit.models.test_tokens import tokenizer
 
 
@@ -96,6 +99,37 @@ def test_a_runs_tokenizer_goes_with_it(tmp_path: Path) -> None:
     with pytest.raises(LocalError, match="tokens, and the run's model"):
         export(small, tmp_path / "misfit", given)
     assert not (tmp_path / "misfit").exists()
+
+
+LLAMA = {key: each for key, each in TABLE.items() if key != "max_position_embeddings"}  # ends texts at 2 by default
+ROBERTA = {"model_type": "roberta", "is_decoder": True, "pad_token_id": 3, "eos_token_id": 2, "vocab_size": 256} | {
+    **{"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32},
+    "max_position_embeddings": 64,
+}
+
+
+@pytest.mark.parametrize("of_bytes", [True, False])
+@pytest.mark.parametrize("table", [LLAMA, LLAMA | {"eos_token_id": None}, ROBERTA], ids=["llama", "endless", "roberta"])
+def test_a_librarys_model_ends_texts_where_the_run_does(tmp_path: Path, table: dict[str, Any], of_bytes: bool) -> None:
+    """And computes what it did: a type may count its positions from the token that pads."""
+    transformers = needs("transformers")
+    given = None if of_bytes else tokenizer(tmp_path).read_bytes()
+    data = DataSpec() if of_bytes else DataSpec(name="files", tokenizer="tokenizer.json", end_of_text="<end>")
+    model = HfSpec(name="hf", config=json.dumps(table), context=16)
+    whole, checkpoint = found(Manifest(name="a", model=model, data=data), (), Home(tmp_path / "home").create(), ME)
+    export(checkpoint.path, tmp_path / "out", given)
+    end = 0 if of_bytes else 1
+    for name in ("config.json", "generation_config.json"):
+        assert json.loads((tmp_path / "out" / name).read_text())["eos_token_id"] == end
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
+    assert (theirs.config.eos_token_id, theirs.generation_config.eos_token_id) == (end, end)
+    assert theirs.config.pad_token_id == table.get("pad_token_id")
+    ours = build(whole).eval()
+    checkpoint.shape.layout.load(checkpoint.vectors[PARAMETERS], ours)
+    tokens = torch.arange(12)[None]
+    with torch.inference_mode():
+        assert torch.equal(ours(tokens), theirs(tokens).logits)
+    assert open_source(tmp_path / "out", Choices("cpu", slots=1)).codec.ends == {end}
 
 
 def test_a_folder_that_exists_is_left_alone_and_a_damaged_checkpoint_is_not_exported(tmp_path: Path) -> None:
