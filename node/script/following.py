@@ -19,9 +19,9 @@ def follow(scheduler: Any, steps: Callable[[], int | None]) -> None:
     One that goes by a metric stays as it is, which is said: it counts no steps, and each member has its own metrics.
 
     Its class becomes a subclass of the one that it has: a function among its attributes would be in `state_dict()`,
-    which is pickled when training is saved.
+    which is pickled when training is saved. A copy, or what comes of pickling it whole, is of its own class.
     """
-    kind = getattr(type(scheduler), "_followed", type(scheduler))  # it may have followed before
+    kind: Any = getattr(type(scheduler), "_followed", type(scheduler))  # it may have followed before
     if not callable(getattr(kind, "step", None)):
         raise LocalError(f"a {kind.__name__} has no step(), so it is no scheduler that could follow the run")
     if not counts_steps(scheduler):
@@ -42,7 +42,14 @@ def follow(scheduler: Any, steps: Callable[[], int | None]) -> None:
             kind.step(self)
             self.last_epoch += not counts
 
-    names = {"step": step, "_followed": kind, "__module__": kind.__module__}
+    def reduced(self: Any, protocol: Any) -> Any:
+        """What it is made of again where it was pickled or copied: its own class, which follows nothing."""
+        made = kind.__reduce_ex__(self, min(protocol, 1))  # the newer ones insist on the class that it has now
+        if not isinstance(made, tuple):
+            return made
+        return made[0], tuple(kind if each is type(self) else each for each in made[1]), *made[2:]
+
+    names = {"step": step, "_followed": kind, "__module__": kind.__module__, "__reduce_ex__": reduced}
     scheduler.__class__ = type(kind.__name__, (kind,), names)
     with warnings.catch_warnings():  # that the optimizer has not made those steps
         warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")

@@ -39,7 +39,9 @@ class OwnModule:
         _check(weights, optimizer)
         self.device = next(iter(weights.values())).device
         self.layout = Layout.of(self.module)
-        self._were_trained = [(*named, named[1].requires_grad) for named in self.module.named_parameters()]
+        self._were = {name: (each, each.requires_grad) for name, each in self.module.named_parameters()}
+        self._frozen = self._digests()
+        self._rounds = 0  # that we have trained in
         self._were_stepped = _stepped(optimizer)
         self._weights = tuple(weights.values())
         self._state_weights = StateWeights(optimizer, weights, self.module)
@@ -61,7 +63,19 @@ class OwnModule:
 
     def check_unchanged(self) -> None:
         """LocalError if something else is trained now than what the run is about."""
-        for name, weight, was_trained in self._were_trained:
+        now = dict(self.module.named_parameters())
+        if added := next((name for name in now if name not in self._were), None):
+            raise LocalError(
+                f"{added} has come since `wrap`: a run trains the same parameters to its end, so give the module all "
+                "of them before"
+            )
+        for name, (weight, was_trained) in self._were.items():
+            if name not in now or now[name] is not weight:
+                what = "another parameter than" if name in now else "no parameter of the module any more, as it was"
+                raise LocalError(
+                    f"{name} is {what} at `wrap`: the optimizer steps the one that was there, so write into that "
+                    "(`with torch.no_grad(): weight.copy_(...)`), or wrap again"
+                )
             if weight.requires_grad != was_trained:
                 what = "frozen" if was_trained else "trained"
                 raise LocalError(
@@ -74,13 +88,33 @@ class OwnModule:
                 "add_param_group before `wrap`"
             )
 
+    def check_still(self) -> None:
+        """A round was trained: LocalError if a frozen parameter has moved since `wrap`.
+
+        That takes as long as to read them all, so it is looked at after the first round, the second, the fourth...
+        """
+        self._rounds += 1
+        if self._rounds & (self._rounds - 1):
+            return
+        for (name, then), (_, now) in zip(self._frozen, self._digests(), strict=True):
+            if then != now:
+                raise LocalError(
+                    f"the frozen parameter {name} has moved since `wrap`: those are the same for all members, who "
+                    "compare them when they come. Keep what each machine changes by itself, as a mean of the weights, "
+                    "as a buffer (register_buffer), or outside of the module"
+                )
+
     def frozen(self) -> str:
-        """The BLAKE3, in hex, of names, types, shapes and bytes of what is not trained; empty if all is."""
-        still = [(name, each) for name, each in self.module.named_parameters() if not each.requires_grad]
-        if not still:
-            return ""
+        """The BLAKE3, in hex, of names, types, shapes and bytes of what is not trained, at `wrap`; empty if all is."""
+        return self._frozen[-1][1] if self._frozen else ""
+
+    def _digests(self) -> list[tuple[str, str]]:
+        """For each frozen parameter its name, and the hash up to its end."""
+        digests: list[tuple[str, str]] = []
         hasher = blake3()
-        for name, weight in still:
+        for name, weight in self.module.named_parameters():
+            if weight.requires_grad:
+                continue
             hasher.update(f"{name} {weight.dtype} {tuple(weight.shape)}\0".encode(errors="backslashreplace"))
             try:
                 plain = weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
@@ -91,7 +125,8 @@ class OwnModule:
                 ) from error
             if plain.size:
                 hasher.update(plain.data)
-        return str(hasher.hexdigest())
+            digests.append((name, str(hasher.hexdigest())))
+        return digests
 
     def load(self, theta: Tensor, *, is_end: bool = False) -> None:
         """Go on from these weights (d,), or end with them."""

@@ -5,7 +5,7 @@ All is looked at before a run is founded or entered. The words name the paramete
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,11 @@ from shoal.protocol.errors import LocalError
 
 def check_parameters(module: nn.Module) -> None:
     """LocalError for the first parameter that cannot be."""
-    named = dict(module.named_parameters())
+    named: dict[str, nn.Parameter] = {}
+    for name, weight in module.named_parameters():
+        if name in named:
+            raise LocalError(f"two parameters are named {name}: a name with a dot in it is that of a part's part, too")
+        named[name] = weight
     for name, weight in named.items():
         if problem := _problem(name, weight):
             raise LocalError(f"the parameter {name if name.isprintable() else repr(name)} {problem}")
@@ -51,29 +55,35 @@ def _problem(name: str, weight: nn.Parameter) -> str:
 
 
 def _check_apart(named: dict[str, nn.Parameter]) -> None:
-    """LocalError if two trained parameters have numbers in common: who steps both, and averages both, does so twice."""
-    by_storage: dict[int, list[tuple[str, Tensor]]] = {}
-    for name, weight in named.items():
-        if weight.requires_grad and weight.numel():
-            by_storage.setdefault(weight.untyped_storage().data_ptr(), []).append((name, weight.detach()))
+    """LocalError if a trained parameter has numbers in common with another one.
+
+    Who steps and averages both does so twice; and a frozen one would move.
+    """
+    by_storage: dict[int, list[tuple[str, nn.Parameter]]] = {}
+    for name, weight in sorted(named.items(), key=lambda each: not each[1].requires_grad):
+        is_plain = type(weight.data) is Tensor and weight.layout == torch.strided
+        if is_plain and weight.numel():
+            by_storage.setdefault(weight.untyped_storage().data_ptr(), []).append((name, weight))
     for sharing in by_storage.values():
-        if len(sharing) > 1 and (pair := _overlapping(sharing)):
+        if len(sharing) > 1 and sharing[0][1].requires_grad and (pair := _overlapping(sharing)):
             raise LocalError(
                 f"the parameters {pair[0]} and {pair[1]} have numbers in common: make them one parameter, under both "
                 "names if need be, or give each its own (clone)"
             )
 
 
-def _overlapping(sharing: Iterable[tuple[str, Tensor]]) -> tuple[str, str] | None:
-    """The first two that overlap, in one storage."""
-    owners: Tensor | None = None
+def _overlapping(sharing: Sequence[tuple[str, nn.Parameter]]) -> tuple[str, str] | None:
+    """The first trained one that overlaps with another, and that, in one storage; the trained ones come first."""
+    unit = min(weight.element_size() for _, weight in sharing)  # in bytes; sizes of types are multiples of each other
+    owners = torch.zeros(sharing[0][1].untyped_storage().nbytes() // unit, dtype=torch.int32)
     names: list[str] = []
     for name, weight in sharing:
-        if owners is None:
-            owners = torch.zeros(weight.untyped_storage().nbytes() // weight.element_size(), dtype=torch.int32)
-        place = owners.as_strided(weight.shape, weight.stride(), weight.storage_offset())
+        each = weight.element_size() // unit
+        strides = [each * stride for stride in weight.stride()]
+        place = owners.as_strided((*weight.shape, each), (*strides, 1), each * weight.storage_offset())
         if earlier := int(place.max()):
             return names[earlier - 1], name
-        names.append(name)
-        place.fill_(len(names))
+        if weight.requires_grad:
+            names.append(name)
+            place.fill_(len(names))
     return None

@@ -170,6 +170,7 @@ class Session:
 
     def _end(self, order: Train) -> None:
         if self._made:
+            self._own.check_still()
             self._working.__exit__(None, None, None)
             self._stints.add(InnerRound(self._made, self._made * self._batch, self._losses.take_mean()))
         try:

@@ -276,8 +276,19 @@ def shown(optimizer: torch.optim.Optimizer, weights: Sequence[Tensor]) -> Iterat
         return
     with torch.no_grad():
         flags, before = _flags(optimizer), [weight.detach().clone() for weight in weights]
-        show()
-        was_training = flags != _flags(optimizer) or not all(map(torch.equal, before, weights))
+        try:
+            show()
+        except Exception as error:
+            for weight, old in zip(weights, before, strict=True):
+                weight.copy_(old)
+            if any(getattr(optimizer, "state", {}).values()):
+                raise LocalError(
+                    f"the eval() of this {type(optimizer).__name__} fails, by which it would show the weights that are "
+                    f"handed in: {type(error).__name__}: {error}"
+                ) from error
+            was_training = False  # before its first step it has nothing else to show
+        else:
+            was_training = flags != _flags(optimizer) or not all(map(torch.equal, before, weights))
         del before
     try:
         yield

@@ -1,12 +1,19 @@
-"""To be called after each step of an optimizer, whoever made it."""
+"""To be called after each step of an optimizer, whoever made it.
+
+One that has another inside, which steps the same weights, has to step that itself: who steps the inner one alone, as
+by `first_step` and `second_step` of a sharpness-aware one, trains beside the run, and is told.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from types import MethodType
 from typing import Any, Protocol
 
 import torch
+
+from shoal.protocol.errors import LocalError
 
 
 class Handle(Protocol):
@@ -17,9 +24,60 @@ class Handle(Protocol):
 
 def after_each_step(optimizer: torch.optim.Optimizer, call: Callable[[], None]) -> Handle:
     """Call `call` after each step, until the handle is removed."""
-    if hasattr(optimizer, "_optimizer_step_post_hooks") and getattr(type(optimizer).step, "hooked", False):
-        return optimizer.register_step_post_hook(lambda *_: call())
-    return _Wrapped(optimizer, call)
+    return _Steps(optimizer, call)
+
+
+class _Steps:
+    """Those of an optimizer, and of the ones inside it."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, call: Callable[[], None]) -> None:
+        self._name, self._call = type(optimizer).__name__, call
+        self._is_within = False  # a step
+        self._handles = _around_steps(optimizer, self._begin, self._end)
+        for each in _inside(optimizer):
+            self._handles += _around_steps(each, lambda: None, self._check_within(type(each).__name__))
+
+    def remove(self) -> None:
+        for each in self._handles:
+            each.remove()
+
+    def _begin(self) -> None:
+        self._is_within = True
+
+    def _end(self) -> None:
+        self._is_within = False
+        self._call()
+
+    def _check_within(self, name: str) -> Callable[[], None]:
+        def check() -> None:
+            if not self._is_within:
+                raise LocalError(
+                    f"the {name} inside this {self._name} was stepped without it, so that the run sees nothing of "
+                    f"training: call its step(), with a closure if it wants one (`{self._name}.step`)"
+                )
+
+        return check
+
+
+def _inside(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
+    """Those that it keeps, and that step its weights."""
+    ours = _stepped(optimizer)
+    kept = [each for each in vars(optimizer).values() if isinstance(each, torch.optim.Optimizer)]
+    return [each for each in kept if each is not optimizer and not ours.isdisjoint(_stepped(each))]
+
+
+def _stepped(optimizer: torch.optim.Optimizer) -> set[int]:
+    return set(map(id, chain.from_iterable(group["params"] for group in optimizer.param_groups)))
+
+
+def _around_steps(
+    optimizer: torch.optim.Optimizer, before: Callable[[], None], after: Callable[[], None]
+) -> list[Handle]:
+    has_hooks = hasattr(optimizer, "_optimizer_step_pre_hooks") and hasattr(optimizer, "_optimizer_step_post_hooks")
+    if has_hooks and getattr(getattr(type(optimizer), "step", None), "hooked", False):
+        first = optimizer.register_step_pre_hook(lambda *_: before())
+        return [first, optimizer.register_step_post_hook(lambda *_: after())]
+    return [_Wrapped(optimizer, before, after)]
 
 
 class _Wrapped:
@@ -28,17 +86,20 @@ class _Wrapped:
     Others may have put theirs around it when this ends, as schedulers do, so it stays, and does nothing.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, call: Callable[[], None]) -> None:
-        self._call: Callable[[], None] | None = call
+    def __init__(self, optimizer: torch.optim.Optimizer, before: Callable[[], None], after: Callable[[], None]) -> None:
+        self._around: tuple[Callable[[], None], Callable[[], None]] | None = (before, after)
         step = optimizer.step
 
         def stepped(_: torch.optim.Optimizer, *given: Any, **named: Any) -> Any:
+            around = self._around
+            if around is not None:
+                around[0]()
             result = step(*given, **named)
-            if self._call is not None:
-                self._call()
+            if around is not None and self._around is not None:
+                around[1]()
             return result
 
         optimizer.step = MethodType(stepped, optimizer)  # type: ignore[method-assign]
 
     def remove(self) -> None:
-        self._call = None
+        self._around = None

@@ -179,6 +179,20 @@ def lazy() -> nn.Module:
     return nn.LazyLinear(3)
 
 
+def dotted(name: str) -> nn.Module:
+    """A module `a` with a part `b`, and another by this name."""
+    module = nn.Module()
+    module.a = nn.Module()
+    module.a.b = nn.Linear(2, 2)
+    module._modules[name] = nn.Linear(3, 3)
+    return module
+
+
+def test_frozen_parameters_may_have_numbers_in_common() -> None:
+    still = [nn.Parameter(base[:4], requires_grad=False), nn.Parameter(base[2:], requires_grad=False)]
+    own(plain(w=nn.Parameter(torch.ones(1)), a=still[0], b=still[1])).spec()
+
+
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "lazy": (lazy, "weight has no shape yet: give the module a batch"),
     "meta": (lambda: nn.Linear(2, 2, device="meta"), "weight is on the meta device"),
@@ -200,6 +214,11 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         "parameters a and c have numbers in common",
     ),
     "empty": (lambda: plain(w=nn.Parameter(torch.ones(0))), "are all empty"),
+    "a view": (
+        lambda: plain(a=nn.Parameter(base[:4]), b=nn.Parameter(base[2:3].view(torch.int16), requires_grad=False)),
+        "parameters a and b have numbers in common",
+    ),
+    "one name for two": (lambda: dotted("a.b"), "two parameters are named a.b.weight"),
     "unprintable": (
         lambda: plain(**{"a\nb": nn.Parameter(torch.ones(1))}),
         r"'a\\nb' has characters that cannot be shown",

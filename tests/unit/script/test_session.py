@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import queue
 import re
 import threading
@@ -158,6 +160,13 @@ def test_a_newer_order_replaces_the_weights_after_a_step(bench: Bench) -> None:
         (lambda bench: bench.frozen.requires_grad_(True), "scale is trained since `wrap`"),
         (lambda bench: bench.model.weight.requires_grad_(False), "weight is frozen since `wrap`"),
         (lambda bench: bench.optimizer.add_param_group({"params": [bench.frozen]}), "call add_param_group before"),
+        (
+            lambda bench: setattr(bench.model, "weight", nn.Parameter(torch.ones(1, 4))),
+            "weight is another parameter than",
+        ),
+        (lambda bench: setattr(bench.model, "scale", nn.Parameter(torch.ones(1), False)), "scale is another parameter"),
+        (lambda bench: bench.model.register_parameter("weight", None), "weight is no parameter of the module any more"),
+        (lambda bench: bench.model.add_module("more", nn.Linear(1, 1)), "more.weight has come since `wrap`"),
     ],
 )
 def test_what_is_trained_does_not_change_after_wrap(change: Callable[[Bench], object], words: str) -> None:
@@ -168,6 +177,19 @@ def test_what_is_trained_does_not_change_after_wrap(change: Callable[[Bench], ob
     change(bench)
     with pytest.raises(LocalError, match=words):
         bench.optimizer.step()
+    assert not [each for each in bench.node.sent if isinstance(each, Contribution)]
+
+
+@pytest.mark.parametrize("by_data", [False, True])
+def test_what_is_frozen_does_not_move_after_wrap(bench: Bench, by_data: bool) -> None:
+    """As a teacher that is the mean of the weights: members compare frozen parameters when they come."""
+    bench.node.answer = lambda made: order(made.order + 1, made.round + 1)
+    bench.step()
+    bench.step()
+    with torch.no_grad():
+        (bench.frozen.data if by_data else bench.frozen).add_(1)
+    with pytest.raises(LocalError, match=r"frozen parameter scale has moved since `wrap`.*register_buffer"):
+        bench.step()
     assert not [each for each in bench.node.sent if isinstance(each, Contribution)]
 
 
@@ -311,6 +333,19 @@ def test_a_scheduler_that_follows_is_saved_and_loaded_as_ever(bench: Bench, tmp_
     bench.step()
     other.step()
     assert other.last_epoch == 2
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_scheduler_that_follows_is_pickled_as_what_it_was(bench: Bench, protocol: int) -> None:
+    run = Run("00", {})
+    run._session = bench.session
+    scheduler = run.follow(lr_scheduler.StepLR(bench.optimizer, 15))
+    bench.step()
+    scheduler.step()
+    for other in (pickle.loads(pickle.dumps(scheduler, protocol)), copy.deepcopy(scheduler)):
+        assert type(other) is lr_scheduler.StepLR
+        assert other.state_dict() == scheduler.state_dict()
+        assert run.follow(other).last_epoch == 1
 
 
 def test_a_scheduler_that_goes_by_a_metric_is_left_as_it_is_and_said_so(

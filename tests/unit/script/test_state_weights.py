@@ -14,7 +14,16 @@ from shoal.node.script import state_weights
 from shoal.node.script.module import OwnModule
 from shoal.node.script.stepping import after_each_step
 from shoal.protocol.errors import LocalError
-from tests.unit.script.own_weights_kit import KINDS, SGD, Ema, Hidden, Lookahead, Prodigal, ScheduleFreeSGD
+from tests.unit.script.own_weights_kit import (
+    KINDS,
+    SGD,
+    Ema,
+    Hidden,
+    Lookahead,
+    PlainLookahead,
+    Prodigal,
+    ScheduleFreeSGD,
+)
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 
@@ -191,6 +200,39 @@ def test_what_is_handed_in_is_what_is_shown() -> None:
     assert not optimizer.param_groups[0]["train_mode"], "it is left as it was found"
 
 
+class Showing(SGD):
+    """As SPlus: its `eval()` wants what the first step makes."""
+
+    is_broken = False
+
+    def eval(self) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.data.mul_(2)
+                if self.is_broken or "ema" not in self.state[p]:
+                    raise KeyError("ema")
+
+    def train(self) -> None:
+        for p in self.param_groups[0]["params"]:
+            p.data.div_(2)
+
+
+def test_before_the_first_step_an_eval_that_fails_shows_what_there_is() -> None:
+    module = nn.Linear(2, 2)
+    optimizer = Showing(module.parameters(), lr=0.1)
+    own = OwnModule(module, optimizer)
+    before = torch.cat([each.detach().flatten() for each in module.parameters()])
+    assert torch.equal(own.read(), before)
+    own.load(before + 1)
+    assert torch.equal(own.read(), before + 1)
+    for p in module.parameters():
+        optimizer.state[p]["ema"] = torch.ones(1)
+    optimizer.is_broken = True
+    with pytest.raises(LocalError, match=r"the eval\(\) of this Showing fails.*KeyError: 'ema'"):
+        own.read()
+    assert torch.equal(torch.cat([each.detach().flatten() for each in module.parameters()]), before + 1)
+
+
 def test_a_zero_in_the_place_of_many_that_cannot_be_replaced_stays() -> None:
     module, one, other = nn.Module(), nn.Parameter(torch.ones(2)), nn.Parameter(torch.zeros(3))
     module.register_parameter("one", one)
@@ -202,6 +244,46 @@ def test_a_zero_in_the_place_of_many_that_cannot_be_replaced_stays() -> None:
     own.load(torch.full((5,), 2.0))
     assert own.read().tolist() == [2.0] * 5
     assert optimizer.state[other]["begin"] == (torch.tensor(0.0),)
+
+
+class Sam(torch.optim.Optimizer):
+    """Sharpness-aware: two steps of its own, which its `step` makes too."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {})
+        self.base = SGD(self.param_groups, lr=0.1)
+
+    def first_step(self) -> None:
+        for p in self.param_groups[0]["params"]:
+            p.data.add_(0.01)
+
+    def second_step(self) -> None:
+        for p in self.param_groups[0]["params"]:
+            p.data.sub_(0.01)
+        self.base.step()
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.first_step()
+        self.second_step()
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_an_optimizer_inside_that_is_stepped_by_itself_is_an_error_that_says_so(is_plain: bool) -> None:
+    """It would train alone: what counts is the `step` of what was wrapped."""
+    weight = nn.Parameter(torch.ones(2))
+    weight.grad = torch.ones(2)
+    optimizer: Any = PlainLookahead(SGD([weight], lr=0.1)) if is_plain else Sam([weight])
+    seen: list[int] = []
+    handle: Any = after_each_step(optimizer, lambda: seen.append(1))
+    optimizer.step()
+    assert seen == [1]
+    alone = optimizer.optimizer.step if is_plain else optimizer.second_step
+    with pytest.raises(LocalError, match=r"the SGD inside this \w+ was stepped without it.* call its step\(\)"):
+        alone()
+    optimizer.step()
+    assert seen == [1, 1]
+    handle.remove()
+    alone()
 
 
 def test_steps_of_an_optimizer_that_torch_knows_no_hooks_of_are_seen_until_the_end() -> None:
