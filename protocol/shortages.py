@@ -17,6 +17,8 @@ TEMPORARY = frozenset(
         *(errno.ENOMEM, errno.ENOBUFS),
         *(errno.ENOSPC, errno.EDQUOT),  # room on the disk
         *(errno.EAGAIN, errno.EINTR, errno.EBUSY, errno.ENOLCK, errno.ETIMEDOUT),  # EAGAIN: also of processes
+        *(errno.ESTALE, errno.ENOTCONN, errno.EHOSTDOWN),  # a network's disk is away, as NFS, FUSE and SMB say it
+        *(errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH),
     }
 )
 NO_THREAD = "can't start new thread"  # Python's words, in a RuntimeError without a number

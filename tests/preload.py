@@ -53,6 +53,34 @@ int fsync(int descriptor) {
 }
 """
 
+AWAY = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A network disk that is away: while the file named by SHIM_HELD is there, what lies below SHIM_BELOW cannot be opened,
+   for the error with the number SHIM_ERROR. */
+int open64(const char *path, int flags, ...) {
+    static int (*real)(const char *, int, ...);
+    if (!real) real = dlsym(RTLD_NEXT, "open64");
+    va_list more;
+    va_start(more, flags);
+    mode_t mode = va_arg(more, mode_t);
+    va_end(more);
+    const char *below = getenv("SHIM_BELOW");
+    if (strncmp(path, below, strlen(below)) == 0 && access(getenv("SHIM_HELD"), F_OK) == 0) {
+        errno = atoi(getenv("SHIM_ERROR"));
+        return -1;
+    }
+    return real(path, flags, mode);
+}
+"""
+
 SLOW_RESOLVER = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>

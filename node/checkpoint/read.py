@@ -81,7 +81,7 @@ def load_newest(checkpoints: Path) -> Checkpoint | None:
         except LocalError as error:
             if is_temporary(error):
                 raise
-            warn(log, "checkpoint-skipped", f"a damaged checkpoint is passed over: {error}")
+            warn(log, "checkpoint-skipped", f"a checkpoint is passed over: {error}")
     return None
 
 

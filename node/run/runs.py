@@ -130,8 +130,9 @@ class Runs:
                 except (ShoalError, OSError, MemoryError) as error:
                     if self.paused:
                         continue  # in the middle of it
-                    if is_temporary(error) or isinstance(error, TransportError):  # or nobody is there who has its data
-                        self._await(run, "no-room" if is_temporary(error) else "run-waits", in_words(error))
+                    is_unreached = isinstance(error, TransportError)  # nobody is there who has its data
+                    if is_unreached or is_temporary(error):
+                        self._await(run, "run-waits" if is_unreached else "no-room", in_words(error))
                         continue
                     self.broken[run] = in_words(error)
                     log.error("cannot be in run %s again: %s", run, error, extra={"code": "run-not-restored"})

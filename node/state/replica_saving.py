@@ -78,7 +78,7 @@ def load_own(run_folder: Path) -> Checkpoint | None:
         except LocalError as error:
             if is_temporary(error):
                 raise
-            warn(log, "rest-damaged", f"a damaged replica of ours is passed over: {error}")
+            warn(log, "rest-damaged", f"a replica of ours is passed over: {error}")
             continue
         if kept.about.run == run_folder.name:
             return kept

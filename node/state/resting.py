@@ -73,9 +73,9 @@ def load_rest(run_folder: Path) -> Rested | None:
     LocalError if it cannot be read now, for want of something that there will be again.
     """
     folder, run = run_folder / FOLDER, run_folder.name
-    if not (folder / MESSAGES).exists():
-        return None
     try:
+        if not (folder / MESSAGES).exists():
+            return None
         rest = Rest.of(_unsealed(folder / MESSAGES, run))
         state = folder / folder_name(rest.round)
         checkpoint = load(state) if rest.round or state.exists() else None

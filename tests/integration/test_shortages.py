@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from shoal.node.spec.manifest import parse_manifest
 from shoal.node.up.processes import Children
 from tests.integration.nodes import RealNode, until
 from tests.integration.test_node import MANIFEST
+from tests.preload import AWAY, preloaded
 
 FILES = 256  # what macOS gives a process
 STRANGERS = 300
@@ -104,3 +106,23 @@ def test_a_node_whose_disk_stays_full_ends_when_it_is_asked_to(children: Childre
     node.client.stop()
     until(lambda: not node.is_running, "the end", node.words)
     assert "Traceback" not in node.words()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.ENOTCONN], ids=["nfs", "fuse"])
+def test_a_run_is_opened_again_once_the_disk_that_it_is_on_is_back(
+    children: Children, tmp_path: Path, number: int
+) -> None:
+    node, held = RealNode(tmp_path / "node").start(children), tmp_path / "held"
+    node.client.create_run(MANIFEST, False)
+    node.client.stop()
+    until(lambda: not node.is_running, "the end", node.words)
+    held.touch()
+    shim = preloaded(tmp_path, AWAY) | {"SHIM_HELD": str(held), "SHIM_BELOW": str(node.home.runs)}
+    node.prefix = ("env", *(f"{key}={value}" for key, value in shim.items()), f"SHIM_ERROR={number}")
+    node.start(children)
+    rows = node.client.status
+    until(lambda: os.strerror(number) in str(rows()["runs"][0]["waiting_for"]), "a word", node.words)
+    assert rows()["runs"][0]["phase"] == "restoring"
+    held.unlink()
+    until(lambda: node.row().get("phase") == "matching", "the run", node.words)

@@ -7,7 +7,9 @@ import errno
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,7 +18,7 @@ from shoal.node.checkpoint.scan import folder_name
 from shoal.node.checkpoint.write import write_checkpoint
 from shoal.node.state import resting
 from shoal.node.state.resting import FOLDER, MESSAGES, Rested, forget_rest, load_rest, rest_on, save_rest
-from shoal.protocol.errors import LocalError
+from shoal.protocol.errors import LocalError, Shortage
 from shoal.protocol.ids import digest
 from shoal.protocol.rest import Rest
 from tests.unit.checkpoint_kit import MANIFEST, about, moments, state
@@ -103,6 +105,27 @@ def test_no_byte_of_the_messages_can_change(run: Path, caplog: pytest.LogCapture
         assert load_rest(run) is None, at
     path.write_bytes(whole)
     assert load_rest(run) is not None
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.ENOTCONN])
+@pytest.mark.parametrize("file", [MESSAGES, f"{STATE}/{MODEL}", "."])
+def test_one_on_a_disk_that_is_away_is_not_passed_over(
+    file: str, number: int, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(run)
+
+    def away(path: Path, *more: Any, **options: Any) -> Any:
+        raise OSError(number, os.strerror(number), str(path))
+
+    if file == MESSAGES:
+        monkeypatch.setattr(Path, "open", away)
+    elif file == ".":
+        monkeypatch.setattr(Path, "stat", away)
+    else:
+        hasher = SimpleNamespace(update_mmap=away)
+        monkeypatch.setattr("shoal.node.checkpoint.read.blake3", Mock(return_value=hasher))
+    with pytest.raises(Shortage, match=f"cannot read what was kept of the run in .*: .*{os.strerror(number)}"):
+        load_rest(run)
 
 
 def test_messages_about_another_state_are_passed_over(run: Path) -> None:

@@ -95,7 +95,9 @@ async def test_each_kind_of_reason_why_runs_wait_is_warned_of_once(
 
         return recall
 
-    for error in (full, full, TransportError("nobody has it"), TransportError("nobody has all of it"), full):
+    unreached = TransportError("nobody has all of it")
+    unreached.__cause__ = OSError(errno.EHOSTUNREACH, "No route to host")
+    for error in (full, full, TransportError("nobody has it"), unreached, full):
         monkeypatch.setattr(reloading, "recall", fail(error))
         await runs.restore([])
     codes = [getattr(each, "code", "") for each in caplog.records if FIRST in each.getMessage()]

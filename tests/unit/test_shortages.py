@@ -23,7 +23,8 @@ def of(number: int) -> OSError:
 
 
 NUMBERS = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EAGAIN)
-PASSING = [*map(of, NUMBERS), MemoryError()]
+AWAY = (errno.ESTALE, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH)
+PASSING = [*map(of, (*NUMBERS, *AWAY)), MemoryError()]
 
 
 @pytest.mark.parametrize("error", [*PASSING, caused(of(errno.EMFILE)), ExceptionGroup("all", PASSING)])
