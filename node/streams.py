@@ -18,12 +18,17 @@ STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))  # by their numbers
 
 
 def make_whole() -> None:
-    """Open what was closed, to nowhere; write letters that a stream does not know as their numbers."""
+    """Open what was closed, to nowhere; write letters that a stream does not know as their numbers.
+
+    Bytes that are no text are read as Python has them in arguments: whoever takes a text looks for them.
+    """
     for name, mode in STREAMS:
         if getattr(sys, name) is None:
             handle = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this stream's
             os.set_inheritable(handle, True)
             setattr(sys, name, os.fdopen(handle, mode, encoding="utf-8"))
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -65,6 +65,13 @@ def checked(lines: Iterable[str], what: str) -> Iterator[str]:
         yield line
 
 
+def check_text(text: str, what: str) -> None:
+    """LocalError if an argument, or what came through a pipe, is no text."""
+    if (found := FOREIGN.search(text)) is not None:
+        byte = f"a byte 0x{ord(found[0]) - LOWEST:02x}"
+        raise LocalError(f"{what} is no text in UTF-8, because of {byte}: set the terminal, or save the file, to UTF-8")
+
+
 def foreign(where: str, found: re.Match[str]) -> str:
     """What to say of a byte that is not of the encoding."""
     return f"{where} is no UTF-8 text, because of a byte 0x{ord(found[0]) - LOWEST:02x}: {AS_UTF8}"

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from shoal.node.dataset.values import HALVES
 from shoal.node.serve.faults import UNSUPPORTED, BadRequest
 
 MAX_NAME = 100  # characters of a key that are given back
@@ -71,8 +72,12 @@ def read_asked(kind: type[AnyBody], body: Any) -> AnyBody:
 def as_meant(value: Any, *at: str | int) -> Any:
     """Without keys whose value is null, and with 4 for 4.0: some clients know no absence, and no whole numbers.
 
-    `at` is where it stands. BadRequest at a key that holds half of a character, which the library would not name.
+    `at` is where it stands. BadRequest at half of a character, which is no text: it would become another one.
     """
+    if isinstance(value, str) and not value.isascii() and (half := HALVES.search(value)):
+        where = path_of(at) or "the body"
+        cut = "as where a text was cut inside of an emoji"
+        raise BadRequest(f"'{where}' holds half of a character, \\u{ord(half[0]):04x}, {cut}", where)
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, dict):

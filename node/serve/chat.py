@@ -63,12 +63,14 @@ class TemplateChat:
 
     stops: tuple[str, ...] = ()
 
-    def __init__(self, tokens: Any, template: Template, special: Mapping[str, str]) -> None:
+    def __init__(
+        self, tokens: Any, template: Template, special: Mapping[str, str], begins: frozenset[int] = frozenset()
+    ) -> None:
         """`tokens` is of the library tokenizers, `special` are the tokens that a template may name (bos_token ...).
 
-        LocalError if it is no template, or one that leaves out what is said.
+        `begins` are tokens that begin a text, too. LocalError if it is no template, or leaves out what is said.
         """
-        self._tokens, self._begin = tokens, special.get("bos_token")
+        self._tokens, self._begins = tokens, begins | {tokens.token_to_id(special.get("bos_token", ""))}
         self._tokenizer: Any = extra.transformers().PreTrainedTokenizerFast(
             tokenizer_object=tokens, chat_template=template.text, **special
         )
@@ -114,7 +116,7 @@ class TemplateChat:
         known: Mapping[int, Any] = self._tokens.get_added_tokens_decoder()
         for place, token in enumerate(self._tokens.encode(text.lstrip(), add_special_tokens=False).ids):
             found = known.get(token)
-            if found is not None and found.content != self._begin and (found.special or place == 0):
+            if found is not None and token not in self._begins and (found.special or place == 0):
                 return int(token)
         return None
 

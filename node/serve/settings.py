@@ -13,7 +13,7 @@ templates the file of its own is taken first, as transformers does.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from shoal.node.textfile import parse_table, read_text, shown
 from shoal.protocol.errors import LocalError
 
 SPECIAL_TOKENS, TEMPLATE = "special_tokens_map.json", "chat_template.jinja"
+MORE_TEMPLATES = "additional_chat_templates"  # a folder of others, by name
 MAX_TABLE = MAX_FILE  # bytes
 WITHOUT_END = 1 << 30  # tokens: tokenizers whose author set no limit say far more than this
 USUAL = 2048  # tokens, where nothing says how many a model sees
@@ -67,19 +68,26 @@ class Settings:
         where, found = shown(self._folder / TOKENIZER_CONFIG), self.tokenizer.get("chat_template")
         if isinstance(found, list):  # several, by name
             found = {str(each.get("name")): each.get("template") for each in found if isinstance(each, dict)}
+        if found is None and (named := [each.stem for each in self._folder.glob(f"{MORE_TEMPLATES}/*.jinja")]):
+            self._say_unused(shown(self._folder / MORE_TEMPLATES), named)
         if not isinstance(found, dict):
             return None if found is None else _template(found, where)
         if "default" in found:
             return _template(found["default"], where)
         if not found:
             raise LocalError(f"{where}: chat_template names no template")
-        names = ", ".join(sorted(found))
-        log.warning(
-            "%s has templates for conversations named %s, and none named default: the plain format is taken. "
-            "Call one of them default, or write it to %s beside it",
-            *(where, names, TEMPLATE),
-        )
+        self._say_unused(where, found)
         return None
+
+    def _say_unused(self, where: str, names: Iterable[str]) -> None:
+        what = "%s has templates for conversations named %s, and none named default: the plain format is taken. "
+        log.warning(what + "Write one of them to %s", where, ", ".join(sorted(names)), shown(self._template_file))
+
+    @property
+    def begins(self) -> frozenset[int]:
+        """The tokens that begin a text, by number."""
+        found = (table.get("bos_token_id") for table in (self.generation, *self._configs))
+        return frozenset(each for each in found if isinstance(each, int))
 
     @property
     def stops(self) -> tuple[str, ...]:

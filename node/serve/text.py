@@ -50,7 +50,7 @@ class Bytes:
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """See Codec."""
-        return list(text.encode("utf-8", "replace"))
+        return list(text.encode())
 
     def writer(self, before: Sequence[int] = ()) -> Writer:
         """See Codec."""
@@ -80,8 +80,7 @@ class Tokenized:
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """See Codec."""
-        whole = text.encode("utf-8", "replace").decode()  # JSON may hold halves of characters
-        return list(self.tokens.encode(whole, add_special_tokens=special and self._special).ids)
+        return list(self.tokens.encode(text, add_special_tokens=special and self._special).ids)
 
     def writer(self, before: Sequence[int] = ()) -> Writer:
         """See Codec."""

@@ -8,6 +8,7 @@ from shoal.node.serve.batch import Batch
 from shoal.node.serve.sampling import Sampling
 from shoal.node.serve.sequence import Job
 from shoal.node.serve.served import Served
+from shoal.node.textfile import check_text
 from shoal.protocol.errors import LocalError, ShoalError
 
 
@@ -21,7 +22,9 @@ class Terminal:
 def write(
     served: Served, text: str, *, most: int | None, sampling: Sampling, stops: tuple[str, ...] = ()
 ) -> Iterator[str]:
-    """What the model writes after `text`, as it comes; LocalError if that is empty or does not fit."""
+    """What the model writes after `text`, as it comes; LocalError if that is empty, no text, or does not fit."""
+    for given, what in ((text, "the prompt"), *((stop, "a --stop") for stop in stops)):
+        check_text(given, what)
     prompt, limit = tuple(served.codec.encode(text)), served.scorer.limit
     if not prompt:
         raise LocalError("the prompt is empty: give the model something to go on from")

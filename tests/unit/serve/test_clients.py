@@ -229,6 +229,15 @@ NAMED: list[tuple[dict[str, Any], str, str]] = [
     (CHAT | {"messages": [USER, {"role": "tool", "content": "a", "tool_call_id": "1"}]}, "messages[1].role", "'user'"),
     (CHAT | {"messages": [{**USER, "content": [{"type": "image", "x": 1}]}]}, "messages[0].content[0].type", "'text'"),
     (CHAT | {"\ud800": 1}, "\\ud800", "unknown or unsupported"),
+    (CHAT | {"messages": [{**USER, "content": "cut \ud83d"}]}, "messages[0].content", "half of a character, \\ud83d"),
+    (
+        CHAT | {"messages": [{**USER, "content": [TEXT, TEXT | {"text": "\udfff"}]}]},
+        "messages[0].content[1].text",
+        "half",
+    ),
+    (COMPLETION | {"prompt": ["a", "\ud83d"]}, "prompt[1]", "half of a character"),
+    (COMPLETION | {"stop": "\ud83d"}, "stop", "half of a character"),
+    (COMPLETION | {"model": "\ud83d"}, "model", "half of a character"),
     (CHAT | {"messages": [{**USER, "a\udfffb": 1}]}, "messages[0].a\\udfffb", "unknown or unsupported"),
     (CHAT | {"stream_options": {"\ud800": 1}}, "stream_options.\\ud800", "unknown or unsupported"),
 ]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -261,6 +263,17 @@ def test_the_end_of_a_turn_is_what_stands_behind_an_answer(tmp_path: Path, form:
     assert "two" in served.chat.prompt(said).lower()
 
 
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+def test_what_begins_a_text_is_known_by_its_number_too(tmp_path: Path, file: str) -> None:
+    folder = numbered(tmp_path / "model", chat_template=EACH + "{{ m.content }}{% endfor %}<4>")
+    with_config(folder, bos_token_id=None)
+    before = json.loads((folder / file).read_text())
+    (folder / file).write_text(json.dumps(before | {"bos_token_id": 4}))
+    assert opened(folder).codec.ends == set()
+    (folder / file).write_text(json.dumps(before | {"bos_token_id": 5}))
+    assert opened(folder).codec.ends == {4}
+
+
 BROKEN = {
     "broken": ("{% for m in messages %}\n{{ m.content }", "line 2"),
     "a filter that is none": ("{{ messages | shout }}", "line 1.*shout"),
@@ -295,6 +308,13 @@ def test_templates_of_which_none_is_the_usual_are_named(tmp_path: Path, caplog: 
         assert served.chat.stops == PlainChat.stops
         assert "has templates for conversations named rag, tool_use, and none named default" in caplog.text
         shutil.rmtree(tmp_path / "model")
+    folder = numbered(tmp_path / "model") / "additional_chat_templates"  # as transformers saves them
+    folder.mkdir()
+    for name in ("rag", "tool_use"):
+        (folder / f"{name}.jinja").write_text(TEMPLATE)
+    caplog.clear()
+    assert opened(folder.parent).chat.stops == PlainChat.stops
+    assert "named rag, tool_use, and none named default" in caplog.text
 
 
 def test_a_template_that_is_not_used_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -390,6 +410,8 @@ def test_a_text_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[st
     path = write(tmp_path, 4, RUN)
     text = "".join(write_text(opened(path), "ab", most=20, sampling=GREEDY))
     again = "".join(write_text(opened(path), "ab", most=None, sampling=GREEDY))
+    with pytest.raises(LocalError, match=r"no text in UTF-8, because of a byte 0xe9"):
+        list(write_text(opened(path), os.fsdecode(b"caf\xe9"), most=20, sampling=GREEDY))
     assert again.startswith(text)
     for prompt, words in (("", "empty"), ("x" * 64, "more than the model's context, 64"), ("x" * 60, "64")):
         with pytest.raises(LocalError, match=words):
@@ -399,6 +421,17 @@ def test_a_text_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[st
         main()
     assert not ended.value.code
     assert capsys.readouterr().out == text + "\n"
+
+
+@pytest.mark.parametrize("given", [["-"], [b"caf\xe9"], ["caf", "--stop", b"\xe9"]], ids=["pipe", "argument", "stop"])
+def test_what_is_no_text_is_refused_in_a_sentence(tmp_path: Path, given: list[str | bytes]) -> None:
+    export(write(tmp_path, 4, RUN), tmp_path / "exported")
+    command = [sys.executable, "-m", "shoal.node", "generate", str(tmp_path / "exported"), *given]
+    environment = os.environ | {"PYTHONIOENCODING": "utf-8:strict"}  # as where the locale is not C
+    ended = subprocess.run(command, input=b"caf\xe9", capture_output=True, env=environment, timeout=120, check=False)
+    assert ended.returncode == 1
+    assert b"because of a byte 0xe9" in ended.stderr
+    assert b"Traceback" not in ended.stderr
 
 
 def test_a_config_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
