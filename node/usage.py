@@ -7,9 +7,14 @@ from pathlib import Path
 
 
 def resident_bytes(pid: int | None = None) -> int | None:
-    """The resident set of a process, ours by default; None where it cannot be read (not Linux, or gone)."""
+    """The resident set of a process, ours by default; None where it cannot be read (not Linux, or gone).
+
+    Also where /proc is that of other containers, whose numbers stand for other processes.
+    """
     try:
-        pages = int(Path(f"/proc/{pid or os.getpid()}/statm").read_text(encoding="ascii").split()[1])
+        if pid is not None and Path("/proc/self").readlink().name != str(os.getpid()):
+            return None
+        pages = int(Path(f"/proc/{pid or 'self'}/statm").read_text(encoding="ascii").split()[1])
     except (OSError, ValueError, IndexError):
         return None
     return pages * os.sysconf("SC_PAGE_SIZE")

@@ -121,7 +121,7 @@ def _worker(run: Run) -> Answer:
     pid, progress = (training.pid, training.progress) if training is not None else (None, None)
     return {
         "device": training.device if training is not None else None,
-        "worker_memory": resident_bytes(pid) if pid is not None else None,
+        "worker_memory": resident_bytes(pid) if pid else None,
         "device_memory": progress.device_bytes if progress is not None else None,
         "micro_batch": (progress.micro_batch or None) if progress is not None else None,
         "utilisation": training.utilisation if training is not None else None,

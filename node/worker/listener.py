@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
+import sys
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NoReturn
@@ -19,6 +21,7 @@ from shoal.protocol.errors import RemoteError
 from shoal.protocol.wire import Message, decode
 
 NAME = "worker.sock"
+CREDENTIALS = struct.Struct("3i")  # of Linux: process, user, group
 HELLO_WITHIN = 5.0  # seconds: a worker speaks at once, so silence is a stranger
 
 
@@ -39,7 +42,7 @@ class WorkerListener:
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, int]:
         """Wait for the worker of process `pid`, or of any, and welcome it; others are turned away with a reason.
 
-        The process that came is the last of what is returned.
+        The process that came is the last of what is returned: its number here, 0 if it has none.
         """
         while True:
             connection = await self._socket.next()
@@ -47,8 +50,9 @@ class WorkerListener:
                 undo.enter_context(connection)
                 async with asyncio.timeout(HELLO_WITHIN):
                     if admitted := await _admit(connection, pid, welcome, descriptors):
+                        process = _number_here(connection, admitted)
                         undo.pop_all()
-                        return *await asyncio.open_unix_connection(sock=connection), admitted
+                        return *await asyncio.open_unix_connection(sock=connection), process
 
     async def turn_away(self, pid: int) -> NoReturn:
         """Tell all who come, as long as this is awaited, that process `pid` is the worker."""
@@ -70,8 +74,8 @@ async def receive(reader: asyncio.StreamReader) -> Message:
     return decode(await reader.readexactly(body_size(prefix)))
 
 
-async def _admit(connection: socket.socket, pid: int | None, welcome: Welcome, descriptors: list[int]) -> int:
-    """Answer a Hello, and say whose it was, 0 if it is turned away.
+async def _admit(connection: socket.socket, pid: int | None, welcome: Welcome, descriptors: list[int]) -> Hello | None:
+    """Answer a Hello, which is returned; None if whoever said it is turned away.
 
     The socket is new, so its buffer takes the first bytes and the descriptors at once.
     """
@@ -81,7 +85,18 @@ async def _admit(connection: socket.socket, pid: int | None, welcome: Welcome, d
     sent = socket.send_fds(connection, [data], [] if refusal else descriptors)
     if sent < len(data):
         await asyncio.get_running_loop().sock_sendall(connection, data[sent:])
-    return hello.pid if isinstance(hello, Hello) and not refusal else 0
+    return hello if isinstance(hello, Hello) and not refusal else None
+
+
+def _number_here(connection: socket.socket, hello: Hello) -> int:
+    """That of the process at the other end: a container counts its own anew, and what is outside of ours has none.
+
+    Where the system does not tell, it is as the process says itself: there are no such containers.
+    """
+    if sys.platform != "linux":
+        return hello.pid
+    process, _, _ = CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
+    return int(process)
 
 
 def _objection(hello: Message, pid: int | None) -> str:
@@ -93,7 +108,12 @@ def _objection(hello: Message, pid: int | None) -> str:
 
 
 def _taken(pid: int) -> str:
-    return f"this run already has a worker, process {pid}"
+    return f"this run already has a worker, {in_words(pid)}"
+
+
+def in_words(pid: int) -> str:
+    """A worker's process, for people."""
+    return f"process {pid}" if pid else "a process of another container"
 
 
 async def receive_frame(connection: socket.socket) -> Message:

@@ -24,7 +24,7 @@ from shoal.node.pools import ROUNDS
 from shoal.node.worker import watchdog
 from shoal.node.worker.ended import Ended, Lives
 from shoal.node.worker.link import frame
-from shoal.node.worker.listener import WorkerListener, receive
+from shoal.node.worker.listener import WorkerListener, in_words, receive
 from shoal.node.worker.messages import (
     Contribution,
     Failed,
@@ -249,7 +249,7 @@ class Worker:
         reader, self._writer, pid = await listener.accept(None, self._welcome(), self._vectors.descriptors)
         self.pid = pid
         words = await first_of(self._talk(reader), listener.turn_away(pid))
-        return f"the script (process {pid}) {words or 'has gone'}"
+        return f"the script ({in_words(pid)}) {words or 'has gone'}"
 
     async def _converse(self, pid: int, listener: WorkerListener) -> str:
         try:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import socket
 import stat
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from shoal.node.usage import resident_bytes
 from shoal.node.worker.link import WorkerLink, body_size, frame
 from shoal.node.worker.listener import NAME, WorkerListener, receive
 from shoal.node.worker.messages import MAX_FRAME, WORKER_PROTOCOL, Contribution, Hello, Stop, Train, Welcome
@@ -171,3 +175,72 @@ def test_a_path_that_is_too_long_gets_a_short_one_that_is_removed(tmp_path: Path
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     listener.close()
     assert not folder.exists()
+
+
+ELSEWHERE = ["unshare", "--pid", "--fork", "--kill-child"]
+SCRIPT = """
+import os, sys
+from pathlib import Path
+from shoal.node.usage import resident_bytes
+from shoal.node.worker.link import WorkerLink
+link = WorkerLink.connect(Path(sys.argv[1]))
+print(os.getpid(), os.readlink("/proc/self"), flush=True)
+sys.stdin.read()
+"""
+NODE = """
+import asyncio, os, sys
+from pathlib import Path
+from shoal.node.usage import resident_bytes
+from shoal.node.worker.listener import WorkerListener
+from shoal.node.worker.shm import SharedVector
+from tests.unit.test_worker_link import WELCOME
+async def main():
+    listener = await WorkerListener.listening(Path(sys.argv[1]).parent)
+    print("listening", flush=True)
+    vectors = [SharedVector.create(size) for size in WELCOME.sizes.numbers]
+    _, _, pid = await listener.accept(None, WELCOME, [vector.fd for vector in vectors])
+    print(pid, os.getpid(), resident_bytes(1), resident_bytes() is not None, flush=True)
+asyncio.run(main())
+"""
+needs_namespaces = pytest.mark.skipif(
+    sys.platform != "linux" or os.geteuid() != 0 or shutil.which("unshare") is None,
+    reason="DOES NOT RUN: pid namespaces take Linux, root and util-linux",
+)
+
+
+def started(path: Path, source: str, prefix: Sequence[str] = ()) -> subprocess.Popen[str]:
+    argv = [*prefix, sys.executable, "-c", source, str(path)]
+    return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def words_of(process: subprocess.Popen[str]) -> list[str]:
+    assert process.stdout is not None
+    return process.stdout.readline().split()
+
+
+@needs_namespaces
+@pytest.mark.asyncio
+async def test_a_script_of_another_container_is_the_process_that_it_is_here(
+    listener: WorkerListener, vectors: list[SharedVector]
+) -> None:
+    """There it is number 1; here that is another process, whose memory is none of ours."""
+    with started(listener.path, SCRIPT, ELSEWHERE) as script:
+        accepting = listener.accept(None, WELCOME, [vector.fd for vector in vectors])
+        _, writer, pid = await asyncio.wait_for(accepting, 60)
+        there, here = map(int, await asyncio.to_thread(words_of, script))
+        assert (there, pid) == (1, here)
+        assert resident_bytes(pid)
+        writer.close()
+        script.communicate()
+
+
+@needs_namespaces
+def test_a_script_outside_of_our_container_has_no_number_here(tmp_path: Path) -> None:
+    path = tmp_path / NAME
+    with started(path, NODE, ELSEWHERE) as node:
+        assert words_of(node) == ["listening"]
+        with started(path, SCRIPT) as script:
+            number, own, strangers, ours = words_of(node)
+            assert (number, own) == ("0", "1")
+            assert (strangers, ours) == ("None", "True"), "/proc is that of the machine, and 1 another process there"
+            script.communicate()
