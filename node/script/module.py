@@ -30,6 +30,13 @@ class OwnModule:
     """`module`, as `optimizer` trains it; LocalError if the two do not belong together."""
 
     def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        if (
+            not isinstance(module, nn.Module)
+            or not hasattr(optimizer, "param_groups")
+            or not hasattr(optimizer, "step")
+        ):
+            given = f"{type(optimizer).__name__}, {type(module).__name__}"
+            raise LocalError(f"`wrap` takes an optimizer and the module whose parameters it steps, not ({given})")
         self.module: nn.Module = getattr(module, "_orig_mod", module)  # what torch.compile was given
         self.optimizer = optimizer
         self.steps = 0  # of the optimizer, since we came

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -29,11 +30,23 @@ PLAIN = ("torch.optim.", "transformers.optimization")  # whose states are of gra
 NOT_PLAIN = ("ASGD",)
 AHEAD = 10.0  # steps: weights of which the module's follow by a tenth, as a z, are so far ahead of them
 TOLERANCE = 0.01  # of the squared step
+STRAIGHT = 0.9  # the squared cosine between the weights and a step that leads to or from zero
+NEARLY_ALL = 0.99  # from here on a share is all
+SAME = 1e-6  # of the squared weights: what an average that is shown just now, is from them
 ROUNDING = 1e-12  # of the squared weights
 PADDING = 4096  # numbers at the end of a row of weights, at most
 CLOSE = 0.5  # of the squared weights: a copy that we have not seen come into being
 
-_learned: WeakKeyDictionary[torch.optim.Optimizer, dict[str, bool]] = WeakKeyDictionary()
+
+class Kind(Enum):
+    """What the tensors of a label are."""
+
+    OTHER = auto()
+    WEIGHTS = auto()
+    SHARE = auto()  # of weights: an average that began from zeros, before it is divided by how far it has come
+
+
+_learned: WeakKeyDictionary[torch.optim.Optimizer, dict[str, Kind]] = WeakKeyDictionary()
 
 Numbers = Callable[[int], Tensor]  # like those of a weight, by its place
 
@@ -69,18 +82,18 @@ class Spot:
         parts = [of(place).flatten() for place in self.places]
         return parts[0][:: self.every] if len(parts) == 1 else torch.cat(parts)
 
-    def move(self, by: Numbers) -> None:
-        """Go along with the weights."""
-        part = self.part(by).to(self.tensor.device)
+    def move(self, by: Numbers, share: float) -> None:
+        """Go along with the weights, by so much of their way."""
+        part = self.part(by).to(self.tensor.device) * share
         if self.is_whole:
             like = self._like(part)
             like.add_(part.view(like.shape))
         else:
             self.holder[self.key] = self.tensor + part
 
-    def put(self, weights: Numbers) -> None:
-        """Become the same."""
-        part = self.part(weights)
+    def put(self, weights: Numbers, share: float) -> None:
+        """Become the same, or that share of them."""
+        part = self.part(weights) * share
         like = self._like(part)
         like.copy_(part.view(like.shape))
 
@@ -97,7 +110,7 @@ class StateWeights:
         self._weights = tuple(weights.values())
         kind = type(optimizer)
         self._is_plain = kind.__module__.startswith(PLAIN) and kind.__name__ not in NOT_PLAIN
-        self._is_weights = _learned.setdefault(optimizer, {})  # by label
+        self._kinds = _learned.setdefault(optimizer, {})  # by label
         self._before: list[Tensor] | None = None  # the weights before the next step, while we learn
         self._ahead: dict[str, list[Tensor]] = {}  # what may be ahead of the weights: how it was after the first step
         self._looks = 0
@@ -109,12 +122,12 @@ class StateWeights:
         before = [weight.detach().clone() for weight in self._weights] if is_watched else []
         with torch.no_grad(), shown(self._optimizer, self._weights):
             found = self._found()
-            for spot in found:
-                spot.move(lambda place: fresh[place].to(self._weights[place].device) - self._weights[place])
+            for spot, share in found:
+                spot.move(lambda place: fresh[place].to(self._weights[place].device) - self._weights[place], share)
             for weight, wanted in zip(self._weights, fresh, strict=True):
                 weight.copy_(wanted)
-            for spot in found if is_end else ():
-                spot.put(self._weights.__getitem__)
+            for spot, share in found if is_end else ():
+                spot.put(self._weights.__getitem__, share)
         if self._ahead:
             spots = self._spots()
             self._ahead = {label: _copies(spots.get(label, ())) for label in self._ahead}
@@ -144,24 +157,34 @@ class StateWeights:
 
     # -- inside ---------------------------------------------------------------------------------------------
 
-    def _found(self) -> list[Spot]:
-        """All that are weights. Of what is seen for the first time now, that is what is near to them."""
+    def _found(self) -> list[tuple[Spot, float]]:
+        """All that are weights, or a share of them. Of what is seen for the first time, what is near to those now."""
         if self._is_plain:
             return []
         spots = self._spots()
         for label, group in spots.items():
-            if label not in self._is_weights and _is_filled(group):
+            if label not in self._kinds and _is_filled(group):
                 whole = [(each.numbers, each.part(self._weights.__getitem__)) for each in group if each.is_whole]
                 size = sum(_square(weight) for _, weight in whole)
                 apart = sum(_square(numbers.to(weight.device) - weight) for numbers, weight in whole)
-                self._is_weights[label] = size > 0 and apart <= CLOSE * size
-        return [each for label, group in spots.items() if self._is_weights.get(label) for each in group]
+                self._kinds[label] = Kind.WEIGHTS if size > 0 and apart <= CLOSE * size else Kind.OTHER
+                share = _share(group, self._weights.__getitem__)
+                off = sum(_square(numbers.to(weight.device) - share * weight) for numbers, weight in whole)
+                if 0 < share < NEARLY_ALL and off <= SAME * share**2 * size:
+                    self._kinds[label] = Kind.SHARE
+        found: list[tuple[Spot, float]] = []
+        for label, group in spots.items():
+            kind = self._kinds.get(label, Kind.OTHER)
+            if kind is not Kind.OTHER:
+                share = _share(group, self._weights.__getitem__) if kind is Kind.SHARE else 1.0
+                found += [(each, share) for each in group]
+        return found
 
     def _look(self, before: Sequence[Tensor], now: Sequence[Tensor]) -> None:
         """After the first step of which we know where it began."""
         for label, group in self._spots().items():
             whole = [each for each in group if each.is_whole]
-            if label in self._is_weights or not whole or not _is_filled(group):
+            if label in self._kinds or not whole or not _is_filled(group):
                 continue
             begins = [each.part(before.__getitem__) for each in whole]
             ends = [each.part(now.__getitem__) for each in whole]
@@ -173,10 +196,14 @@ class StateWeights:
                         torch.equal, (each.numbers.to(begin) for each, begin in zip(whole, begins, strict=True)), begins
                     )
                 ):
-                    self._is_weights[label] = True
+                    self._kinds[label] = Kind.WEIGHTS
                 continue
-            is_near = sum(away for away, _ in lines) <= TOLERANCE * step + ROUNDING * size
-            self._is_weights[label] = is_near
+            near = TOLERANCE * step + ROUNDING * size
+            is_near = sum(away for away, _ in lines) <= near
+            self._kinds[label] = Kind.WEIGHTS if is_near else Kind.OTHER
+            if not is_near and _is_aslant(begins, ends) and (share := _share(whole, now.__getitem__)) > 0:
+                lines = [_line(each.numbers / share, *line) for each, *line in zip(whole, begins, ends, strict=True)]
+                self._kinds[label] = Kind.SHARE if sum(away for away, _ in lines) <= near else Kind.OTHER
             if is_near and max(at for _, at in lines) > 1.0 + TOLERANCE:
                 self._ahead[label] = _copies(group)
 
@@ -188,7 +215,7 @@ class StateWeights:
             steps = [each.part(now.__getitem__) - each.part(before.__getitem__) for each in whole]
             moves = [each.numbers - old for each, old in zip(whole, then, strict=False)]
             along = sum(float((move.to(step.device) * step).sum()) for move, step in zip(moves, steps, strict=False))
-            self._is_weights[label] = along >= 0
+            self._kinds[label] = Kind.WEIGHTS if along >= 0 else Kind.OTHER
         self._ahead.clear()
 
     def _spots(self) -> dict[str, list[Spot]]:
@@ -276,16 +303,19 @@ def shown(optimizer: torch.optim.Optimizer, weights: Sequence[Tensor]) -> Iterat
         return
     with torch.no_grad():
         flags, before = _flags(optimizer), [weight.detach().clone() for weight in weights]
+        state = getattr(optimizer, "state", {})
+        has_state = any(state.values())
         try:
             show()
         except Exception as error:
             for weight, old in zip(weights, before, strict=True):
                 weight.copy_(old)
-            if any(getattr(optimizer, "state", {}).values()):
+            if has_state:
                 raise LocalError(
                     f"the eval() of this {type(optimizer).__name__} fails, by which it would show the weights that are "
                     f"handed in: {type(error).__name__}: {error}"
                 ) from error
+            state.clear()  # of what it has begun
             was_training = False  # before its first step it has nothing else to show
         else:
             was_training = flags != _flags(optimizer) or not all(map(torch.equal, before, weights))
@@ -308,12 +338,30 @@ def _is_filled(group: Sequence[Spot]) -> bool:
     return any(bool(each.tensor.any()) for each in group)
 
 
+def _share(spots: Sequence[Spot], weights: Numbers) -> float:
+    """How much of the weights they are, if they are a share of them."""
+    pairs = [(each.numbers, each.part(weights)) for each in spots if each.is_whole]
+    size = sum(_square(weight) for _, weight in pairs)
+    return sum(_dot(weight, numbers.to(weight.device)) for numbers, weight in pairs) / size if size else 1.0
+
+
+def _is_aslant(begins: Sequence[Tensor], ends: Sequence[Tensor]) -> bool:
+    """Whether a step leads aside. Else all of its kind, as moments, are a share of the weights."""
+    steps = list(map(torch.sub, ends, begins))
+    along = sum(map(_dot, steps, begins))
+    return along**2 < STRAIGHT * sum(map(_square, steps)) * sum(map(_square, begins))
+
+
 def _line(value: Tensor, begin: Tensor, end: Tensor) -> tuple[float, float]:
     """How far `value` is from the line that goes from `begin` through `end`, squared, and where on it, 1 at `end`."""
     step, off = end - begin, value.to(begin.device) - begin
     length = _square(step)
     at = min(max(float((off * step).sum()) / length, 0.0), AHEAD) if length else 0.0
     return _square(off - at * step), at
+
+
+def _dot(one: Tensor, other: Tensor) -> float:
+    return float((one.double() * other).sum())
 
 
 def _square(tensor: Tensor) -> float:

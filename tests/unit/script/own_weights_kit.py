@@ -350,6 +350,42 @@ class Ema(Optimizer):
                 p.copy_((ema + self.shadow[name]) / 2)
 
 
+class ZeroAverage(Optimizer):
+    """As SPlus: it shows an average from zeros, divided by how far it has come, which wants a step first."""
+
+    def __init__(self, params: Parameters, lr: float = 0.1, rate: float = 0.9) -> None:
+        super().__init__(params, {"lr": lr, "train_mode": True})
+        self.rate, self.count = rate, 0
+
+    def eval(self) -> None:
+        for group in self.param_groups:
+            for p in group["params"] if group["train_mode"] else ():
+                state = self.state[p]
+                state["shown"] = p.detach().clone()
+                p.data.copy_(state["ema"] / (1 - self.rate**self.count))
+            group["train_mode"] = False
+
+    def train(self) -> None:
+        for group in self.param_groups:
+            for p in group["params"] if not group["train_mode"] else ():
+                if "shown" in self.state[p]:
+                    p.data.copy_(self.state[p].pop("shown"))
+            group["train_mode"] = True
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.count += 1
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                assert p.grad is not None
+                if not state:
+                    state["ema"], state["mean"] = torch.zeros_like(p), torch.zeros_like(p)
+                state["mean"].lerp_(p.grad, 0.5)
+                p.sub_(state["mean"], alpha=group["lr"])
+                state["ema"].lerp_(p, 1 - self.rate)
+
+
 class Latest(Optimizer):
     """SGD that goes to the mean of its last weights now and then, as LAWA."""
 
@@ -400,6 +436,7 @@ KINDS: dict[str, Callable[[Parameters], Any]] = {
     "lookahead with a module": lambda params: PlainLookahead(SGD(params, lr=0.1), is_module=True),
     "schedule-free around another": lambda params: ScheduleFreeWrapper(SGD(params, lr=0.1, momentum=0.9)),
     "the latest weights": Latest,
+    "an average from zeros": ZeroAverage,
     "averages": Averaging,
     "prodigy": Prodigal,
     "prodigy of slices": lambda params: Prodigal(params, every=3),

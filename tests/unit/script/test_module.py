@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -84,6 +85,14 @@ def test_an_optimizer_of_something_else_is_refused(
     model = net()
     with pytest.raises(LocalError, match=words):
         OwnModule(model, spoil(model))
+
+
+def test_what_is_no_optimizer_and_no_module_is_refused_in_words() -> None:
+    module, optimizer = net(), torch.optim.SGD(net().parameters())
+    pairs: list[Any] = [(optimizer, module), (module, None), (None, optimizer)]
+    for module, optimizer in pairs:
+        with pytest.raises(LocalError, match="`wrap` takes an optimizer and the module whose parameters it steps, not"):
+            OwnModule(module, optimizer)
 
 
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
