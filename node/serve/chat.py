@@ -10,6 +10,7 @@ Without one the format is plain, a line for each message, and the answer ends wh
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
@@ -61,8 +62,6 @@ class PlainChat:
 class TemplateChat:
     """A tokenizer's own template, in Jinja."""
 
-    stops: tuple[str, ...] = ()
-
     def __init__(
         self, tokens: Any, template: Template, special: Mapping[str, str], begins: frozenset[int] = frozenset()
     ) -> None:
@@ -76,6 +75,14 @@ class TemplateChat:
         )
         self._has_parts = False  # whether a message's content is a list of parts, for templates that know no other
         self._check(template)
+        answers = self._behind_answers()
+        self.end_of_turn = next((end for end in map(self._first_special, answers) if end is not None), None)
+        self._stop = "" if self.end_of_turn is not None else _stop(answers)
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """See ChatFormat; of a template that puts no special token behind an answer, what it writes there instead."""
+        return (self._stop,) if self._stop else ()
 
     def prompt(self, messages: Sequence[Message]) -> str:
         """See ChatFormat."""
@@ -84,16 +91,18 @@ class TemplateChat:
         except Exception as error:  # whatever a template raises, often on purpose: roles that must alternate
             raise LocalError(f"the model's chat template refuses these messages: {error}") from error
 
-    def end_of_turn(self) -> int | None:
-        """The special token that the template puts behind an answer; None if it puts none."""
-        always_asks = self._tried(ASKED, is_asked=True) == self._tried(ASKED)  # what is behind the last is no end then
+    def _behind_answers(self) -> list[str]:
+        """What the template writes behind an answer: the likeliest end of a turn first.
+
+        Behind the last one, and up to a question that follows; first up to that, if a template always asks for another.
+        """
+        always_asks = self._tried(ASKED, is_asked=True) == self._tried(ASKED)
+        behind: list[str] = []
         for messages in (GOES_ON, ANSWERED) if always_asks else (ANSWERED, GOES_ON):
             for text in self._tried(messages):
                 _, is_there, after = text.rpartition(ANSWER)
-                end = self._first_special(after.partition(NEXT)[0]) if is_there else None
-                if end is not None:
-                    return end
-        return None
+                behind += [after.partition(NEXT)[0]] if is_there else []
+        return behind
 
     def _check(self, template: Template) -> None:
         """See __init__; chooses how a message's content is given."""
@@ -129,12 +138,18 @@ class TemplateChat:
         return texts
 
     def _rendered(self, messages: Sequence[Message], *, is_asked: bool) -> str:
-        return str(
-            self._tokenizer.apply_chat_template(
-                [self._written(each) for each in messages], tokenize=False, add_generation_prompt=is_asked
-            )
+        text: str = self._tokenizer.apply_chat_template(
+            [self._written(each) for each in messages], tokenize=False, add_generation_prompt=is_asked
         )
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")  # Jinja joins no halves
 
     def _written(self, message: Message) -> dict[str, Any]:
         content = message["content"]
         return {**message, "content": [{"type": "text", "text": content}] if self._has_parts else content}
+
+
+def _stop(behind: Sequence[str]) -> str:
+    """The text that ends a turn, of what is behind answers: what is there whatever follows, else the likeliest."""
+    texts = [re.sub(r"^\s+(?=\s)", "", each.rstrip()) for each in behind if each.strip()]
+    always = (each for each in texts if all(other.startswith(each) for other in texts))
+    return next(always, texts[0] if texts else "")

@@ -129,6 +129,6 @@ def _chat(settings: Settings, codec: Codec) -> ChatFormat:
         log.warning("the chat_template in %s is not used, as the model's tokens are bytes", settings.template.where)
         return PlainChat()
     chat = TemplateChat(codec.tokens, settings.template, settings.named, settings.begins)
-    if (end := chat.end_of_turn()) is not None:
-        codec.ends |= {end}
+    if chat.end_of_turn is not None:
+        codec.ends |= {chat.end_of_turn}
     return chat

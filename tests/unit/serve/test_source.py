@@ -263,6 +263,31 @@ def test_the_end_of_a_turn_is_what_stands_behind_an_answer(tmp_path: Path, form:
     assert "two" in served.chat.prompt(said).lower()
 
 
+ENDS_WITHOUT_TOKENS = {
+    "the next message": (EACH + "{{ m.role }}: {{ m.content }}\n\n{% endfor %}", "\nuser:"),
+    "an end in letters": (EACH + "[{{ m.role }}]{{ m.content }}[/{{ m.role }}]{% endfor %}", "[/assistant]"),
+    "always asks": (EACH + "<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>", "<user>"),
+}
+
+
+@pytest.mark.parametrize("form", ENDS_WITHOUT_TOKENS)
+def test_without_a_token_a_turn_ends_where_the_template_goes_on(tmp_path: Path, form: str) -> None:
+    template, stop = ENDS_WITHOUT_TOKENS[form]
+    served = opened(templated(tmp_path / "model", template))
+    assert served.codec.ends == set()
+    assert served.chat.stops == (stop,)
+
+
+def test_where_messages_follow_each_other_with_nothing_between_there_is_no_end(tmp_path: Path) -> None:
+    assert opened(templated(tmp_path / "model", EACH + "{{ m.content }}\n{% endfor %}")).chat.stops == ()
+
+
+def test_characters_that_a_template_writes_as_halves_are_whole(tmp_path: Path) -> None:
+    served = opened(templated(tmp_path / "model", EACH + r"{{ '\ud83d\ude00\ud83d' }}{{ m.content }}<5>{% endfor %}"))
+    assert served.codec.ends == {5}
+    assert served.chat.prompt(MESSAGES) == "\U0001f600\ufffdtwo<5>"
+
+
 @pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
 def test_what_begins_a_text_is_known_by_its_number_too(tmp_path: Path, file: str) -> None:
     folder = numbered(tmp_path / "model", chat_template=EACH + "{{ m.content }}{% endfor %}<4>")
@@ -334,7 +359,7 @@ def test_strings_that_end_a_text_end_an_answer(tmp_path: Path) -> None:
     of_text = CompletionAsked.model_validate({"model": "m", "prompt": "two", "stop": ["x"]})
     assert plan_completion(of_text, served, 0).jobs[0].stops == ("x", "sheep")
     assert plan_chat(ChatAsked.model_validate({"model": "m", "messages": MESSAGES}), served, 0).jobs[0].stops == (
-        "sheep",
+        *("<user>", "sheep"),
     )
     going_on = of_text.model_copy(update={"ignore_eos": True})
     assert plan_completion(going_on, served, 0).jobs[0].stops == ("x",)
