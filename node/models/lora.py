@@ -59,7 +59,8 @@ def _with_adapters(lora: LoraSpec, base: nn.Module, digest: str) -> LoraModel:
         try:
             return LoraModel(extra.peft().get_peft_model(base, _settings(lora)), digest)
         except ValueError as error:
-            raise LocalError(f"no adapters for the targets {', '.join(lora.targets)}: {error}") from error
+            reason = " ".join(str(error).split())[:300]  # it may print whole modules
+            raise LocalError(f"no adapters for the targets {', '.join(lora.targets)}: {reason}") from error
 
 
 def base_digest(network: nn.Module) -> str:

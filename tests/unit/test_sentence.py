@@ -25,6 +25,12 @@ FAMILY = RUN | {"name": "family", "experts": {"parts": 2, "finished": 0, "trains
         ("CONNECTED", 3, [RUN | {"trains": False}], "Connected with 3 peers: keeping the state of stdlib."),
         (
             "CONNECTED",
+            1,
+            [RUN | {"worker_lost": "the worker was ended by SIGKILL; it is started again"}],
+            "Connected with 1 peer: starting the worker of stdlib again.",
+        ),
+        (
+            "CONNECTED",
             2,
             [
                 RUN | {"phase": "syncing"},

@@ -222,8 +222,9 @@ async def test_the_loss_of_a_worker_is_trouble_until_the_next_makes_a_step(bench
     bench.training.begin(2, lane=2)
     bench.worker.on_lost(Ended("the worker was ended by SIGKILL"))
     assert "SIGKILL" in bench.training.trouble
+    assert bench.training.lost == bench.training.trouble
     bench.worker.on_progress(progress(3))
-    assert bench.training.trouble == ""
+    assert bench.training.trouble == bench.training.lost == ""
     await bench.settle()
 
 
