@@ -3,7 +3,8 @@
 Sequences of unequal length are one batch if their caches are padded on the left, and masked. The library's causal
 models are made for that, but not all keep it: some count positions otherwise, or have caches that cannot be padded
 (sliding windows, state-space models). What a model does is found out when it is opened, by asking it: it is served in
-the first of these ways whose scores are those of the whole sequences.
+the first of these ways whose scores are those of the whole sequences. Some do otherwise in longer texts, so one that is
+tried is as long as the model may see, or as a few seconds allow.
 
     batched     one call for all that get one token
     one by one  a call for each sequence, with a cache of its own
@@ -28,10 +29,14 @@ from shoal.node.serve.local import PlainScorer, in_groups, weighed
 from shoal.node.serve.scorer import LogProbs, Piece, Scorer
 
 TOLERANCE = 1e-3  # of log-probabilities; what is right differs by the rounding of sums
-PROBE = (  # calls: slot and tokens of each piece. Prompts of unequal length, some in parts; slots that leave and return
+Calls = tuple[tuple[tuple[int, tuple[int, ...]], ...], ...]  # of each, slot and tokens of each piece
+PROBE: Calls = (  # Prompts of unequal length, some in parts; slots that leave and return
     *(((0, (5, 1, 4, 1, 3, 2, 6)), (1, (2, 6))), ((0, (1, 2, 3)), (1, (4,))), ((2, (3,)),)),
     *(((0, (7,)), (1, (1,)), (2, (4,))), ((0, (2,)), (2, (2,))), ((0, (5,)), (1, (3,)), (2, (1,)))),
 )
+LONG = 16  # tokens: shorter texts are tried by PROBE
+MOST_TRIED = 1e11  # operations, for the long text
+TRIES = 2  # of other tokens: where a model chooses among many, a rounding may choose otherwise, but not each time
 BY_LENGTH = ("dynamic", "longrope")  # rotary positions that depend on the longest sequence of a batch
 
 log = logging.getLogger("shoal.serve")
@@ -47,7 +52,7 @@ def library_scorer(network: Any, *, limit: int, slots: int, version: str) -> Sco
     alone = any(kind in rope for kind in BY_LENGTH)
     for is_batched in (False,) if alone else (True, False):
         scorer = LibraryScorer(network, is_batched, vocab=vocab, limit=limit, slots=slots, version=version)
-        if is_right(scorer, plain):
+        if is_right(scorer, plain) and is_right_in_long_texts(scorer, plain, network):
             return scorer
         way = "in batches" if is_batched else "with a cache"
         log.warning(
@@ -73,11 +78,26 @@ def _plain(network: Any, vocab: int, limit: int, slots: int, version: str) -> Pl
     return PlainScorer(logits, network.device, vocab=vocab, limit=limit, slots=slots, version=version)
 
 
-def is_right(scorer: Scorer, plain: Scorer) -> bool:
+def is_right_in_long_texts(scorer: Scorer, plain: Scorer, network: Any) -> bool:
+    """Whether it scores a long text as `plain` does, beside a short one. Both are empty afterwards."""
+    affordable = MOST_TRIED / (8 * sum(weight.numel() for weight in network.parameters()))  # it is read four times
+    count = min(scorer.limit, int(affordable))
+    if count <= LONG:
+        return True
+    texts = [tuple(1 + (number + place * place) % 7 for place in range(count)) for number in range(TRIES)]
+    return any(is_right(scorer, plain, _read_slowly(text)) for text in texts)
+
+
+def _read_slowly(text: tuple[int, ...]) -> Calls:
+    """The last two tokens of a text come by themselves, and another text is beside it."""
+    return ((0, text[:-2]), (1, (2, 6))), ((0, text[-2:-1]), (1, (1,))), ((0, text[-1:]),)
+
+
+def is_right(scorer: Scorer, plain: Scorer, calls: Calls = PROBE) -> bool:
     """Whether it scores as `plain` does. Both are empty afterwards."""
-    wanted = 1 + max(slot for call in PROBE for slot, _ in call)
+    wanted = 1 + max(slot for call in calls for slot, _ in call)
     try:
-        for call in PROBE:
+        for call in calls:
             pieces = [Piece(slot, tokens) for slot, tokens in call if slot < scorer.slots]
             if not pieces:
                 continue

@@ -25,7 +25,7 @@ class Said(list[str]):
 class Peer(LocalPeer):
     """One that is as the test says."""
 
-    async def observe(self, run: str) -> None:
+    async def observe(self, run: str | None) -> None:
         pass
 
 

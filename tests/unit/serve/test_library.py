@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
 from shoal.node.models.hf import quietly
 from shoal.node.serve.batch import Batch
@@ -105,6 +106,32 @@ def test_a_model_that_counts_wrongly_is_asked_another_way(caplog: pytest.LogCapt
 
     made.forward = without_cache
     assert way(library_scorer(made, limit=64, slots=4, version="v1")) == "anew"
+
+
+class Windowed(nn.Module):
+    """Keeps to what its cache holds, and whole texts in full, up to a number of tokens; beyond it the two differ."""
+
+    def __init__(self, network: Any, window: int) -> None:
+        super().__init__()
+        self.network, self.window, self.config, self.device = network, window, network.config, network.device
+
+    def forward(self, input_ids: Tensor, past_key_values: Any = None, **settings: Any) -> Any:
+        out = self.network(input_ids=input_ids, past_key_values=past_key_values, **settings)
+        if past_key_values is not None and past_key_values.get_seq_length() > self.window:
+            out.logits = out.logits.roll(1, -1)
+        return out
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(24, "batched"), (64, "anew")])
+def test_a_cache_that_is_wrong_only_in_long_texts_is_not_used_for_them(limit: int, expected: str) -> None:
+    made = Windowed(network("llama"), 30)
+    assert way(library_scorer(made, limit=limit, slots=1, version="v1")) == expected
+
+
+def test_dynamic_masks_that_differ_in_long_texts_are_scored_anew() -> None:
+    """As doge's, which keeps only so many keys."""
+    TABLES["doge"] = {"model_type": "doge", **COMMON, "intermediate_size": 32, "keep_window_size": 8}
+    test_scores_are_those_of_whole_sequences("doge")
 
 
 def test_a_text_is_the_same_alone_and_among_others() -> None:
