@@ -25,7 +25,7 @@ IGNORED = (  # they are about accounts, caches and speed, or about tools, of whi
 NEUTRAL: dict[str, tuple[Any, ...]] = {  # keys that are refused unless they have these values
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
-    "logit_bias": ({},),
+    "logit_bias": ({}, []),  # some languages know one empty table only
     "suffix": ("",),
     "echo": (False,),
     "best_of": (1,),

@@ -5,6 +5,7 @@
     tokenizer_config.json     the special tokens by name; how many tokens the model sees; the template of a conversation
     special_tokens_map.json   the special tokens again
     chat_template.jinja       the template again
+    chat_template.json        the same, as older folders of models that also see or hear have it
 
 A text ends at any token that any of them names. The model is given no more tokens than each of them allows. Of
 templates the file of its own is taken first, as transformers does.
@@ -27,6 +28,7 @@ from shoal.node.textfile import parse_table, read_text, shown
 from shoal.protocol.errors import LocalError
 
 SPECIAL_TOKENS, TEMPLATE = "special_tokens_map.json", "chat_template.jinja"
+OLDER_TEMPLATE = "chat_template.json"
 MORE_TEMPLATES = "additional_chat_templates"  # a folder of others, by name
 MAX_TABLE = MAX_FILE  # bytes
 WITHOUT_END = 1 << 30  # tokens: tokenizers whose author set no limit say far more than this
@@ -66,6 +68,8 @@ class Settings:
         if self._template_file.exists():
             return _template(read_text(self._template_file, limit=MAX_FILE), shown(self._template_file))
         where, found = shown(self._folder / TOKENIZER_CONFIG), self.tokenizer.get("chat_template")
+        if found is None and (older := self._folder / OLDER_TEMPLATE).exists():
+            where, found = shown(older), read_table(older).get("chat_template")
         if isinstance(found, list):  # several, by name
             found = {str(each.get("name")): each.get("template") for each in found if isinstance(each, dict)}
         if found is None and (named := [each.stem for each in self._folder.glob(f"{MORE_TEMPLATES}/*.jinja")]):

@@ -60,4 +60,4 @@ def test_what_is_no_request_says_why(kind: type[Body], least: dict[str, Any]) ->
 
 def test_the_values_that_are_taken_are_named_as_json() -> None:
     assert 'must be "auto" or "opaque" here' in refused(ImagesAsked, {"prompt": "7", "background": "red"})[0]
-    assert "must be {} here" in refused(CompletionAsked, KINDS[0][1] | {"logit_bias": {"5": 1}})[0]
+    assert "must be {} or [] here" in refused(CompletionAsked, KINDS[0][1] | {"logit_bias": {"5": 1}})[0]

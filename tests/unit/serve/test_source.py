@@ -342,6 +342,15 @@ def test_templates_of_which_none_is_the_usual_are_named(tmp_path: Path, caplog: 
     assert "named rag, tool_use, and none named default" in caplog.text
 
 
+def test_a_template_may_be_its_processors(tmp_path: Path) -> None:
+    folder = numbered(tmp_path / "model")
+    (folder / "chat_template.json").write_text(json.dumps({"chat_template": EACH + "{{ m.content }}<5>{% endfor %}"}))
+    assert opened(folder).codec.ends == {5}
+    (folder / "chat_template.json").write_text(json.dumps({"chat_template": ""}))
+    with pytest.raises(LocalError, match=r"chat_template\.json holds no template"):
+        opened(folder)
+
+
 def test_a_template_that_is_not_used_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = templated(tmp_path / "model", TEMPLATE)
     assert isinstance(opened(folder, "bytes").codec, Bytes)
