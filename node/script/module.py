@@ -15,7 +15,8 @@ from blake3 import blake3
 from torch import Tensor, nn
 
 from shoal.node.script.parameters import check_parameters
-from shoal.node.script.state_weights import StateWeights, shown
+from shoal.node.script.showing import shown
+from shoal.node.script.state_weights import StateWeights
 from shoal.node.spec.custom import CustomSpec
 from shoal.node.spec.tensors import expand, first_difference, fold
 from shoal.node.state.layout import Layout, trained

@@ -29,6 +29,12 @@ class Kept:
     key: Any  # of the tensor there
     owner: int | None  # the id of the weight that it belongs to, where a key or a name says so
 
+    @property
+    def tensor(self) -> Tensor:
+        """Itself, as of now."""
+        found: Tensor = self.holder[self.key]
+        return found
+
 
 def kept_tensors(optimizer: Any, weights: Mapping[str, Tensor], outside: Collection[int]) -> Iterator[Kept]:
     """Those of numbers with a point, dense ones. What has an id in `outside`, as the module's parts, is not entered."""
