@@ -145,8 +145,8 @@ class NodeService(Protocol):
     async def create_run(self, manifest_toml: str, train: bool, checkpoints: Sequence[str] = ()) -> Answer:
         """Sign the manifest, found its run and join it: as `run_link`. From a checkpoint's folder, it goes on there.
 
-        And left_out, if there is any: phrases that say what of the text at --data is not in the run's data, or has another
-        name there, and why.
+        And left_out, if there is any: phrases that say what of the text at --data is not in the run's data, and why,
+        or has another name there.
         The experts of a family may begin with several checkpoints, one of each model.
         """
         ...
