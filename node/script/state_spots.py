@@ -73,7 +73,8 @@ class Matching:
 
     def __init__(self, optimizer: torch.optim.Optimizer, weights: Mapping[str, Tensor], module: nn.Module) -> None:
         self._optimizer, self._named, self._weights = optimizer, weights, tuple(weights.values())
-        self._outside = set(map(id, module.modules()))
+        parts = module.modules(), module.parameters(), module.buffers()  # an optimizer may know the module, too
+        self._outside = {id(each) for kind in parts for each in kind}
 
     def spots(self) -> dict[str, list[Spot]]:
         """By label: of each label all tensors are like the weights that they belong to."""

@@ -46,7 +46,7 @@ class StateWeights:
     def load(self, fresh: Sequence[Tensor], *, is_end: bool = False) -> None:
         """Give the module these weights, and move the others along; at the run's end they become the same ones."""
         is_watched = not self._is_plain and not is_end and self._taken_back.is_looking
-        before = [weight.detach().clone() for weight in self._weights] if is_watched else []
+        before = self._taken_back.sample() if is_watched else None
         with torch.no_grad(), shown(self._optimizer, self._weights):
             found = self._found()
             for spot, share in found:
@@ -60,7 +60,7 @@ class StateWeights:
             self._ahead = {label: _copies(spots.get(label, ())) for label in self._ahead}
         if not self._is_plain and (not self._looks or self._ahead):
             self._before = [weight.detach().clone() for weight in self._weights]
-        if is_watched:
+        if before is not None:
             self._taken_back.loaded(before)
 
     def stepped(self) -> None:

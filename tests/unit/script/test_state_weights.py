@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,27 @@ def test_an_optimizer_that_takes_back_what_came_of_a_round_is_refused_in_words()
         train()
 
 
+def test_what_the_module_itself_has_is_not_the_optimizers() -> None:
+    """Also where that knows the module: frozen parameters and buffers stay, whatever they are like."""
+    torch.manual_seed(0)
+    net = nn.BatchNorm1d(4)
+    net.frozen = nn.Parameter(net.weight.detach().clone(), requires_grad=False)
+    net.buffer = nn.Buffer(net.weight.detach().clone())
+    optimizer: Any = Lookahead(SGD([net.weight, net.bias], lr=0.01))
+    optimizer.model, optimizer.names = nn.ModuleList([net]), dict(net.named_parameters())
+    optimizer.frozen, optimizer.buffer = net.frozen, net.buffer
+    own = OwnModule(net, optimizer)
+    own.load(own.read())
+    for weight in own._weights:
+        weight.grad = torch.ones(4)
+    optimizer.step()
+    own.stepped()
+    own.load(own.read() + 1)
+    for each in (net.frozen, net.buffer, net.running_var):
+        assert each is not None
+        assert each.tolist() == [1.0] * 4
+
+
 def test_what_is_handed_in_is_what_is_shown() -> None:
     weight = nn.Parameter(torch.ones(2))
     optimizer = ScheduleFreeSGD([weight], lr=0.5)
@@ -287,6 +309,12 @@ def test_an_optimizer_inside_that_is_stepped_by_itself_is_an_error_that_says_so(
     with pytest.raises(LocalError, match=r"the SGD inside this \w+ was stepped without it.* call its step\(\)"):
         alone()
     optimizer.step()
+    assert seen == [1, 1]
+    before = weight.detach().clone()
+    other = copy.deepcopy(optimizer)
+    if is_plain:  # torch's own keep no attributes in a copy
+        other.step()
+    assert torch.equal(weight, before), "a copy is not in the run, and steps its own weights"
     assert seen == [1, 1]
     handle.remove()
     alone()
