@@ -38,13 +38,23 @@ SLOW_DISK = r"""
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
+
+/* Whether the path of an open file has SHIM_ONLY in it, if that is set. */
+static int is_meant(int descriptor) {
+    const char *only = getenv("SHIM_ONLY");
+    if (!only) return 1;
+    char name[64], path[4096] = "";
+    snprintf(name, sizeof name, "/proc/self/fd/%d", descriptor);
+    return readlink(name, path, sizeof path - 1) > 0 && strstr(path, only) != NULL;
+}
 
 /* While the file named by SHIM_HELD is there, what is forced to disk waits; every fsync that waits makes SHIM_WAITS. */
 int fsync(int descriptor) {
     static int (*real)(int);
     if (!real) real = dlsym(RTLD_NEXT, "fsync");
-    while (access(getenv("SHIM_HELD"), F_OK) == 0) {
+    while (is_meant(descriptor) && access(getenv("SHIM_HELD"), F_OK) == 0) {
         FILE *file = fopen(getenv("SHIM_WAITS"), "w");
         if (file) fclose(file);
         usleep(10000);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import signal
 import subprocess
 import sys
 import time
@@ -111,6 +112,36 @@ def test_a_node_is_found_by_others_while_its_disk_hangs(children: Children, tmp_
     finally:
         creating.kill()
         creating.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM])
+def test_up_waits_for_nodes_that_save(tmp_path: Path, asked: signal.Signals) -> None:
+    held, waits, out = tmp_path / "held", tmp_path / "waits", tmp_path / "out"
+    shim = preloaded(tmp_path, SLOW_DISK) | {"SHIM_HELD": str(held), "SHIM_WAITS": str(waits), "SHIM_ONLY": "/rest/"}
+    argv = [sys.executable, "-m", "shoal.node", "up", "--peers", "2", "--rounds", "10000", "--kill-at", "none"]
+    argv += ["--join-at", "none", "--manifest", str(_manifest(tmp_path)), "--out", str(out)]
+    held.touch()
+    with (tmp_path / "said").open("wb") as said:
+        up = subprocess.Popen(argv, env={**os.environ, **shim}, stdout=said, stderr=said)
+    try:
+
+        def words() -> str:
+            return (tmp_path / "said").read_text(errors="replace")
+
+        until(lambda: "round 2 committed" in words(), "rounds", words)
+        up.send_signal(asked)
+        until(waits.exists, "a run to be kept", words)
+        until(lambda: "is still saving its runs; waiting for it" in words(), "it to wait", words)
+        assert up.poll() is None
+        held.unlink()
+        assert up.wait(60.0) == 128 + asked
+        homes = [Home(out / "peers" / name / "home") for name in ("peer-1", "peer-2")]
+        assert any(home.kept_runs() for home in homes), words()
+    finally:
+        held.unlink(missing_ok=True)
+        up.terminate()
+        up.wait(60.0)
 
 
 def _manifest(folder: Path) -> Path:
