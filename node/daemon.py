@@ -112,7 +112,7 @@ class Daemon:
             warn(log, "fault-armed", f"this node will hurt itself, as its environment asks: {self._fault.fault}")
         await self._network.start()
         self._discovery.start()
-        self._switchboard.start()
+        await self._switchboard.start()
         try:
             where = self._settings.admin_host, self._settings.admin_port
             async with serve_api(self, self._home.token(), *where) as (host, port):

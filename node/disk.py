@@ -57,6 +57,8 @@ class Disk:
         try:
             (self.folder / f"{name}{SUFFIX}").unlink(missing_ok=True)
             force(self.folder)
+        except FileNotFoundError:  # not even the folder is there
+            return
         except OSError as error:
             raise LocalError(f"cannot remove the record {name} in {self.folder}: {in_words(error)}") from error
 

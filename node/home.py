@@ -103,8 +103,12 @@ class Home:
         return self.root / "daemon.json"
 
     def run_folder(self, run: str) -> Path:
-        """Where a run (its id in hex) keeps its files; made if need be."""
-        return _make_folder(self.runs / run)
+        """Where a run (its id in hex) keeps its files; it may not be there yet."""
+        return self.runs / run
+
+    def make_run_folder(self, run: str) -> Path:
+        """The same, made if need be; LocalError if that is impossible."""
+        return _make_folder(self.run_folder(run))
 
     def kept_runs(self) -> list[str]:
         """The runs (ids in hex) that are at rest here (node/state/resting.py): a file beside the state says of what."""

@@ -91,6 +91,66 @@ int open64(const char *path, int flags, ...) {
 }
 """
 
+HELD_FOLDER = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+/* A disk that hangs: while the file named by SHIM_HELD is there, whoever touches a path that begins with SHIM_FOLDER
+   waits, and says so by making SHIM_WAITS. */
+static void wait_for(const char *path) {
+    const char *folder = getenv("SHIM_FOLDER");
+    if (!path || !folder || strncmp(path, folder, strlen(folder))) return;
+    static int (*real)(const char *, int);
+    if (!real) real = dlsym(RTLD_NEXT, "access");
+    while (real(getenv("SHIM_HELD"), F_OK) == 0) {
+        FILE *file = fopen(getenv("SHIM_WAITS"), "w");
+        if (file) fclose(file);
+        usleep(10000);
+    }
+}
+#define WAIT_1(name) int name(const char *path) { \
+    wait_for(path); return ((int (*)(const char *))dlsym(RTLD_NEXT, #name))(path); }
+#define WAIT_2(name, type) int name(const char *path, type more) { \
+    wait_for(path); return ((int (*)(const char *, type))dlsym(RTLD_NEXT, #name))(path, more); }
+WAIT_1(unlink)
+WAIT_1(rmdir)
+WAIT_2(mkdir, mode_t)
+WAIT_2(chmod, mode_t)
+WAIT_2(stat, struct stat *)
+WAIT_2(lstat, struct stat *)
+WAIT_2(stat64, struct stat64 *)
+WAIT_2(lstat64, struct stat64 *)
+WAIT_2(rename, const char *)
+WAIT_2(access, int)
+int fstatat64(int at, const char *path, struct stat64 *found, int flags) {
+    wait_for(path);
+    return ((int (*)(int, const char *, struct stat64 *, int))dlsym(RTLD_NEXT, "fstatat64"))(at, path, found, flags);
+}
+static int opened(const char *name, const char *path, int flags, int mode) {
+    wait_for(path);
+    return ((int (*)(const char *, int, ...))dlsym(RTLD_NEXT, name))(path, flags, mode);
+}
+#define OPEN(name) int name(const char *path, int flags, ...) { \
+    va_list rest; va_start(rest, flags); int mode = va_arg(rest, int); va_end(rest); \
+    return opened(#name, path, flags, mode); }
+OPEN(open)
+OPEN(open64)
+int bind(int descriptor, const struct sockaddr *address, socklen_t length) {
+    if (address->sa_family == AF_UNIX) wait_for(((const struct sockaddr_un *)address)->sun_path);
+    return ((int (*)(int, const struct sockaddr *, socklen_t))dlsym(RTLD_NEXT, "bind"))(descriptor, address, length);
+}
+"""
+
 SLOW_RESOLVER = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -50,6 +50,7 @@ from shoal.protocol.tasks import Tasks
 from shoal.protocol.wire import MAX_STRING, NODE_TAGS, Message, decode, encode
 
 NAME = "experts.sock"
+LISTENING = 5.0  # seconds in which a disk that is well has made the socket
 EACH, ALL = 32, 512
 LATER = 50  # milliseconds
 PATIENCE = 60.0  # seconds for which a process may work on a question
@@ -108,17 +109,18 @@ class Switchboard:
         self._listening: PrivateSocket | None = None
         self._tasks = Tasks(lambda error: log.error("a question was lost", exc_info=error))
 
-    def start(self) -> None:
+    async def start(self) -> None:
         """Begin to listen, at once if there are files to be had; if that is impossible the node does without."""
-        with suppress(OSError):  # it is tried again, and why it cannot be is said, below
-            self._listening = PrivateSocket(self._folder / NAME)
+        with suppress(OSError, TimeoutError):  # it is tried again, and why it cannot be is said, below
+            async with asyncio.timeout(LISTENING):
+                self._listening = await PrivateSocket.made(self._folder / NAME)
         self._tasks.spawn(self._accept())
 
     async def close(self) -> None:
         """Hang up on all."""
         await self._tasks.close()
         if self._listening is not None:
-            self._listening.close()
+            await self._listening.end()
 
     @property
     def path(self) -> str:

@@ -74,7 +74,7 @@ def begin(manifest: Manifest, start: Beginning, home: Home, me: PeerId) -> tuple
     state, about = first_state(manifest, theta, start, (me,))
     of_start = Checkpoint(home.runs, about, manifest, state.current.shape, state.current.vectors, None)
     whole = going_on(manifest, of_start)
-    folder = home.run_folder(whole.run_id.hex()) / ORIGIN
+    folder = home.make_run_folder(whole.run_id.hex()) / ORIGIN
     return whole, load(write_checkpoint(folder, about, state.current, None))
 
 

@@ -56,7 +56,7 @@ class Handout:
             async for connection in listener.connections():
                 tasks.spawn(self._attend(connection))
         finally:
-            listener.close()
+            await listener.end()
             await tasks.close()
 
     async def _attend(self, connection: socket.socket) -> None:

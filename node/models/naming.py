@@ -92,7 +92,7 @@ def found(
     manifest = going_on(whole, made)
     if len(manifest.canonical()) > MAX_MANIFEST:
         raise LocalError(f"the manifest with all of the model's tensors is larger than {MAX_MANIFEST >> 10} KiB")
-    folder = home.run_folder(manifest.run_id.hex()) / ORIGIN
+    folder = home.make_run_folder(manifest.run_id.hex()) / ORIGIN
     try:
         return manifest, load(write_checkpoint(folder, about, state.current, None))
     except BaseException:

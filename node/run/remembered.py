@@ -49,7 +49,7 @@ class Joined(Message):
 
 def remember_run(home: Home, run: str, joined: Joined) -> None:
     """Be in `run` after a restart, too; LocalError if that cannot be written."""
-    Disk(home.run_folder(run)).put(JOINED, joined)
+    Disk(home.make_run_folder(run)).put(JOINED, joined)
 
 
 def forget_run(home: Home, run: str) -> None:

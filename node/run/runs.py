@@ -388,5 +388,5 @@ class Runs:
         from shoal.node.run.settings import RunSettings
 
         run_id = found.manifest.run_id
-        settings = RunSettings.of(self._settings, self._home.run_folder(run_id.hex()), data, train, self._fault)
+        settings = RunSettings.of(self._settings, self._home.make_run_folder(run_id.hex()), data, train, self._fault)
         return open_run(found, self._identity.signer(run_id), self._network, settings, checkpoint, kept)

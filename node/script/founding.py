@@ -51,7 +51,7 @@ def found(client: Client, home: Home, own: OwnModule, tables: Mapping[str, Any])
     base = first_base(plain, me, state.current.root)
     about = About.of(plain, base, (), samples=0, peer=me, inner_steps=0)
     manifest = going_on(plain, Checkpoint(home.runs, about, plain, state.current.shape, agreed, None))
-    folder = home.run_folder(manifest.run_id.hex()) / ORIGIN
+    folder = home.make_run_folder(manifest.run_id.hex()) / ORIGIN
     path = write_checkpoint(folder, about, state.current, None)
     try:
         return str(client.create_run(to_toml(manifest), True, [str(path)])["run"])

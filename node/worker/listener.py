@@ -63,9 +63,9 @@ class WorkerListener:
                     await receive_frame(connection)
                     await asyncio.get_running_loop().sock_sendall(connection, frame(Unwelcome(_taken(pid))))
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Stop listening and remove the socket."""
-        self._socket.close()
+        await self._socket.end()
 
 
 async def receive(reader: asyncio.StreamReader) -> Message:

@@ -1,7 +1,8 @@
 """A listening Unix socket that only this user may open (mode 0600), in a folder of the node's home.
 
 The kernel takes only short paths, and not every file system has sockets. Where one cannot be, it lies in a private
-temporary folder, and a link in its place, or a file with its path, says where: see `find_socket`.
+temporary folder, and a link in its place, or a file with its path, says where: see `find_socket`. It is made and
+removed in a thread, as the disk may hang.
 """
 
 from __future__ import annotations
@@ -13,21 +14,27 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
+from shoal.node.pools import SOCKETS
 from shoal.node.scratch import scratch_folders
 from shoal.protocol.shortages import is_temporary
 
 MAX_PATH = 100  # the kernel takes 104 bytes on macOS and 108 on Linux, the closing zero included
-PAUSE = 1.0  # seconds until it is tried again, where there are too many open files
+PAUSE = 1.0  # seconds until it is tried again, where there are too many open files; for which its removal is waited for
 
 log = logging.getLogger("shoal.daemon")
 
 
 class PrivateSocket:
-    """Listens at `path`: at `place`, or, where that cannot be, where it leads; OSError if it can be nowhere."""
+    """Listens at `path`: at `place`, or, where that cannot be, where it leads; OSError if it can be nowhere.
+
+    Making and closing one touch the disk: in an event loop that is for `listening` and `end`.
+    """
 
     def __init__(self, place: Path) -> None:
         self.path = self._place = place
@@ -69,11 +76,22 @@ class PrivateSocket:
         self.path = path
 
     @classmethod
+    async def made(cls, place: Path) -> PrivateSocket:
+        """One that listens; OSError if that cannot be."""
+        making = SOCKETS.begin(partial(cls, place))
+        try:
+            return await asyncio.wrap_future(making)
+        except asyncio.CancelledError:
+            making.add_done_callback(_close_unwanted)
+            await _soon(lambda: None)
+            raise
+
+    @classmethod
     async def listening(cls, place: Path) -> PrivateSocket:
         """One that listens, as soon as there are files to be had; OSError if that cannot be."""
         while True:
             try:
-                return cls(place)
+                return await cls.made(place)
             except OSError as error:
                 if not is_temporary(error):
                     raise
@@ -101,6 +119,11 @@ class PrivateSocket:
         while True:
             yield await self.next()
 
+    async def end(self) -> None:
+        """Close it, and go on if the disk hangs: then the socket is removed later."""
+        self._socket.close()
+        await _soon(self.close)
+
     def close(self) -> None:
         """Stop listening and remove the socket."""
         self._socket.close()
@@ -114,6 +137,17 @@ class PrivateSocket:
                 self._place.unlink(missing_ok=True)
             shutil.rmtree(self._private, ignore_errors=True)
             self._private = None
+
+
+async def _soon(work: Callable[[], None]) -> None:
+    """Have it done after what was begun before; it is not waited for for long."""
+    await asyncio.wait([asyncio.wrap_future(SOCKETS.begin(work))], timeout=PAUSE)
+
+
+def _close_unwanted(making: Future[PrivateSocket]) -> None:
+    """Who wanted it has gone meanwhile."""
+    if not making.cancelled() and making.exception() is None:
+        making.result().close()
 
 
 def find_socket(place: Path) -> Path:

@@ -24,6 +24,7 @@ from shoal.node.trainer.options import TrainerOptions
 from shoal.node.worker.vectors import Sizes
 
 LAST_WORDS = 1.0  # seconds to read what a dead process had still sent
+DISK_WITHIN = 5.0  # seconds for its log to be opened, or read
 GRACE = 2.0  # seconds between asking, terminating and killing
 BUILT_IN = (sys.executable, "-P", "-m", "shoal.node.worker.worker")  # -P: no module comes from the current folder
 
@@ -50,14 +51,14 @@ class StartError(Exception):
 
 
 @asynccontextmanager
-async def worker_process(settings: WorkerSettings, socket: Path) -> AsyncIterator[Process]:
-    """A running worker; on leaving, however that happens, it has ended."""
+async def worker_process(settings: WorkerSettings, socket: Path) -> AsyncIterator[tuple[Process, int]]:
+    """A running worker, and where in its log it begins; on leaving, however that happens, it has ended."""
     try:
-        process = await _start(settings, socket)
+        process, begin = await _start(settings, socket)
     except OSError as error:
         raise StartError(str(error)) from error
     try:
-        yield process
+        yield process, begin
     finally:
         await _end(process, settings.grace)
 
@@ -90,9 +91,14 @@ async def first_of(*coroutines: Coroutine[Any, Any, str]) -> str:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _start(settings: WorkerSettings, socket: Path) -> Process:
-    with await DISK.run(_opened, settings.log) as log:
-        return await asyncio.create_subprocess_exec(
+async def _start(settings: WorkerSettings, socket: Path) -> tuple[Process, int]:
+    try:
+        async with asyncio.timeout(DISK_WITHIN):
+            log, begin = await DISK.run(_opened, settings.log)
+    except TimeoutError:
+        raise StartError(f"{settings.log} cannot be opened: its disk does not answer") from None
+    with log:
+        process = await asyncio.create_subprocess_exec(
             *settings.program,
             "--socket",
             str(socket),
@@ -101,11 +107,14 @@ async def _start(settings: WorkerSettings, socket: Path) -> Process:
             stderr=STDOUT,
             env=_environment(settings.threads),
         )
+    return process, begin
 
 
-def _opened(log: Path) -> BinaryIO:
+def _opened(log: Path) -> tuple[BinaryIO, int]:
+    """A worker's log, and how many bytes are in it."""
     make_way(log)
-    return log.open("ab")
+    file = log.open("ab")
+    return file, file.tell()
 
 
 def _environment(threads: int) -> dict[str, str]:

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from shoal.node.logs import last_line
-from shoal.node.pools import ROUNDS
+from shoal.node.pools import DISK, ROUNDS
 from shoal.node.worker import watchdog
 from shoal.node.worker.ended import Ended, Lives
 from shoal.node.worker.link import frame
@@ -38,7 +38,7 @@ from shoal.node.worker.messages import (
     Welcome,
 )
 from shoal.node.worker.moments import copy_whole
-from shoal.node.worker.process import StartError, WorkerSettings, death, ending, first_of, worker_process
+from shoal.node.worker.process import DISK_WITHIN, StartError, WorkerSettings, death, ending, first_of, worker_process
 from shoal.node.worker.shm import FloatArray
 from shoal.node.worker.vectors import SharedVectors, mark_of
 from shoal.node.worker.watchdog import Watchdog
@@ -128,14 +128,10 @@ class Worker:
             self._ended.set()
 
     async def _supervise(self) -> None:
+        listener = await self._listen()
+        self.socket = listener.path if listener is not None else None
         try:
-            listener = await WorkerListener.listening(self.settings.folder)
-        except OSError as error:
-            place = f"no socket, at which the worker could be listened for, can be made in {self.settings.folder}"
-            raise LocalError(f"{place}, nor in a temporary folder: {error.strerror or error}") from error
-        self.socket = listener.path
-        try:
-            while not self._idle.is_set():
+            while listener is not None and not self._idle.is_set():
                 ended = await (self._live(listener) if self.settings.program else self._host(listener))
                 ended = self._lives.judged(ended)
                 if not self._idle.is_set():
@@ -144,7 +140,22 @@ class Worker:
             self._rests.set()
             await self._stop.wait()
         finally:
-            listener.close()
+            if listener is not None:
+                await listener.close()
+
+    async def _listen(self) -> WorkerListener | None:
+        """Where the worker is listened for; None if none is wanted before there is that."""
+        making = asyncio.ensure_future(WorkerListener.listening(self.settings.folder))
+        idle = asyncio.ensure_future(self._idle.wait())
+        try:
+            await asyncio.wait((making, idle), return_when=asyncio.FIRST_COMPLETED)
+            return await making if making.done() else None
+        except OSError as error:
+            place = f"no socket, at which the worker could be listened for, can be made in {self.settings.folder}"
+            raise LocalError(f"{place}, nor in a temporary folder: {error.strerror or error}") from error
+        finally:
+            for task in (making, idle):
+                task.cancel()
 
     async def stop(self) -> None:
         """End the worker and `run`."""
@@ -217,9 +228,8 @@ class Worker:
     async def _live(self, listener: WorkerListener) -> Ended:
         """Start a worker and talk to it until it is over; why it was."""
         self._failed, log = None, self.settings.log
-        begin = log.stat().st_size if log.exists() else 0
         try:
-            async with worker_process(self.settings, listener.path) as process:
+            async with worker_process(self.settings, listener.path) as (process, begin):
                 self.pid = process.pid
                 self._watchdog.begin(asyncio.get_running_loop().time())
                 ends = (self._converse(process.pid, listener), self._hang(), death(process), self._stop_is_wanted())
@@ -233,8 +243,15 @@ class Worker:
             where = f" in round {self._failed.round}" if self._failed.round else ""
             mistake = self._failed.reason if self._failed.is_mistake else ""
             return Ended(f"the worker has failed{where}: {self._failed.reason}", self._failed.is_final, mistake)
-        said = "" if words else last_line(log, begin)
+        said = "" if words else await self._last_line(begin)
         return Ended(f"the worker {words or ending(process)}{f': {said}' if said else ''}; its output is in {log}")
+
+    async def _last_line(self, begin: int) -> str:
+        """What the worker has written last; empty if the disk does not answer."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DISK_WITHIN):
+                return await DISK.run(last_line, self.settings.log, begin)
+        return ""
 
     async def _host(self, listener: WorkerListener) -> Ended:
         """Wait for a script and talk to it until it is over; why it was."""

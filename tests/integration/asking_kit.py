@@ -55,7 +55,7 @@ def plant(home: Home, manifest: Manifest, part: str, seed: int) -> None:
     made = Store(home.experts, FILE, hash_file).take(lambda path: write_file(path, theta(seed, model), model))
     last = last_round(manifest, spec)
     card = make_card(manifest.run_id, part, made, last, last * 4, 100, 3.0, signer)
-    Memory(home.run_folder(manifest.run_id.hex())).has(card)
+    Memory(home.make_run_folder(manifest.run_id.hex())).has(card)
 
 
 def are_answered(node: RealNode, family: str, counts: dict[str, int]) -> bool:

@@ -20,7 +20,7 @@ from shoal.node.options import NodeSettings
 from shoal.node.up.processes import Children
 from tests.integration.nodes import RealNode, until
 from tests.integration.test_node import MANIFEST
-from tests.preload import SLOW_DISK, preloaded
+from tests.preload import HELD_FOLDER, SLOW_DISK, preloaded
 from tests.unit.test_lines import fill
 
 HELD = 4.0  # seconds
@@ -112,6 +112,56 @@ def test_a_node_is_found_by_others_while_its_disk_hangs(children: Children, tmp_
     finally:
         creating.kill()
         creating.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["a run is created", "a worker dies", "a run is left"])
+def test_a_folder_of_runs_that_hangs_holds_up_no_loop(children: Children, tmp_path: Path, what: str) -> None:
+    held, waits = tmp_path / "held", tmp_path / "waits"
+    node = RealNode(tmp_path / "node")
+    shim = preloaded(tmp_path, HELD_FOLDER) | {"SHIM_FOLDER": f"{node.home.runs}/"}
+    shim |= {"SHIM_HELD": str(held), "SHIM_WAITS": str(waits)}
+    node.prefix = ("env", *(f"{name}={value}" for name, value in shim.items()))
+    node.start(children)
+    alone = MANIFEST.replace("min_members = 2", "min_members = 1\nstart_members = 1")
+    if what != "a run is created":
+        node.client.create_run(alone, True)
+        until(lambda: node.round() >= 2, "rounds", node.words)
+    doing = {
+        "a run is created": ("run", "create", str(_manifest(tmp_path)), "--no-train"),
+        "a worker dies": ("version",),
+        "a run is left": ("run", "leave", "tiny"),
+    }[what]
+    held.touch()
+    asking = subprocess.Popen(
+        [sys.executable, "-m", "shoal.node", *doing],
+        env={**os.environ, "SHOAL_HOME": str(node.home.root)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    if what == "a worker dies":
+        os.kill(_worker_of(node.pid), signal.SIGKILL)
+    try:
+        until(waits.exists, "the disk to be waited for", node.words)
+        began, slowest = time.monotonic(), 0.0
+        while time.monotonic() - began < HELD:
+            asked = time.monotonic()
+            assert node.client.status()["state"]
+            slowest = max(slowest, time.monotonic() - asked)
+        assert slowest < HELD / 2, slowest
+    finally:
+        held.unlink()
+        assert asking.wait(60.0) == 0
+    if what == "a worker dies":
+        reached = node.round()
+        until(lambda: node.round() > reached + 2, "rounds after it", node.words)
+    assert "Traceback" not in node.words()
+
+
+def _worker_of(node: int) -> int:
+    """The process id of a node's only worker."""
+    (worker,) = Path(f"/proc/{node}/task/{node}/children").read_text().split()
+    return int(worker)
 
 
 @pytest.mark.slow

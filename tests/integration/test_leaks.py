@@ -110,7 +110,7 @@ async def test_two_hundred_workers_that_connect_and_leave_leave_nothing_behind(t
         link.close()
         writer.close()
         await writer.wait_closed()
-        listener.close()
+        await listener.close()
         for vector in vectors:
             vector.close()
 

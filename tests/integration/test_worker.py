@@ -234,7 +234,7 @@ async def test_a_large_log_makes_way_when_a_worker_starts(tmp_path: Path) -> Non
     for size, kept in ((MAX_LOG, False), (MAX_LOG + 1, True)):
         with settings.log.open("wb") as log:
             log.truncate(size)
-        async with worker_process(settings, tmp_path / "socket") as process:
+        async with worker_process(settings, tmp_path / "socket") as (process, _):
             await process.wait()
         assert (tmp_path / "worker.log.1").exists() == kept
     assert settings.log.stat().st_size == 0

@@ -680,7 +680,7 @@ def test_a_node_that_is_saving_its_runs_is_waited_for(
 
 def test_who_stops_a_node_is_told_what_it_keeps(shoal: Shoal, background: Home) -> None:
     shoal("node", "start", "--admin-port", "0")
-    kept = background.run_folder(RUN) / "rest"
+    kept = background.make_run_folder(RUN) / "rest"
     kept.mkdir()
     (kept / "words").touch()
     assert shoal("node", "stop")[1].endswith("; it keeps stdlib until it is started again\n")

@@ -104,7 +104,8 @@ def test_a_home_that_cannot_be_made_is_a_local_error(tmp_path: Path) -> None:
 
 
 def test_run_folders_are_made(home: Home) -> None:
-    assert home.run_folder("ab" * 32).is_dir()
+    assert not home.run_folder("ab" * 32).exists()
+    assert home.make_run_folder("ab" * 32).is_dir()
 
 
 def test_nobody_holds_a_fresh_home(home: Home) -> None:
@@ -178,12 +179,12 @@ def test_a_broken_daemon_file_is_no_daemon(home: Home, content: str) -> None:
 
 
 def test_runs_at_rest_are_found_by_what_is_said_of_them(home: Home) -> None:
-    kept, failed = (home.run_folder(run * 32) / "rest" for run in ("ab", "0d"))
+    kept, failed = (home.make_run_folder(run * 32) / "rest" for run in ("ab", "0d"))
     (kept / "round-00000003").mkdir(parents=True)
     (kept / "words").touch()
     (failed / "round-00000003").mkdir(parents=True)
     (failed / "words.new").touch()  # the disk was full
-    home.run_folder("ff" * 32)
+    home.make_run_folder("ff" * 32)
     assert home.kept_runs() == ["ab" * 32]
 
 

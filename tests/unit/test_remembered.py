@@ -85,7 +85,7 @@ def test_runs_that_cannot_be_listed_are_not_none(home: Home) -> None:
 def test_a_run_whose_record_cannot_be_looked_at_is_still_one(home: Home) -> None:
     """Reading it says what is wrong."""
     remember_run(home, FIRST, RECORD)
-    record = home.run_folder(SECOND) / "joined.record"
+    record = home.make_run_folder(SECOND) / "joined.record"
     record.symlink_to(record)
     assert remembered_runs(home) == [SECOND, FIRST]
     with pytest.raises(LocalError, match="Too many levels of symbolic links"):

@@ -129,14 +129,14 @@ MANIFEST = parse_manifest(TEXT)
 
 
 def at_rest(home: Home, run: str) -> Path:
-    folder = home.run_folder(run) / FOLDER
+    folder = home.make_run_folder(run) / FOLDER
     folder.mkdir()
     return folder
 
 
 def test_what_is_kept_of_a_run_is_seen_from_outside(home: Home) -> None:
     at_rest(home, SECOND)  # the disk was full
-    save_rest(home.run_folder(FIRST), REST, None, state(REST.round).current, None)
+    save_rest(home.make_run_folder(FIRST), REST, None, state(REST.round).current, None)
     assert home.kept_runs() == [FIRST]
 
 

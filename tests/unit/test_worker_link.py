@@ -36,9 +36,9 @@ def vectors() -> Iterator[list[SharedVector]]:
 
 @pytest.fixture
 def listener(tmp_path: Path) -> Iterator[WorkerListener]:
-    made = WorkerListener(PrivateSocket(tmp_path / NAME))
-    yield made
-    made.close()
+    listening = PrivateSocket(tmp_path / NAME)
+    yield WorkerListener(listening)
+    listening.close()
 
 
 async def meet(
@@ -154,7 +154,7 @@ def test_frames_are_bounded() -> None:
 
 
 def test_only_the_user_may_open_the_socket(tmp_path: Path) -> None:
-    listener = WorkerListener(PrivateSocket(tmp_path / NAME))
+    listener = PrivateSocket(tmp_path / NAME)
     assert stat.S_IMODE(listener.path.stat().st_mode) == 0o600
     listener.close()
     assert not listener.path.exists()
@@ -163,13 +163,13 @@ def test_only_the_user_may_open_the_socket(tmp_path: Path) -> None:
 def test_the_socket_of_a_killed_daemon_is_replaced(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as old:
         old.bind(str(tmp_path / "worker.sock"))
-    WorkerListener(PrivateSocket(tmp_path / NAME)).close()
+    PrivateSocket(tmp_path / NAME).close()
 
 
 def test_a_path_that_is_too_long_gets_a_short_one_that_is_removed(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 120)
     deep.mkdir()
-    listener = WorkerListener(PrivateSocket(deep / NAME))
+    listener = PrivateSocket(deep / NAME)
     assert len(str(listener.path)) <= 100
     folder = listener.path.parent
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700

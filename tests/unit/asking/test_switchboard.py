@@ -55,7 +55,7 @@ class Wire:
 async def board(folder: Path) -> AsyncIterator[tuple[Switchboard, Wire]]:
     wire = Wire()
     made = Switchboard(wire, folder)  # type: ignore[arg-type]
-    made.start()
+    await made.start()
     try:
         yield made, wire
     finally:
