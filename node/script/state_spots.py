@@ -46,7 +46,7 @@ class Spot:
     def part(self, of: Numbers) -> Tensor:
         """The numbers of tensors like the weights that it stands for, flat."""
         parts = [of(place).flatten() for place in self.places]
-        return parts[0][:: self.every] if len(parts) == 1 else torch.cat(parts)
+        return parts[0][:: self.every] if len(parts) == 1 else torch.cat([each.to(parts[0].device) for each in parts])
 
     def move(self, by: Numbers, share: float) -> None:
         """Go along with the weights, by so much of their way."""

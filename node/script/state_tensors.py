@@ -51,18 +51,21 @@ def kept_tensors(optimizer: Any, weights: Mapping[str, Tensor], outside: Collect
             if value.is_floating_point() and value.layout == torch.strided and taken.add(value):
                 yield Kept(label, holder, key, owner)
             return
-        if not isinstance(value, dict | list | tuple | deque):
-            if not hasattr(value, "__dict__") or depth > DEPTH:
+        if isinstance(value, dict | list | tuple | deque):
+            seen.add(id(value))
+        elif isinstance(value, set | frozenset):
+            seen.add(id(value))
+            value = list(value)
+        else:
+            table = _attributes(value)
+            if not table or depth > DEPTH:
                 return
             seen.add(id(value))
             depth += not isinstance(value, torch.nn.Module | torch.optim.Optimizer)
             if isinstance(value, torch.nn.Module):
                 for name, within, table, each in _parameters(value):
                     yield from walk(within, f"{label}.parameters", table, each, names.get(name, owner), depth)
-            value = vars(value)
-        if id(value) in seen:
-            return
-        seen.add(id(value))
+            value = table
         if isinstance(value, dict):
             inside = [(each, within) for each, within in value.items() if not _is_text(each, "defaults")]
         else:
@@ -81,6 +84,15 @@ def _parameters(module: torch.nn.Module) -> Iterator[tuple[str, Tensor | None, d
         for key, each in part._parameters.items():
             name = f"{path}.{key}" if path else key
             yield name.removeprefix("module.").removeprefix("_orig_mod."), each, part._parameters, key
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Those of an object; its own table of them, unless some are in slots."""
+    named = (getattr(kind, "__slots__", ()) for kind in type(value).__mro__)
+    slots = [name for names in named for name in ((names,) if isinstance(names, str) else names)]
+    table: dict[str, Any] = getattr(value, "__dict__", {})
+    found = {name: getattr(value, name) for name in slots if not name.startswith("__") and hasattr(value, name)}
+    return {**table, **found} if found else table
 
 
 def _is_text(value: Any, text: str) -> bool:

@@ -242,6 +242,8 @@ class ReshapedMasters(Optimizer):
 class Slow:
     """What a Lookahead may keep its slow weights in."""
 
+    __slots__ = ("weights",)
+
     def __init__(self) -> None:
         self.weights: list[Tensor] = []
 
