@@ -25,7 +25,8 @@ from shoal.node.scratch import scratch_folders
 from shoal.protocol.shortages import is_temporary
 
 MAX_PATH = 100  # the kernel takes 104 bytes on macOS and 108 on Linux, the closing zero included
-PAUSE = 1.0  # seconds until it is tried again, where there are too many open files; for which its removal is waited for
+PAUSE = 1.0  # seconds until it is tried again, where there are too many open files
+SOON = 1.0  # seconds for a disk that is well to remove one
 
 log = logging.getLogger("shoal.daemon")
 
@@ -141,7 +142,7 @@ class PrivateSocket:
 
 async def _soon(work: Callable[[], None]) -> None:
     """Have it done after what was begun before; it is not waited for for long."""
-    await asyncio.wait([asyncio.wrap_future(SOCKETS.begin(work))], timeout=PAUSE)
+    await asyncio.wait([asyncio.wrap_future(SOCKETS.begin(work))], timeout=SOON)
 
 
 def _close_unwanted(making: Future[PrivateSocket]) -> None:
