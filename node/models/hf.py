@@ -223,7 +223,9 @@ def most_tokens(network: Any) -> int | None:
         return None
     rows = min(said)
     tables = [each for name, each in network.named_modules() if isinstance(each, nn.Embedding) and "position" in name]
-    unused = (each.padding_idx + 1 for each in tables if each.padding_idx is not None and each.num_embeddings == rows)
+    unused = [each.padding_idx + 1 for each in tables if each.padding_idx is not None and each.num_embeddings == rows]
+    if unused and hasattr(config, "ngram"):
+        return rows - max(unused) - 1  # ProphetNet's streams that predict stand one position further
     return rows - max(unused, default=0)
 
 

@@ -166,6 +166,12 @@ def numbered(folder: Path, **settings: object) -> Path:
 NARROW = {"vocab_size": 256, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 SHORT: list[tuple[dict[str, Any], int]] = [  # types that see 16 tokens by words of their own, and how many they take
     ({**NARROW, "model_type": "roberta", "is_decoder": True, "intermediate_size": 32, "pad_token_id": 3}, 12),
+    (
+        {"model_type": "prophetnet", "vocab_size": 256, "hidden_size": 16, "is_decoder": True, "pad_token_id": 1}
+        | {"num_decoder_layers": 1, "num_decoder_attention_heads": 2, "decoder_ffn_dim": 32, "disable_ngram_loss": True}
+        | {"num_encoder_layers": 1, "num_encoder_attention_heads": 2, "encoder_ffn_dim": 32},
+        13,
+    ),
     ({"model_type": "mpt", "vocab_size": 256, "d_model": 16, "n_heads": 2, "n_layers": 1}, 16),
     ({"model_type": "gpt2", "vocab_size": 256, "n_embd": 16, "n_head": 2, "n_layer": 1}, 16),
     (
@@ -174,7 +180,12 @@ SHORT: list[tuple[dict[str, Any], int]] = [  # types that see 16 tokens by words
         16,
     ),
 ]
-SHORT_BY = {"roberta": "max_position_embeddings", "mpt": "max_seq_len", "gpt2": "n_positions"}
+SHORT_BY = {
+    "roberta": "max_position_embeddings",
+    "prophetnet": "max_position_embeddings",
+    "mpt": "max_seq_len",
+    "gpt2": "n_positions",
+}
 
 
 @pytest.mark.parametrize(("table", "limit"), SHORT, ids=[table["model_type"] for table, _ in SHORT])
