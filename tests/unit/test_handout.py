@@ -7,7 +7,7 @@ import gc
 import os
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -24,7 +24,7 @@ from shoal.node.methods.method import PARAMETERS
 from shoal.node.run.runs import Runs
 from shoal.node.spec.manifest import decode_manifest
 from shoal.node.worker.link import frame, read_frame
-from shoal.node.worker.private_socket import MAX_PATH, PrivateSocket
+from shoal.node.worker.private_socket import MAX_PATH, PrivateSocket, find_socket
 from shoal.protocol.errors import LocalError, TransportError
 from shoal.protocol.ids import NO_DIGEST, Digest, RunId
 from tests.unit.checkpoint_kit import MANIFEST, state
@@ -67,10 +67,17 @@ def locked(root: Path) -> Iterator[Home]:
         yield home
 
 
+def _is_listening(home: Home) -> bool:
+    with socket.socket(socket.AF_UNIX) as connection, suppress(OSError):
+        connection.connect(str(find_socket(home.weights_socket)))
+        return True
+    return False
+
+
 @asynccontextmanager
 async def handing_out(home: Home, node: Node) -> AsyncIterator[None]:
     task = asyncio.create_task(Handout(home, cast("Runs", node)).run())
-    while not home.weights_socket.exists():
+    while not _is_listening(home):
         await asyncio.sleep(0)
     try:
         yield
