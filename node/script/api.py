@@ -48,6 +48,8 @@ def join(link: str) -> Run:
     Nothing is entered before `wrap` has compared the run's model with the script's. LocalError if its model is not a
     script's own; TransportError if nobody who knows the run can be reached.
     """
+    if not isinstance(link, str):
+        raise LocalError(f"`join` takes a run's link, id or name, and not {link!r}: `create` founds a run")
     with node_at_hand() as client:
         run = _known(client, link)
         if run is None:

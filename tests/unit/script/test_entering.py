@@ -64,6 +64,13 @@ def test_a_run_is_entered_with_its_module_only(run: api.Run) -> None:
         run.wrap(torch.optim.SGD(same.parameters()), same)
 
 
+def test_what_is_no_link_is_refused_in_words() -> None:
+    given: list[Any] = [None, b"shoal:", 1]
+    for link in given:
+        with pytest.raises(LocalError, match="`join` takes a run's link, id or name, and not"):
+            api.join(link)
+
+
 def test_a_run_that_is_too_large_for_the_machine_is_refused() -> None:
     manifest = parse_manifest('name = "a"')
     check_fits(manifest, Room(Memory(1 << 40, 1 << 40)))
