@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +41,7 @@ from shoal.node.dataset.texts import END_OF_TEXT, Text, check_any, read_texts
 from shoal.node.dataset.tokens import Tokenizer, from_hub
 from shoal.node.diffusion.digits import digits, samples
 from shoal.node.diffusion.pictures import Pictures
+from shoal.node.room import check_memory
 from shoal.node.spec.data import DataSpec
 from shoal.protocol.errors import LocalError
 from shoal.protocol.ids import Digest, digest
@@ -49,6 +50,7 @@ NOT_STDLIB = {"site-packages", "dist-packages", "__pycache__", "test", "tests", 
 STDLIB_SHARE = 0.1
 STDLIB_LEAST = 1 << 20  # bytes of validation text, however small the library is
 FILES_SHARE = 0.05
+LOOK_EVERY = 32 << 20  # bytes of text between two looks at the memory that is free
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,11 +180,25 @@ def read_data(paths: Sequence[Path], columns: Columns = NO_COLUMNS) -> tuple[lis
 
 
 def read_files(paths: Sequence[Path], columns: Columns = NO_COLUMNS) -> tuple[list[Text], LeftOut]:
-    """The texts among `paths` in order, and what is none; of tables' rows, those in `columns`."""
+    """The texts among `paths` in order, and what is none; of tables' rows, those in `columns`.
+
+    NoRoom as soon as they are more than there is memory to join them.
+    """
     left_out = LeftOut()
-    texts = list(read_texts(find(paths, left_out), columns, left_out))
+    texts = list(_while_there_is_room(read_texts(find(paths, left_out), columns, left_out)))
     check_any(sum(len(text.content) for text in texts), paths, left_out)
     return texts, left_out
+
+
+def _while_there_is_room(texts: Iterable[Text]) -> Iterator[Text]:
+    """The same: what is held so far is held once more when it is joined."""
+    held = looked = 0
+    for text in texts:
+        held += len(text.content)
+        if held - looked >= LOOK_EVERY:
+            looked = held
+            check_memory(held, "joining the text that is read so far")
+        yield text
 
 
 def texts_corpus(texts: Sequence[Text], skipped: int, tokenizer: str = "", chooses: Chooses = all_texts) -> Corpus:

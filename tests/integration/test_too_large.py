@@ -198,3 +198,16 @@ def test_own_text_counts_before_a_run_or_a_play_begins(children: Children, tmp_p
         code, said, _ = shoal(Home(tmp_path), "up", "--peers", "6", *faults, *own, prefix=prefix)
     assert (code, re.search(r"6 of them take .* the same with --peers \d, ", said) is None) == (1, False), said
     assert not list((out / "peers").glob("*")), "no peer was started"
+
+
+@pytest.mark.slow
+def test_text_that_a_play_cannot_hold_is_refused_while_it_is_read(tmp_path: Path) -> None:
+    """Who reads all of it is ended by the system, without a word."""
+    text, out = tmp_path / "text", tmp_path / "out"
+    text.mkdir()
+    for number in range(8):
+        (text / f"{number}.txt").write_bytes(b"The quick brown fox jumps over the dog\n" * (80 * MIB // 40))
+    with in_control_group(700 * MIB) as prefix:
+        code, said, _ = shoal(Home(tmp_path), "up", "--data", str(text), "--out", str(out), prefix=prefix)
+    assert code == 1, said
+    assert re.search(r"corpus failed: joining the text .* takes .* of memory, and the control group", said), said

@@ -14,10 +14,12 @@ from shoal.node.dataset.corpus import (
     fraction,
     is_source,
     load_corpus,
+    read_files,
     split_by_hash,
     stdlib_corpus,
 )
 from shoal.node.dataset.texts import Text
+from shoal.node.room import Memory, NoRoom, Room
 from shoal.node.spec.manifest import DataSpec
 from shoal.protocol.errors import LocalError
 
@@ -140,3 +142,16 @@ def test_another_text_than_the_manifests_is_refused(tmp_path: Path) -> None:
     shutil.rmtree(root / "d1")
     with pytest.raises(LocalError, match="digest"):
         load_corpus(spec, [root])
+
+
+def test_text_that_cannot_be_joined_is_refused_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who reads all of it is ended by the system, without a word."""
+    write(tmp_path, {f"{number}.txt": b"The quick brown fox\n" * (17 << 16) for number in range(4)})  # 85 MiB
+    free = 100 << 20
+    monkeypatch.setattr("shoal.node.room.room_here", lambda: Room(Memory(2 * free, free)))
+    assert len(read_files([tmp_path])[0]) == 4
+    free = 40 << 20
+    with pytest.raises(NoRoom, match=r"joining the text that is read so far takes 4\d.* of memory, and this machine"):
+        read_files([tmp_path])
