@@ -26,7 +26,7 @@ from shoal.node.dataset.corpus import load_corpus, read_files, texts_corpus
 from shoal.node.methods.method import PARAMETERS
 from shoal.node.methods.registry import shape_of
 from shoal.node.models.registry import build, layout_of
-from shoal.node.room import NoRoom, or_no_room
+from shoal.node.room import or_no_room
 from shoal.node.spec.manifest import load_manifest
 from shoal.node.state.file import load_state, save_weights
 from shoal.node.state.layout import Layout
@@ -37,6 +37,7 @@ from shoal.node.trainer.generate import END_OF_TEXT, generate
 from shoal.node.trainer.options import TrainerOptions
 from shoal.node.up.jobs import WEIGHTS
 from shoal.protocol.errors import LocalError, ShoalError
+from shoal.protocol.shortages import is_temporary
 
 INITIAL = "initial"  # instead of a state file: the model as the manifest's seed makes it
 SAMPLE_BYTES = 400
@@ -93,9 +94,9 @@ def verify(*checkpoints: str) -> dict[str, Any]:
     for checkpoint in checkpoints:
         try:
             load(Path(checkpoint))
-        except NoRoom:
-            raise
         except LocalError as error:
+            if is_temporary(error):
+                raise
             damaged[checkpoint] = str(error)
     return {"damaged": damaged}
 

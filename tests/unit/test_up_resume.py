@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,8 +14,10 @@ from shoal.node.checkpoint.about import MODEL
 from shoal.node.checkpoint.scan import CHECKPOINTS, folder_name
 from shoal.node.home import Home
 from shoal.node.options import UpOptions, UsageError
+from shoal.node.up import job
 from shoal.node.up.plan import make_plan
 from shoal.node.up.resume import Resumption, choose, survey
+from shoal.protocol.errors import LocalError
 from tests.unit.checkpoint_kit import write
 
 
@@ -88,3 +92,15 @@ async def test_too_few_checkpoints_and_no_play_at_all(tmp_path: Path) -> None:
     shutil.rmtree(out / "peers")
     with pytest.raises(UsageError, match="not the folder of an earlier"):
         survey(out)
+
+
+def test_a_checkpoint_on_a_disk_that_is_away_is_not_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(path: Path) -> None:
+        raise LocalError(f"{path} cannot be read") from OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(job, "load", load)
+    number = errno.EIO
+    assert list(job.verify(str(tmp_path))["damaged"]) == [str(tmp_path)]
+    number = errno.ESTALE
+    with pytest.raises(LocalError, match="cannot be read"):
+        job.verify(str(tmp_path))
