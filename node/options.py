@@ -11,7 +11,6 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shoal.node.textfile import shown, unreadable
 from shoal.node.trainer.options import MAX_MICRO_BATCH, TrainerOptions
 from shoal.protocol.errors import LocalError
 
@@ -124,8 +123,7 @@ class NodeSettings:
         for path in self.data:
             _check_there(path, "--data")
         for folder in self.trainer.folders:
-            _check_there(folder, "--weights")
-            _require(folder.is_dir(), f"--weights {shown(folder)} is not a folder")
+            _check_folder(folder, "--weights")
         if self.create is not None:
             _check_there(self.create, "--create")
             _require(self.create.is_file(), f"--create {self.create} is not a file: name a run's manifest")
@@ -170,8 +168,7 @@ class UpOptions:
         for path in self.data:
             _check_there(path, "--data")
         for folder in self.weights:
-            _check_there(folder, "--weights")
-            _require(folder.is_dir(), f"--weights {shown(folder)} is not a folder")
+            _check_folder(folder, "--weights")
         if self.manifest is not None:
             _check_there(self.manifest, "--manifest")
             _require(self.manifest.is_file(), f"--manifest {self.manifest} is not a file")
@@ -221,6 +218,8 @@ def _is_ip(host: str) -> bool:
 
 def _check_there(path: Path, flag: str) -> None:
     """UsageError unless something is there, and may be looked at."""
+    from shoal.node.textfile import shown, unreadable  # not at the top: `shoal --help` needs neither
+
     try:
         path.stat()
     except FileNotFoundError as error:
@@ -228,6 +227,14 @@ def _check_there(path: Path, flag: str) -> None:
         raise UsageError(f"{flag} {shown(path)} {what}") from error
     except OSError as error:
         raise UsageError(unreadable(f"{flag} {shown(path)}", error)) from error
+
+
+def _check_folder(path: Path, flag: str) -> None:
+    """UsageError unless a folder is there, and may be looked at."""
+    from shoal.node.textfile import shown
+
+    _check_there(path, flag)
+    _require(path.is_dir(), f"{flag} {shown(path)} is not a folder")
 
 
 def _require(true: bool, otherwise: str) -> None:

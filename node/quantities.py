@@ -13,15 +13,15 @@ from shoal.node.options import MIN_PER_DAY, MIN_RATE, UsageError
 
 PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 NUMBER = r"\s*(\d+(?:\.\d+)?)\s*((?i:[kmgt]i?)?)"
-RATE = re.compile(NUMBER + r"(?:((?i:bits?(?:/s|ps)?)|bps)|B(?:ps|/s)?|bytes?(?:/s)?)\s*")  # `20Mb` could be either
-VOLUME = re.compile(NUMBER + r"(?:B|bytes?)\s*")
+RATE = NUMBER + r"(?:((?i:bits?(?:/s|ps)?)|bps)|B(?:ps|/s)?|bytes?(?:/s)?)\s*"  # `20Mb` could be either
+VOLUME = NUMBER + r"(?:B|bytes?)\s*"
 
 
 def parse_rate(flag: str, text: str | None) -> int | None:
     """Bytes a second; UsageError if it is no rate, or one too small to take part."""
     if text is None:
         return None
-    found = RATE.fullmatch(text)
+    found = re.fullmatch(RATE, text)
     if found is None:
         raise UsageError(f"{flag} {text} is no rate: write it in bits, as 20Mbit, or in bytes, as 2.5MB/s")
     number, prefix, bits = found.groups()
@@ -35,7 +35,7 @@ def parse_volume(flag: str, text: str | None) -> int | None:
     """Bytes; UsageError if it is no volume, or one that is used up by being there."""
     if text is None:
         return None
-    found = VOLUME.fullmatch(text)
+    found = re.fullmatch(VOLUME, text)
     if found is None:
         raise UsageError(f"{flag} {text} is no volume: write it in bytes, as 20GB or 500MB")
     volume = float(found[1]) * PREFIXES[found[2].lower()]

@@ -83,7 +83,7 @@ def test_a_node_that_may_open_too_few_files_says_so_and_does_not_start(tmp_path:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="DOES NOT RUN: only Linux has a disk that is always full")
 def test_a_full_disk_is_waited_for_and_a_vote_does_not_leave_before(children: Children, tmp_path: Path) -> None:
     first, second = RealNode(tmp_path / "first"), RealNode(tmp_path / "second")
-    folder = first.home.run_folder(parse_manifest(TRAINED).run_id.hex())
+    folder = first.home.make_run_folder(parse_manifest(TRAINED).run_id.hex())
     (folder / "vote-0.new").symlink_to("/dev/full")
     words = in_one_run(children, first, second)
     until(lambda: "No space left on device" in str(first.row().get("waiting_for")), "a word", words)
@@ -99,7 +99,7 @@ def test_a_full_disk_is_waited_for_and_a_vote_does_not_leave_before(children: Ch
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="DOES NOT RUN: only Linux has a disk that is always full")
 def test_a_node_whose_disk_stays_full_ends_when_it_is_asked_to(children: Children, tmp_path: Path) -> None:
     node = RealNode(tmp_path / "node").start(children)
-    folder = node.home.run_folder(parse_manifest(MANIFEST).run_id.hex())
+    folder = node.home.make_run_folder(parse_manifest(MANIFEST).run_id.hex())
     (folder / "vote-0.new").symlink_to("/dev/full")
     node.client.create_run(MANIFEST, False)
     until(lambda: "No space left" in str(node.row().get("waiting_for")), "a word", node.words)

@@ -24,7 +24,7 @@ name = "adapters"
 name = "hf"
 context = 32
 config = {config}
-lora = {{ rank = 4, targets = ["q_proj", "v_proj", "up_proj"] }}
+lora = {{ rank = 16, targets = ["q_proj", "v_proj", "up_proj"] }}
 [data]
 name = "files"
 tokenizer = "tokenizer.json"

@@ -90,7 +90,7 @@ def test_the_command_line_imports_nothing_heavy() -> None:
 @pytest.mark.parametrize(
     ("words", "spared"),
     [
-        ("--help", HEAVY | {"shoal.protocol.messages", "socket", "json"}),
+        ("--help", HEAVY | {"shoal.protocol.messages", "shoal.node.textfile", "socket", "json"}),
         ("status", (HEAVY - {"pydantic"}) | {"shoal.protocol.messages"}),  # typer needs it to run a command
         ("doctor somebody", (HEAVY - {"pydantic"}) | {"shoal.protocol.messages"}),
     ],
