@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from shoal.protocol.errors import LocalError, ShoalError, TransportError
 
-HTTP = (
-    "httpx",
-    "httpx2",
-    "httpcore",
-    "httpcore2",
-    "requests",
-)  # libraries whose errors are no OSErrors of Python's own
+# Libraries whose errors are no OSErrors of Python's own.
+HTTP = ("httpx", "httpx2", "httpcore", "httpcore2", "requests")
 LATER = (408, 429)  # statuses below 500 that ask to come again
 
 

@@ -21,7 +21,7 @@ from shoal.node.up.processes import Children
 from tests.integration.nodes import RealNode, until
 from tests.integration.test_node import MANIFEST
 from tests.preload import HELD_FOLDER, SLOW_DISK, preloaded
-from tests.unit.test_lines import fill
+from tests.unread import fill
 
 HELD = 4.0  # seconds
 

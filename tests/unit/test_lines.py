@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import io
 import os
-import pty
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from shoal.node.lines import FULL, LineWriter, has_room, say
+from tests.unread import full, read_until
 
 PATIENCE = 30.0  # seconds
 
@@ -21,41 +21,14 @@ def lost(count: int, reason: str) -> str:
     return f"lost {count}: {reason}"
 
 
-def fill(descriptor: int) -> None:
-    """Until nothing more can be written without waiting."""
-    os.set_blocking(descriptor, False)
-    try:
-        while True:
-            os.write(descriptor, b"x")
-    except BlockingIOError:
-        pass
-    os.set_blocking(descriptor, True)
-
-
-def read_until(descriptor: int, end: bytes) -> bytes:
-    os.set_blocking(descriptor, False)
-    said, deadline = b"", time.monotonic() + PATIENCE
-    while end not in said:
-        assert time.monotonic() < deadline, said[-200:]
-        try:
-            said += os.read(descriptor, 1 << 16)
-        except BlockingIOError:
-            time.sleep(0.001)
-    return said
-
-
 def _lost_by(said: str) -> int:
     return sum(int(line.split()[1].rstrip(":")) for line in said.splitlines() if line.startswith("lost"))
 
 
 @pytest.fixture(params=["a pipe", "a terminal"])
 def stuck(request: pytest.FixtureRequest) -> Iterator[tuple[int, int]]:
-    """The end that is read, and that which is written, in which there is no more room."""
-    ours, theirs = os.pipe() if request.param == "a pipe" else pty.openpty()
-    fill(theirs)
-    yield ours, theirs
-    for each in (ours, theirs):
-        os.close(each)
+    with full(request.param) as ends:
+        yield ends
 
 
 def test_who_writes_where_nobody_reads_does_not_wait_and_hears_what_was_lost(stuck: tuple[int, int]) -> None:

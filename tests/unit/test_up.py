@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from shoal.node.state.file import save_state
 from shoal.node.state.layout import Layout
 from shoal.node.state.shape import StateShape
 from tests.unit.state_kit import state_of
-from tests.unit.test_lines import fill, read_until
+from tests.unread import fill, full, read_until
 
 FAKE = Path(__file__).parent.parent / "fake_swarm.py"
 MANIFEST = """
@@ -222,12 +221,8 @@ def test_who_stops_reading_ends_it_quietly(up: Up, tmp_path: Path) -> None:
 
 @pytest.fixture(params=["a pipe", "a terminal"])
 def stuck(request: pytest.FixtureRequest) -> Iterator[tuple[int, int]]:
-    """The end that is read, and that which is written, in which there is no more room."""
-    ours, theirs = os.pipe() if request.param == "a pipe" else pty.openpty()
-    fill(theirs)
-    yield ours, theirs
-    for each in (ours, theirs):
-        os.close(each)
+    with full(request.param) as ends:
+        yield ends
 
 
 def test_it_goes_on_and_hears_signals_while_nobody_takes_its_words(
