@@ -28,7 +28,7 @@ from shoal.protocol.addresses import resolve
 from shoal.protocol.errors import LocalError, RemoteError, ShoalError, TransportError
 from shoal.protocol.identity import Identity, public_key
 from shoal.protocol.ids import PeerId, RunId, short
-from shoal.protocol.journal import OTHER, TOO_OFTEN
+from shoal.protocol.journal import OTHER
 from shoal.protocol.messages.dht import Contact
 from shoal.protocol.messages.node import GetManifest, ManifestIs, Refused
 from shoal.protocol.multiaddrs import few, is_relayed, place_of, split
@@ -176,12 +176,15 @@ class _Inquiry:
         return await self.ask(peer)
 
     async def _connect(self, address: str) -> PeerId:
-        """Whoever answers at an address, also if it names another: a member may have a new key, or a new address."""
+        """Whoever answers at an address, also if it names another: a member may have a new key, or a new address.
+
+        Once for each dial that was counted as failed: a dial without a name is not counted, and hosts are hearsay.
+        """
         try:
             return await self._network.connect(address)
         except TransportError as error:
             place = place_of(address)
-            if error.code not in (OTHER, TOO_OFTEN) or is_relayed(place) or place == address:
+            if error.code != OTHER or is_relayed(place) or place == address:
                 raise
             with suppress(ShoalError):
                 return await self._network.connect(place)

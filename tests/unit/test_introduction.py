@@ -170,11 +170,20 @@ async def test_addresses_of_a_link_are_tried_side_by_side_and_nobody_is_asked_tw
     assert world.remembered == {}, "who only looks keeps nothing"
 
 
-@pytest.mark.parametrize("code", [OTHER_ANSWERS, TOO_OFTEN])
 @pytest.mark.asyncio
-async def test_whoever_answers_where_another_was_named_is_asked(code: str) -> None:
+async def test_a_host_that_was_dialled_too_often_is_not_dialled_by_another_way() -> None:
+    """That bound keeps us from flooding whoever is said to be there, and a dial without a name is not counted."""
+    spent = TransportError("dialled in vain too often, wait a little", TOO_OFTEN)
+    doors: dict[str, PeerId | Exception | Silence] = {f"{HERE}/p2p/{CARL}": spent, HERE: BERT}
+    world = World({BERT: good()}, doors, connected=())
+    with pytest.raises(TransportError, match="too often"):
+        await find_manifest(RUN[:8], cast(Network, world), ME, [f"{HERE}/p2p/{CARL}"])
+
+
+@pytest.mark.asyncio
+async def test_whoever_answers_where_another_was_named_is_asked() -> None:
     """A member with a new key, or at an address that was another's: the answer is checked in any case."""
-    other = TransportError("somebody else answers there", code)
+    other = TransportError("somebody else answers there", OTHER_ANSWERS)
     relayed = f"{THERE}/p2p/{ANNA}/p2p-circuit/p2p/{CARL}"
     doors: dict[str, PeerId | Exception | Silence] = {f"{HERE}/p2p/{CARL}": other, HERE: BERT, relayed: other}
     world = World({BERT: good(), ANNA: Refused("no")}, doors, connected=(ANNA,))
